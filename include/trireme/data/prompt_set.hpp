@@ -1,0 +1,141 @@
+// Data sets in JSON-lines files, encoded: prompts for PPO, examples for SFT, pairs for reward models and DPO, and the
+// input of `generate`, `score` and `tokenize`.
+//
+// Encoding: `prompt` and `text` with the post-processor; `messages` are rendered by the model's chat template, then
+// encoded without. A response is encoded on its own, so that the ids in front of it are those that generation sees.
+// Loading is deterministic and local: every rank that loads the same files has the same rows.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/data/tokenizer.hpp"
+
+namespace trireme::data {
+
+// What to do with a record that is too long or gives no token: leave it out and count it, or stop with exit code 65.
+enum class Unusable { skip, stop };
+// Whether a `prompt` text becomes the user's turn of a conversation (OpenRLHF's apply_chat_template).
+enum class PromptForm { plain, user_turn };
+
+struct RecordKeys {
+  std::string prompt = "prompt";
+  std::string messages = "messages";
+  std::string label = "label";
+  std::string response = "response";
+  std::string chosen = "chosen";
+  std::string rejected = "rejected";
+  std::string margin = "margin";
+};
+
+struct SetOptions {
+  std::vector<std::filesystem::path> files;
+  RecordKeys keys;
+  int64_t max_samples = -1;  // rows kept per file, counted from its start; -1 = all
+  int64_t max_tokens = -1;   // of the prompt (PPO) or the whole sequence (SFT, pairs); -1 = no limit
+  Unusable unusable = Unusable::skip;
+  PromptForm prompt_form = PromptForm::plain;
+};
+
+// Where a record comes from.
+struct Origin {
+  int32_t file = 0;   // index into SetOptions::files
+  int64_t line = 0;   // from 1
+};
+
+struct PromptRecord {
+  Origin origin;
+  std::string prompt;             // the text that was encoded (messages: rendered)
+  std::vector<Message> messages;  // empty when the record has `prompt` and the form is plain
+  std::string label;              // text; JSON text when the label is not a string; "" when absent
+  std::string label_json;         // JSON text; "" when absent
+  std::string extra;              // JSON object with every other field; "{}" when there are none
+  std::vector<TokenId> ids;
+};
+
+// Rows of one set, and what did not become one.
+struct SetCounts {
+  std::vector<int64_t> rows;  // per file
+  int64_t too_long = 0;       // skipped: more than max_tokens
+  int64_t empty = 0;          // skipped: no token
+};
+
+// All loaders throw UserError: input_missing, bad_data with file:line (a field is missing or has another type, a text is
+// not usable and `unusable` is stop, no usable record at all).
+class PromptSet {
+ public:
+  static PromptSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  int64_t size() const { return static_cast<int64_t>(records_.size()); }
+  const PromptRecord& operator[](int64_t row) const { return records_[static_cast<size_t>(row)]; }
+  const SetCounts& counts() const { return counts_; }  // counts().rows is what SamplerOptions::sizes wants
+
+ private:
+  std::vector<PromptRecord> records_;
+  SetCounts counts_;
+};
+
+// A sequence to imitate. Loss is on the tokens of assistant turns up to and including the one that ends the turn.
+struct SftExample {
+  Origin origin;
+  std::vector<TokenId> ids;
+  std::vector<uint8_t> loss_mask;  // same length; 1 where the token is a target
+};
+
+class SftSet {
+ public:
+  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response).
+  static SftSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  int64_t size() const { return static_cast<int64_t>(examples_.size()); }
+  const SftExample& operator[](int64_t row) const { return examples_[static_cast<size_t>(row)]; }
+  const SetCounts& counts() const { return counts_; }
+
+ private:
+  std::vector<SftExample> examples_;
+  SetCounts counts_;
+};
+
+// Two answers to one prompt; `chosen` is the better one.
+struct PreferencePair {
+  Origin origin;
+  std::vector<TokenId> chosen, rejected;  // prompt and answer
+  int32_t prompt_length = 0;              // tokens of the prompt at the start of both
+  double margin = 0;
+};
+
+class PreferenceSet {
+ public:
+  // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that continues the prompt; without
+  // a prompt both are whole conversations that differ in the last turn), `margin` (number, optional).
+  static PreferenceSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
+  const PreferencePair& operator[](int64_t row) const { return pairs_[static_cast<size_t>(row)]; }
+  const SetCounts& counts() const { return counts_; }
+
+ private:
+  std::vector<PreferencePair> pairs_;
+  SetCounts counts_;
+};
+
+// One input line of the subcommands `generate`, `score` and `tokenize`. Exactly one of text, messages, ids is there.
+struct InputRecord {
+  std::string where;                        // "file:line"
+  std::optional<std::string> text;          // from `prompt` or `text`
+  std::vector<Message> messages;            // from `messages`
+  std::optional<std::vector<TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
+
+  bool add_generation_prompt = true;        // from `add_generation_prompt`
+
+  // The ids that a model gets for this record.
+  std::vector<TokenId> encode(const Tokenizer& tokenizer) const;
+};
+std::vector<InputRecord> read_inputs(const std::filesystem::path& file);
+
+// {"role": ..., "content": ...} list as JSON text, for plugins and logs.
+std::string messages_json(std::span<const Message> messages);
+
+}  // namespace trireme::data
