@@ -1,0 +1,137 @@
+// The words that deck keys choose from. Each enum lists its words in the order of its enumerators; parsing, dumping, `--help`
+// and the documentation take them from here.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace trireme::config {
+
+template <class E>
+struct Words;  // specialised per enum: `static constexpr std::string_view list[]`
+
+template <class E>
+constexpr std::string_view to_string(E value) {
+  return Words<E>::list[static_cast<size_t>(value)];
+}
+
+enum class Command { ppo, sft, rm, dpo };
+template <>
+struct Words<Command> {
+  static constexpr std::string_view list[] = {"ppo", "sft", "rm", "dpo"};
+};
+
+enum class Device { automatic, cpu, cuda };
+template <>
+struct Words<Device> {
+  static constexpr std::string_view list[] = {"auto", "cpu", "cuda"};
+};
+
+enum class DType { fp32, bf16 };
+template <>
+struct Words<DType> {
+  static constexpr std::string_view list[] = {"fp32", "bf16"};
+};
+constexpr int bytes_per_element(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
+
+enum class LogLevel { debug, info, warning, error };
+template <>
+struct Words<LogLevel> {
+  static constexpr std::string_view list[] = {"debug", "info", "warning", "error"};
+};
+
+// Length of the schedule: all optimizer steps of the run; warm-up rises linearly from 0 (parity/README.md, LR).
+enum class LrScheduler { cosine_with_min_lr, linear, constant_with_warmup };
+template <>
+struct Words<LrScheduler> {
+  static constexpr std::string_view list[] = {"cosine_with_min_lr", "linear", "constant_with_warmup"};
+};
+
+enum class PolicyLoss { ppo, gspo };
+template <>
+struct Words<PolicyLoss> {
+  static constexpr std::string_view list[] = {"ppo", "gspo"};
+};
+
+// F22: one mean over all action tokens of the optimizer step, or the mean over sequences of their token means.
+enum class LossAggregation { token_mean, seq_mean_token_mean };
+template <>
+struct Words<LossAggregation> {
+  static constexpr std::string_view list[] = {"token-mean", "seq-mean-token-mean"};
+};
+
+// F9: how a reward becomes an advantage; only `gae` has a critic.
+enum class Estimator { gae, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, flash_reinforce };
+template <>
+struct Words<Estimator> {
+  static constexpr std::string_view list[] = {"gae",        "reinforce", "rloo",           "reinforce_baseline",
+                                              "group_norm", "dr_grpo",   "flash_reinforce"};
+};
+// Estimators whose baseline comes from the other samples of the same prompt: they need n_samples_per_prompt > 1.
+constexpr bool needs_group(Estimator e) {
+  return e == Estimator::rloo || e == Estimator::reinforce_baseline || e == Estimator::group_norm || e == Estimator::dr_grpo;
+}
+
+// F7
+enum class KlEstimator { k1, k2, k3 };
+template <>
+struct Words<KlEstimator> {
+  static constexpr std::string_view list[] = {"k1", "k2", "k3"};
+};
+
+// F19-F21: correction for the difference between rollout and training policy. `custom` takes level, mode and gating from their keys.
+enum class CorrectionType { tis, icepop, seq_mask_tis, custom };
+template <>
+struct Words<CorrectionType> {
+  static constexpr std::string_view list[] = {"tis", "icepop", "seq-mask-tis", "custom"};
+};
+enum class CorrectionLevel { token, sequence };
+template <>
+struct Words<CorrectionLevel> {
+  static constexpr std::string_view list[] = {"token", "seq"};
+};
+enum class CorrectionMode { clip, mask };
+template <>
+struct Words<CorrectionMode> {
+  static constexpr std::string_view list[] = {"clip", "mask"};
+};
+// What is compared with the threshold: the weight itself (its geometric mean at sequence level), or a divergence of the two.
+enum class CorrectionGate { ratio, binary_kl, tv };
+template <>
+struct Words<CorrectionGate> {
+  static constexpr std::string_view list[] = {"ratio", "binary_kl", "tv"};
+};
+
+enum class RewardKind { rule, model, plugin };
+template <>
+struct Words<RewardKind> {
+  static constexpr std::string_view list[] = {"rule", "model", "plugin"};
+};
+
+// `none`: the rule scores only the format and the length.
+enum class Rule { exact, regex, number, none };
+template <>
+struct Words<Rule> {
+  static constexpr std::string_view list[] = {"exact", "regex", "number", "none"};
+};
+
+enum class Overlong { skip, stop };
+template <>
+struct Words<Overlong> {
+  static constexpr std::string_view list[] = {"skip", "stop"};
+};
+
+enum class SaveHf { never, end, checkpoint };
+template <>
+struct Words<SaveHf> {
+  static constexpr std::string_view list[] = {"never", "end", "checkpoint"};
+};
+
+enum class PreferenceLoss { sigmoid, logexp };
+template <>
+struct Words<PreferenceLoss> {
+  static constexpr std::string_view list[] = {"sigmoid", "logexp"};
+};
+
+}  // namespace trireme::config

@@ -1,0 +1,88 @@
+// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders (LlamaForCausalLM,
+// LlamaForSequenceClassification, MistralForCausalLM and Qwen2ForCausalLM without sliding windows); all else is refused by name.
+// Legend: V vocabulary, D hidden, L layers, H query heads, K key/value heads, h head_dim, F ffn.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/config/choices.hpp"
+
+namespace trireme::config {
+
+enum class Architecture { llama, mistral, qwen2 };
+template <>
+struct Words<Architecture> {
+  static constexpr std::string_view list[] = {"llama", "mistral", "qwen2"};
+};
+
+enum class RopeKind { plain, linear, llama3 };
+template <>
+struct Words<RopeKind> {
+  static constexpr std::string_view list[] = {"default", "linear", "llama3"};
+};
+
+// linear divides every position by `factor`; llama3 scales low frequencies only (transformers, _compute_llama3_parameters).
+struct RopeScaling {
+  RopeKind kind = RopeKind::plain;
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_positions = 0;
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelShape {
+  Architecture architecture = Architecture::llama;
+  int64_t vocab = 0;
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t ffn = 0;
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  bool tied = false;  // the head is the embedding
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  int64_t max_positions = 2048;
+  std::optional<int32_t> bos_id;
+  std::vector<int32_t> eos_ids;  // config.json may give one, several or none
+  std::optional<int32_t> pad_id;
+  std::string dtype = "float32";  // of the stored weights: float32, bfloat16 or float16
+  bool score_head = false;        // [1, D] `score.weight` instead of a language-model head: reward model, critic
+  std::optional<double> score_mean;  // statistics for reward normalisation (F5)
+  std::optional<double> score_std;
+  std::string value_head_prefix = "score";
+  double initializer_range = 0.02;
+
+  int64_t q_dim() const { return heads * head_dim; }
+  int64_t kv_dim() const { return kv_heads * head_dim; }
+  // Elements of all weights; tied weights count once, the score head counts when there is one.
+  int64_t parameter_count() const;
+  // The same without embedding, head and score head.
+  int64_t block_parameter_count() const;
+  bool operator==(const ModelShape&) const = default;
+};
+
+// `text` of a config.json; `name` stands for the file in messages. UserError(bad_data) naming the key: malformed JSON, missing or
+// impossible values, an architecture or feature that is not supported.
+ModelShape parse_model_shape(std::string_view text, std::string_view name = "config.json");
+
+// Reads `folder_or_file` (a folder is searched for config.json). UserError input_missing, permission, bad_data.
+ModelShape load_model_shape(const std::filesystem::path& folder_or_file);
+
+// A config.json that Hugging Face transformers (4.x and 5.x) loads to the same model.
+std::string to_config_json(const ModelShape& shape);
+
+// "Llama-like, 32 layers, hidden 4096, 32/8 heads of 128, ffn 14336, vocabulary 128256, 8.03 B parameters"
+std::string describe(const ModelShape& shape);
+
+}  // namespace trireme::config

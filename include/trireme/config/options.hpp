@@ -1,0 +1,357 @@
+// What a deck says, as plain structs: one per section, the initialiser of a member is the default of its key, and the member's
+// path in `Options` is the key's dotted name (`actor.adam.lr` is Options::actor.adam.lr). The meaning of each key stands once, in
+// the key table (src/config/keys_*.cpp, printed by `trireme --help-deck` and docs/user/deck_keys.md); here only what C++ code needs.
+// Names and defaults are OpenRLHF's where it has the key; departures are marked in the key table.
+// std::nullopt is "none" in a deck.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/config/choices.hpp"
+
+namespace trireme::config {
+
+using Strings = std::vector<std::string>;
+using Range = std::array<double, 2>;  // [low, high]
+
+// Seconds; a deck writes 90, "90s", "30m", "1h30m" or "2:00:00".
+struct Duration {
+  double seconds = 0;
+  bool operator==(const Duration&) const = default;
+};
+// Bytes; a deck writes 4194304 or "4 MiB" (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB).
+struct Bytes {
+  int64_t count = 0;
+  bool operator==(const Bytes&) const = default;
+};
+// Memory to use: a fraction of what is free (0 < x <= 1) or a number of bytes.
+struct MemoryShare {
+  double fraction = 0;  // used when bytes == 0
+  int64_t bytes = 0;
+  bool operator==(const MemoryShare&) const = default;
+};
+
+struct RunOptions {
+  std::string name;  // empty: the deck's file name
+  std::string dir = "run";
+  int64_t seed = 42;
+  Device device = Device::automatic;
+  int64_t iterations = 0;  // 0: train.num_episodes passes over the data
+  Duration walltime;       // 0: no limit of our own
+  Duration term_grace{30};
+  Duration hang_timeout{300};
+  Duration io_timeout{1800};
+  int64_t mismatch_check = 64;  // collectives between two checks; 0: off
+  std::string threads = "auto";  // auto | phase | a number
+  LogLevel log_level = LogLevel::info;
+  bool production = false;
+  bool operator==(const RunOptions&) const = default;
+};
+
+// Texts; resolve_ranks (ranks.hpp) turns them into rank lists.
+struct RanksOptions {
+  std::string trainer;
+  std::string generator;
+  std::string reward;
+  bool operator==(const RanksOptions&) const = default;
+};
+
+struct ModelOptions {
+  std::string path;       // the actor's weights, HF layout
+  std::string shape;      // a config.json or its folder: random weights of this shape instead of `path`
+  std::string tokenizer;  // empty: model.path
+  DType dtype = DType::bf16;
+  int64_t max_len = 0;  // 0: data.max_len
+  bool operator==(const ModelOptions&) const = default;
+};
+
+struct AdamOptions {
+  double lr = 1e-6;
+  Range betas{0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool operator==(const AdamOptions&) const = default;
+};
+
+// Gradient clip and learning-rate schedule of one optimizer; actor and critic have the same keys.
+struct OptimizerOptions {
+  AdamOptions adam;
+  LrScheduler lr_scheduler = LrScheduler::cosine_with_min_lr;
+  double warmup_ratio = 0.03;
+  double min_lr_ratio = 0.1;
+  double max_norm = 1.0;  // 0: no clip
+  bool operator==(const OptimizerOptions&) const = default;
+};
+
+struct ActorOptions : OptimizerOptions {
+  double eps_clip = 0.2;
+  std::optional<Range> eps_clip_low_high;
+  std::optional<double> dual_clip;
+  PolicyLoss policy_loss_type = PolicyLoss::ppo;
+  LossAggregation loss_agg_mode = LossAggregation::token_mean;
+  std::optional<double> entropy_coef;  // none: entropy is not computed; 0: computed and logged
+  bool operator==(const ActorOptions&) const = default;
+
+  // Lower and upper clip distance: eps_clip_low_high, else eps_clip twice.
+  Range clip() const { return eps_clip_low_high.value_or(Range{eps_clip, eps_clip}); }
+};
+
+struct CriticOptions : OptimizerOptions {
+  CriticOptions() { adam.lr = 9e-6; }
+  std::string path;  // empty: the first reward model, else the actor with a new head
+  std::optional<double> value_clip = 0.5;
+  int64_t freezing_steps = -1;
+  bool save_value_network = false;
+  bool operator==(const CriticOptions&) const = default;
+};
+
+struct ReferenceOptions {
+  std::string path;  // empty: model.path
+  bool operator==(const ReferenceOptions&) const = default;
+};
+
+// One [[reward.source]]; keys of other kinds must keep their defaults.
+struct RewardSource {
+  RewardKind kind = RewardKind::rule;
+  std::string name;  // empty: kind and index, "rule0"
+  double weight = 1;
+  // kind = "rule"
+  Rule rule = Rule::exact;
+  std::string pattern;
+  std::string label_key;  // empty: data.label_key
+  bool case_sensitive = true;
+  double score_right = 1;
+  double score_wrong = 0;
+  std::string format_pattern;
+  double format_weight = 0;
+  int64_t length_target = 0;
+  double length_weight = 0;
+  // kind = "model"
+  std::string path;
+  int64_t max_len = 0;       // 0: data.max_len
+  int64_t batch_tokens = 0;  // 0: rollout.micro_batch_tokens
+  // kind = "plugin"
+  Strings command;
+  Duration timeout{60};
+  bool operator==(const RewardSource&) const = default;
+};
+
+struct RewardOptions {
+  std::vector<RewardSource> source;
+  std::optional<Range> clip_range = Range{-10, 10};
+  bool normalize_enable = false;
+  std::optional<int64_t> overlong_buffer_len;
+  double overlong_penalty_factor = 1;
+  std::optional<double> stop_properly_penalty_coef;
+  int64_t retries = 3;
+  bool operator==(const RewardOptions&) const = default;
+};
+
+struct RolloutOptions {
+  int64_t batch_size = 1024;  // prompts per iteration
+  int64_t n_samples_per_prompt = 1;
+  double temperature = 1;
+  double top_p = 1;
+  int64_t top_k = 0;           // 0: off
+  int64_t max_new_tokens = 0;  // 0: what max_len leaves after the prompt
+  bool ignore_eos = false;
+  Strings stop;
+  int64_t micro_batch_tokens = 0;  // 0: train.micro_batch_tokens
+  int64_t save_samples = 0;        // per iteration; -1: all
+  bool operator==(const RolloutOptions&) const = default;
+};
+
+struct DataOptions {
+  Strings prompt_dataset;  // ppo
+  std::vector<double> prompt_probs;
+  Strings dataset;  // sft, rm, dpo
+  std::vector<double> dataset_probs;
+  std::string prompt_key = "prompt";
+  std::string messages_key = "messages";
+  std::string response_key = "response";
+  std::string label_key = "label";
+  std::string chosen_key = "chosen";
+  std::string rejected_key = "rejected";
+  std::string margin_key = "margin";
+  bool apply_chat_template = false;
+  std::string system_prompt;
+  int64_t max_len = 2048;  // tokens of prompt and response together
+  int64_t max_samples = 100'000'000;
+  Overlong overlong_prompt = Overlong::skip;
+  bool shuffle = true;
+  bool operator==(const DataOptions&) const = default;
+};
+
+struct AdvantageOptions {
+  Estimator estimator = Estimator::gae;
+  double gamma = 1;
+  double lambd = 1;
+  bool no_std_norm = false;
+  bool is_correction_enable = false;
+  CorrectionType is_correction_type = CorrectionType::tis;
+  CorrectionLevel is_correction_level = CorrectionLevel::token;  // these three count when the type is `custom`
+  CorrectionMode is_correction_mode = CorrectionMode::clip;
+  CorrectionGate is_correction_gating = CorrectionGate::ratio;
+  Range is_correction_threshold{0.5, 5.0};
+  bool operator==(const AdvantageOptions&) const = default;
+};
+
+// The correction that the options ask for, presets written out: tis = token + clip, icepop = token + mask,
+// seq-mask-tis = seq + mask, all with the ratio as gate.
+struct ImportanceCorrection {
+  bool enabled = false;
+  CorrectionLevel level = CorrectionLevel::token;
+  CorrectionMode mode = CorrectionMode::clip;
+  CorrectionGate gate = CorrectionGate::ratio;
+  double low = 0.5;
+  double high = 5.0;
+  bool operator==(const ImportanceCorrection&) const = default;
+};
+ImportanceCorrection importance_correction(const AdvantageOptions& options);
+
+struct KlOptions {
+  double init_coef = 0.01;
+  std::optional<double> target;  // none: the coefficient stays
+  int64_t horizon = 10000;
+  KlEstimator estimator = KlEstimator::k1;
+  bool use_loss = false;
+  bool unbiased_gradient = false;
+  bool operator==(const KlOptions&) const = default;
+};
+
+struct DpoOptions {
+  double beta = 0.1;
+  double label_smoothing = 0;
+  bool ipo = false;
+  double nll_loss_coef = 0;
+  bool operator==(const DpoOptions&) const = default;
+};
+
+struct RmOptions {
+  PreferenceLoss loss = PreferenceLoss::sigmoid;
+  bool operator==(const RmOptions&) const = default;
+};
+
+struct AlgoOptions {
+  AdvantageOptions advantage;
+  KlOptions kl;
+  DpoOptions dpo;
+  RmOptions rm;
+  bool dynamic_filtering_enable = false;
+  Range dynamic_filtering_range{0, 1};
+  bool operator==(const AlgoOptions&) const = default;
+};
+
+struct TrainOptions {
+  int64_t batch_size = 128;  // sequences per optimizer step
+  int64_t micro_batch_tokens = 16192;
+  int64_t max_epochs = 1;
+  int64_t num_episodes = 1;
+  int64_t async_depth = 0;  // 0 or 1
+  int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
+  DType reduce_dtype = DType::fp32;
+  int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
+  bool optimizer_offload = false;
+  bool enable_ema = false;
+  double ema_beta = 0.992;
+  bool deterministic = false;
+  bool operator==(const TrainOptions&) const = default;
+};
+
+struct GenerateOptions {
+  int64_t tensor_parallel = 1;
+  int64_t page_size = 16;  // tokens
+  MemoryShare kv_memory{0.5, 0};
+  int64_t max_batch = 256;          // sequences that decode together on a replica
+  int64_t max_batch_tokens = 8192;  // tokens of one prefill step
+  bool prefix_sharing = true;
+  bool operator==(const GenerateOptions&) const = default;
+};
+
+struct WeightSyncOptions {
+  bool delta = true;
+  Bytes bucket_bytes{int64_t{8} << 20};
+  bool verify = true;
+  bool operator==(const WeightSyncOptions&) const = default;
+};
+
+struct CkptOptions {
+  int64_t interval = 10;  // iterations; 0: only when the run stops
+  int64_t keep = 3;
+  std::string resume = "auto";  // auto | never | a checkpoint folder
+  std::string path;             // empty: <run.dir>/ckpt
+  SaveHf save_hf = SaveHf::end;
+  bool background = true;
+  bool operator==(const CkptOptions&) const = default;
+};
+
+struct EvalOptions {
+  int64_t steps = -1;  // iterations between two; -1: never
+  Strings dataset;
+  double temperature = 0.6;
+  int64_t n_samples_per_prompt = 4;
+  bool operator==(const EvalOptions&) const = default;
+};
+
+struct TraceOptions {
+  bool enabled = true;
+  std::string file = "trace.json";  // relative to run.dir
+  bool kernels = false;
+  bool operator==(const TraceOptions&) const = default;
+};
+
+// Faults to inject, empty: none. Forms and meaning: fault.hpp and the key table.
+struct FaultOptions {
+  std::string kill_at;
+  std::string hang_at;
+  std::string segv_at;
+  std::string exit_at;
+  std::string nan_at;
+  std::string flip_at;
+  std::string skip_collective_at;
+  std::string delay;
+  std::string alloc_fail_at;
+  std::string crash_at;
+  std::string io_fail;
+  std::string plugin_fault;
+  bool any() const { return *this != FaultOptions{}; }
+  bool operator==(const FaultOptions&) const = default;
+};
+
+struct Options {
+  RunOptions run;
+  RanksOptions ranks;
+  ModelOptions model;
+  ActorOptions actor;
+  CriticOptions critic;
+  ReferenceOptions reference;
+  RewardOptions reward;
+  RolloutOptions rollout;
+  DataOptions data;
+  AlgoOptions algo;
+  TrainOptions train;
+  GenerateOptions generate;
+  WeightSyncOptions weightsync;
+  CkptOptions ckpt;
+  EvalOptions eval;
+  TraceOptions trace;
+  FaultOptions fault;
+  bool operator==(const Options&) const = default;
+
+  // Zero means "as elsewhere" for some keys; these say what is meant.
+  bool has_critic() const { return algo.advantage.estimator == Estimator::gae; }
+  int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
+  int64_t rollout_micro_batch_tokens() const {
+    return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;
+  }
+  const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
+  const std::string& reference_path() const { return reference.path.empty() ? model.path : reference.path; }
+  std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
+  int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }
+};
+
+}  // namespace trireme::config

@@ -1,0 +1,93 @@
+// The end table: what each rank recorded, gathered, reduced per role, and the advice that follows from it. Nothing here
+// communicates: the caller hands in a gather function.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/trace/region.hpp"
+
+namespace trireme::trace {
+
+// Collective in the caller's sense: every rank passes its text, rank 0 gets all in rank order, the others an empty vector.
+using Gather = std::function<std::vector<std::string>(const std::string& mine)>;
+
+// Totals of one place in the call tree of the main thread.
+struct RegionTotal {
+  std::string path;  // "iteration/train/optimizer"
+  Category category = Category::work;
+  int64_t calls = 0;
+  double seconds = 0;
+  double longest = 0;
+  int64_t bytes = 0;
+  int64_t resident = 0;  // phases: largest VmRSS seen at its begin and end
+  int64_t peak = 0;      // phases: VmHWM at its last end
+  bool operator==(const RegionTotal&) const = default;
+};
+
+// One rank's totals since start.
+struct Summary {
+  int rank = 0;
+  std::string role;  // "trainer", "generator, reward": ranks with the same text form one group of the table
+  double seconds = 0;  // wall time since start
+  double communication = 0;  // exposed: on the main thread, outermost communication regions
+  double wait = 0;           // the same for wait regions
+  double io = 0;
+  int64_t host_peak = 0;
+  int64_t device_peak = 0;
+  int64_t dropped = 0;  // events not in trace.json
+  std::vector<RegionTotal> regions;  // depth first
+  std::map<std::string, double> counter_max;
+
+  std::string to_bytes() const;
+  static Summary from_bytes(std::string_view bytes);  // UserError(bad_data) when malformed
+  bool operator==(const Summary&) const = default;
+};
+Summary summarize(int rank, std::string role);
+
+struct Spread {
+  double min = 0, avg = 0, max = 0;
+};
+struct TableRow {
+  std::string path;
+  Category category = Category::work;
+  int depth = 0;
+  int64_t calls = 0;   // of the rank that has most
+  Spread seconds;      // over the ranks of the role; a rank without the region counts as 0
+  double percent = 0;  // of the role's average wall time
+  double bytes = 0;    // average per rank
+  int64_t resident = 0, peak = 0;  // largest over ranks
+};
+struct RoleTable {
+  std::string role;
+  int ranks = 0;
+  Spread seconds, communication, wait, io;
+  int64_t host_peak = 0, device_peak = 0, dropped = 0;
+  std::vector<TableRow> rows;
+};
+using Table = std::vector<RoleTable>;  // in the order of the roles' lowest ranks
+
+Table make_table(std::span<const Summary> summaries);
+
+// Rows under this share of the wall time are folded into one "other" per parent.
+struct TableStyle {
+  double fold_below_percent = 0.5;
+  int max_depth = 4;
+};
+std::string to_text(const Table& table, const TableStyle& style = {});
+
+// Whether the roles work at the same time (train.async_depth > 0) or take turns.
+enum class RolesRun { together, in_turns };
+// NOTE lines: a role that waited more than `threshold` of its time for another, with the split to try; ranks of a role that differ by
+// more than a quarter in one region; dropped events. Empty when there is nothing to say.
+std::vector<std::string> notes(const Table& table, RolesRun run, double threshold = 0.08);
+
+// summarize + gather + make_table; an empty table on ranks other than 0. Collective over the ranks of `gather`.
+Table gather_table(int rank, std::string role, const Gather& gather);
+
+}  // namespace trireme::trace
