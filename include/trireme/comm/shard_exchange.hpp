@@ -1,0 +1,96 @@
+// Node-aware collectives for sharded parameters: gather a stage's weights, reduce-scatter a stage's gradients. zero only
+// calls these; whether bytes move over shared memory, MPI, or NCCL is decided here.
+//
+// Geometry: a slot holds every parameter of a stage, parameter p at slots[stage].offset[p] with N * per_rank[p] elements;
+// rank r's slice is [r * per_rank, (r + 1) * per_rank) of it. Parameters are 64-byte aligned, so each is contiguous after
+// the gather. Gradient slots have the same geometry in fp32.
+//
+// Memory: stages are visited in neighbouring order, so two neighbours fit at a time: even stages lie at the start of an
+// arena, odd stages at its end, and the arena is as long as the largest pair. A stage's address never changes; gathering it
+// again brings the same bytes to the same place, so a kept autograd graph stays valid across gathers of other stages.
+//
+// Order contract (collective): every rank calls gather and reduce for the same stages in the same order. At most two
+// neighbouring stages are gathered, or have gradients that are not finished, at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/topology.hpp"
+
+namespace trireme::comm {
+
+struct SlotParameter {
+  size_t id = 0;         // the parameter; the same id in two stages (tied embeddings) names one storage
+  int64_t offset = 0;    // elements from the slot's start; a multiple of 32
+  int64_t per_rank = 0;  // elements of one rank's slice, padding included
+};
+
+struct SlotGeometry {
+  std::vector<SlotParameter> parameters;
+  int64_t elements = 0;  // of the whole slot
+};
+
+struct ExchangeCounters {
+  int64_t gathers = 0;
+  int64_t gathered_bytes = 0;    // that crossed between ranks (0 in a shared window)
+  int64_t reductions = 0;
+  int64_t reduced_bytes = 0;     // read from, or received from, other ranks
+  int64_t weight_memory = 0;     // bytes of weight storage this rank allocated (its share of a window)
+  int64_t gradient_memory = 0;   // bytes of gradient storage and receive buffers
+  double wait_seconds = 0;       // spent waiting for other ranks
+};
+
+class ShardExchange {
+ public:
+  virtual ~ShardExchange() = default;  // collective
+
+  // This rank's compute-dtype slice of a parameter, per_rank elements, padding included; the address never changes. Write
+  // it between begin_update() and end_update() only (both collective: readers of the old values have signed off, then all
+  // see the new). Zero at first.
+  virtual std::byte* own_slice(size_t parameter) = 0;
+  virtual void begin_update() = 0;
+  virtual void end_update() = 0;
+
+  // Starts gathering a stage; gathered() completes it and returns the element pointers by parameter index within the
+  // stage (whole parameters, N slices). They stay valid until release(stage), which says that compute is done with them.
+  virtual void gather(int stage) = 0;
+  virtual std::vector<std::byte*> gathered(int stage) = 0;
+  virtual void release(int stage) = 0;
+  // Whether the stage's memory still has its weights: false once a neighbour's neighbour was gathered over it.
+  virtual bool holds(int stage) const = 0;
+
+  // fp32 gradient storage of a stage, zeroed: pointers by parameter index within the stage (whole parameters, N slices).
+  virtual std::vector<float*> gradients(int stage) = 0;
+  // Starts summing over ranks in rank order; finish_reduce() adds this rank's slices into `into` (fp32, by parameter
+  // index within the stage, per_rank elements each), after which the gradient storage may be used again.
+  virtual void reduce(int stage) = 0;
+  virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
+
+  virtual const ExchangeCounters& counters() const = 0;
+  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages)", "MPI ring", "NCCL ring", for the log
+};
+
+enum class ExchangeKind : uint8_t { automatic, shared_window, mpi_ring, device_ring };
+
+struct ExchangeOptions {
+  ExchangeKind kind = ExchangeKind::automatic;  // automatic: shared window when all ranks share a node and run on CPUs,
+                                                // an MPI ring where it does not fit or does not apply
+  DType weight_type = DType::bf16;              // bf16 or f32
+  bool gradients = true;                        // false: a frozen model, gradients() and reduce() are errors
+  bool device = false;                          // true: CUDA memory; NCCL, or MPI through pinned host memory where several
+                                                // ranks share a device
+  void* compute_stream = nullptr;               // cudaStream_t that computes; nullptr: the legacy default stream
+};
+
+// Collective over `comm`, which must outlive the exchange's creation only (it is duplicated). Throws out_of_memory where
+// shared_window was asked for and does not fit, unfit_environment where the ranks asked for a window are not on one node
+// or this build has no CUDA.
+std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
+                                                   const ExchangeOptions& options);
+
+}  // namespace trireme::comm

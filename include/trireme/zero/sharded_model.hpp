@@ -1,0 +1,131 @@
+// ZeRO-3: a model whose fp32 weights, gradients and optimizer state are cut by rows over the ranks of a communicator, and
+// an explicit loop over its stages that gathers the weights of one stage while another computes.
+//
+// Every rank runs the same number of passes: forward(), forward_backward() and step() are collective, and a rank without
+// work passes an empty batch. Losses must already be divided by global counts: gradients are summed over ranks and
+// micro-batches, never averaged.
+//
+// Legend: T packed tokens, D hidden, V vocabulary, N ranks of the shard communicator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "trireme/base/shard_layout.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/shard_exchange.hpp"
+#include "trireme/config/choices.hpp"
+#include "trireme/model/forward.hpp"
+#include "trireme/model/spec.hpp"
+
+namespace trireme::zero {
+
+enum class Training : uint8_t { frozen, trainable };
+
+struct ShardedModelOptions {
+  std::string name = "model";  // for the log: actor, critic, reference, ...
+  config::DType compute = config::DType::bf16;
+  Training training = Training::trainable;
+  // Blocks that are run again in backward, from the first one on; the others keep their activations. -1: all
+  // (train.recompute).
+  int64_t recompute = -1;
+  bool track_changes = false;  // keep a bit per value that tells whether the last step changed it (weight sync's delta)
+  comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
+};
+
+struct AdamWOptions {
+  double lr = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0;  // not on biases and norm weights, as OpenRLHF groups them
+  double max_norm = 1;      // 0: no clip
+};
+
+struct StepResult {
+  double grad_norm = 0;        // before clipping, over all parameters of the model; a tied one counts once
+  int64_t changed_values = 0;  // compute-dtype values that differ from before, over the shard communicator
+  int64_t elements = 0;        // of the whole model
+  bool updated = false;        // false: the norm is not finite, nothing was changed but the gradients were cleared
+};
+
+// Bytes of this rank, by kind. The formulas of `plan` use the same kinds.
+struct MemoryUse {
+  int64_t master = 0;
+  int64_t gradients = 0;   // fp32 shards
+  int64_t moments = 0;
+  int64_t average = 0;     // EMA
+  int64_t changed = 0;
+  int64_t weights = 0;     // compute-dtype storage of the exchange: own slices, ring or share of the window
+  int64_t exchange = 0;    // gradient slots of the exchange
+  int64_t activations = 0;  // most bytes of stage inputs that one pass kept
+};
+
+// hidden [T, D] after the final norm and the head's weight, [V, D] or [1, D]; both in the compute dtype, valid during the
+// call only.
+using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
+// The scalar to differentiate.
+using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;
+// Fills `out` with rows `block` of a parameter (index into ModelSpec::parameters), block.elements() values.
+using ReadRows = std::function<void(size_t parameter, const base::Block& block, float* out)>;
+
+class ShardedModel {
+ public:
+  // Collective over both communicators. `shard` cuts the model; `replicas`, when given, joins the ranks that hold the same
+  // rows of different shard groups (hybrid sharding). Weights are zero until load().
+  ShardedModel(model::ModelSpec spec, const comm::CommView& shard, const std::optional<comm::CommView>& replicas,
+               at::Device device, const ShardedModelOptions& options);
+  ~ShardedModel();  // collective
+  ShardedModel(ShardedModel&&) noexcept;
+
+  // Every rank reads its own rows only. Collective; also forgets gradients, moments and the step count.
+  void load(const ReadRows& read);
+  // Makes the compute-dtype weights follow master() after it was written directly. Collective.
+  void refresh();
+
+  // Without gradients. `head` is not called for an empty batch. Collective.
+  void forward(const model::PackedBatch& batch, const Head& head);
+  // Adds to the gradients. `loss` is not called for an empty batch. Collective.
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss);
+  // One AdamW step over the gradients since the last one, which it clears. Collective.
+  StepResult step(const AdamWOptions& options);
+  void zero_gradients();
+
+  // Keeps an average of the weights, e = beta e + (1 - beta) p after each step (F27), starting from the weights now.
+  void enable_average(double beta);
+
+  const model::ModelSpec& spec() const;
+  const base::ShardLayout& layout() const;  // by rows; this rank's rows: own(parameter)
+  base::Block own(size_t parameter) const;
+  // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where the model has none (frozen,
+  // no average). On the model's device. Written by checkpoint's reader, followed by refresh().
+  float* master(size_t parameter);
+  float* gradient(size_t parameter);
+  float* moment1(size_t parameter);
+  float* moment2(size_t parameter);
+  float* average(size_t parameter);
+  // This rank's rows in the compute dtype, in the exchange's storage: the address never changes, the values change in
+  // step(), load() and refresh().
+  const void* compute_slice(size_t parameter);
+  // One bit per own value, see track_changes; nullptr without.
+  const uint64_t* changed(size_t parameter) const;
+
+  int64_t steps() const;  // optimizer steps so far: the bias corrections' counter, part of a checkpoint
+  void set_steps(int64_t steps);
+
+  const comm::ExchangeCounters& counters() const;
+  std::string exchange_kind() const;
+  MemoryUse memory() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::zero
