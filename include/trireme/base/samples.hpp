@@ -1,0 +1,64 @@
+// The sample: one type from the generator through reward and buffer to the checkpoint, as structure of arrays.
+// Token columns are packed: sequence i owns [cu_seqlens[i], cu_seqlens[i+1]). Never padded.
+// Legend: B sequences, T packed tokens (prompt and response).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+enum class FinishReason : uint8_t { stop = 0, length = 1, stop_string = 2 };
+std::string_view to_string(FinishReason reason);
+
+struct Samples {
+  // Per sequence [B]
+  std::vector<uint64_t> id;           // iteration, prompt ordinal, sample and attempt: see request_id
+  std::vector<int64_t> prompt_row;    // row of the prompt set
+  std::vector<int32_t> prompt_len;    // tokens of the prompt
+  std::vector<FinishReason> finish_reason;
+  std::vector<int64_t> cu_seqlens{0};  // [B+1]
+  // Per token [T]
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> action_mask;  // 1 on generated tokens, the end token included
+  std::vector<float> log_probs;      // of the token under the rollout policy at its temperature; 0 where the mask is 0
+  std::vector<int32_t> version;      // weights that produced the token; -1 on prompts
+  // Per sequence, later columns [B] or empty
+  std::vector<float> reward;
+  std::vector<std::vector<float>> reward_parts;  // [parts][B]
+  // Per token, later columns [T] or empty; aligned with ids, valid where action_mask is 1
+  std::vector<float> ref_log_probs;
+
+  int64_t size() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
+  int64_t tokens() const { return cu_seqlens.back(); }
+  int64_t length(int64_t i) const { return cu_seqlens[static_cast<size_t>(i) + 1] - cu_seqlens[static_cast<size_t>(i)]; }
+  int64_t begin(int64_t i) const { return cu_seqlens[static_cast<size_t>(i)]; }
+  int64_t response_len(int64_t i) const { return length(i) - prompt_len[static_cast<size_t>(i)]; }
+  std::span<const int32_t> tokens_of(int64_t i) const {
+    return std::span(ids).subspan(static_cast<size_t>(begin(i)), static_cast<size_t>(length(i)));
+  }
+
+  // Appends sequence `i` of `other`; both must have the same later columns filled (an empty target takes any).
+  void append(const Samples& other, int64_t i);
+  // The sequences named, in that order.
+  Samples select(std::span<const int64_t> rows) const;
+  // Sorted by id: the order that every rank count agrees on.
+  Samples sorted() const;
+  // Throws InternalError when the columns do not fit each other.
+  void check() const;
+
+  // Wire form, little-endian, the same on every platform we run on; from_bytes throws UserError(bad_data).
+  std::string to_bytes() const;
+  static Samples from_bytes(std::string_view bytes);
+
+  bool operator==(const Samples&) const = default;
+};
+
+// (iteration, prompt ordinal in the batch, sample of the prompt, attempt) in one number that sorts in this order:
+// 24 + 20 + 12 + 8 bits. Throws UserError(configuration) where a part does not fit.
+uint64_t request_id(int64_t iteration, int64_t prompt, int64_t sample, int64_t attempt = 0);
+
+}  // namespace trireme

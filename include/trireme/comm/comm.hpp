@@ -1,0 +1,153 @@
+// Communicators as objects: Comm owns an MPI communicator, CommView is a cheap value that names one. Counts are 64-bit
+// at this boundary; every MPI error becomes a UserError that names the call. A null view (size 1) makes no MPI call, so
+// code and tests run without a launcher.
+//
+// Every collective of one communicator is called by all its ranks in the same order. With mismatch checking on (see
+// mismatch.hpp) a running digest of (operation, type, count, root) is compared now and then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+struct ompi_communicator_t;
+
+namespace trireme::comm {
+
+// Element types that cross our communicators. bf16 has no MPI type: sums go through an operation of our own that adds
+// in fp32 and rounds once per pair.
+enum class DType : uint8_t { u8, i32, i64, u64, f32, f64, bf16 };
+size_t size_of(DType type);
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
+  else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
+  else if constexpr (std::is_same_v<T, uint64_t>) return DType::u64;
+  else if constexpr (std::is_same_v<T, float>) return DType::f32;
+  else if constexpr (std::is_same_v<T, double>) return DType::f64;
+  else {
+    static_assert(sizeof(T) == 1, "a type without an MPI counterpart");
+    return DType::u8;
+  }
+}
+
+enum class Op : uint8_t { sum, min, max, bit_or };
+
+// Completion of a non-blocking transfer. wait() completes it; the destructor of a pending request waits as well, so a
+// buffer never dies under a transfer.
+class Request {
+ public:
+  Request();
+  Request(Request&&) noexcept;
+  Request& operator=(Request&&) noexcept;
+  ~Request();
+  void wait();
+  bool test();
+
+ private:
+  friend class CommView;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class CommView {
+ public:
+  CommView() = default;  // one rank, no MPI
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const;
+  // For libraries that take an MPI communicator (HDF5): an MPI_Comm. MPI_COMM_SELF for a null view.
+  void* native() const;
+
+  // Collective.
+  void barrier() const;
+  void broadcast(void* data, int64_t count, DType type, int root) const;
+  void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
+  // Rank r's `count` elements already lie at data + r * count.
+  void all_gather_in_place(void* data, int64_t count, DType type) const;
+  // Sums over ranks; rank r receives elements [r * count, (r + 1) * count) in `into`.
+  void reduce_scatter(const void* from, void* into, int64_t count, DType type, Op op) const;
+  // Byte strings of any length, in rank order; `gather` returns them on `root` and an empty vector elsewhere.
+  std::vector<std::string> all_gather(std::string_view mine) const;
+  std::vector<std::string> gather(std::string_view mine, int root) const;
+  std::string broadcast(std::string text, int root) const;
+  // to[r] goes to rank r; returns what each rank sent here.
+  std::vector<std::string> all_to_all(const std::vector<std::string>& to) const;
+
+  // Point to point; tags 0 .. 32767. Messages over 2^31 bytes are split inside.
+  void send(const void* data, int64_t bytes, int to, int tag) const;
+  void receive(void* data, int64_t bytes, int from, int tag) const;
+  Request send_begin(const void* data, int64_t bytes, int to, int tag) const;
+  Request receive_begin(void* data, int64_t bytes, int from, int tag) const;
+
+  // Conveniences on single values; collective.
+  template <class T>
+  T sum(T value) const {
+    all_reduce(&value, 1, dtype_of<T>(), Op::sum);
+    return value;
+  }
+  template <class T>
+  T max(T value) const {
+    all_reduce(&value, 1, dtype_of<T>(), Op::max);
+    return value;
+  }
+  template <class T>
+  T min(T value) const {
+    all_reduce(&value, 1, dtype_of<T>(), Op::min);
+    return value;
+  }
+  template <class T>
+  T broadcast_value(T value, int root) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    broadcast(&value, sizeof(T), DType::u8, root);
+    return value;
+  }
+  template <class T>
+  std::vector<T> gather_values(T value) const {  // all ranks receive all values
+    std::vector<T> all(static_cast<size_t>(size_));
+    all[static_cast<size_t>(rank_)] = value;
+    all_gather_in_place(all.data(), sizeof(T), DType::u8);
+    return all;
+  }
+  // True when `condition` holds on every rank. Collective.
+  bool all(bool condition) const { return min<int32_t>(condition ? 1 : 0) == 1; }
+
+ private:
+  friend class Comm;
+  friend class Session;
+  struct State;
+  std::shared_ptr<State> state_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+// Owns a communicator; the last owner frees it (collective over its ranks, so owners die in the same order everywhere).
+// Views stay valid as long as an owner lives.
+class Comm {
+ public:
+  Comm() = default;  // null: one rank
+  Comm(Comm&&) noexcept = default;
+  Comm& operator=(Comm&&) noexcept = default;
+  ~Comm();
+
+  CommView view() const { return view_; }
+  operator const CommView&() const { return view_; }
+  const CommView* operator->() const { return &view_; }
+
+  // Collective over `parent`. Ranks of one colour get a communicator ordered by key; colour < 0 gets a null Comm.
+  static Comm split(const CommView& parent, int colour, int key, const std::string& name);
+  static Comm duplicate(const CommView& parent, const std::string& name);
+  // The ranks listed (of `parent`, in that order); others get a null Comm. Collective over `parent`.
+  static Comm subset(const CommView& parent, std::span<const int> ranks, const std::string& name);
+
+ private:
+  friend class Session;
+  CommView view_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,39 @@
+// The MPI session of the process: started once in main, finalised in its destructor (collective). Everything else
+// receives communicators.
+#pragma once
+
+#include <string>
+
+#include "trireme/comm/comm.hpp"
+
+namespace trireme::comm {
+
+struct SessionFacts {
+  std::string library;        // e.g. "Open MPI v4.1.4"
+  bool launched = false;      // false: a single process without a launcher
+  bool thread_multiple = false;
+  std::string host;
+};
+
+class Session {
+ public:
+  // Starts MPI with MPI_THREAD_MULTIPLE where it is to be had; joins an MPI that runs already (and then leaves its end to
+  // whoever started it). Collective over the job. Throws unfit_environment when
+  // the launcher started several processes that do not see each other (another MPI's launcher: the "singleton trap").
+  Session();
+  Session(const Session&) = delete;
+  ~Session();
+
+  const CommView& world() const { return world_.view_; }
+  const SessionFacts& facts() const { return facts_; }
+
+ private:
+  Comm world_;
+  SessionFacts facts_;
+  bool started_here_ = false;
+};
+
+// Ends the whole job at once with this exit code; for errors that one rank sees. Does not return; callable from any thread.
+[[noreturn]] void abort_job(int exit_code);
+
+}  // namespace trireme::comm

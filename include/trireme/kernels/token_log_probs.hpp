@@ -1,0 +1,24 @@
+// The head: log-probability and entropy of given tokens, in chunks of the vocabulary. Never holds [N, V].
+// Legend: N rows (positions whose next token is asked for), D hidden, V vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace trireme::kernels {
+
+struct TokenLogProbs {
+  at::Tensor log_probs;  // f32 [N], differentiable in hidden and weight
+  at::Tensor entropy;    // f32 [N], of the temperature-scaled distribution; undefined unless asked for; differentiable
+};
+
+enum class Entropy : uint8_t { skip, value, differentiable };
+
+// logits = hidden [N, D] x weight [V, D]^T in fp32, divided by `temperature`; log_probs[i] = z[targets[i]] - logsumexp(z).
+// Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once; dh accumulates in
+// fp32. hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py, log_probs_from_logits (F1, F2).
+TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+                              double temperature, Entropy entropy, int64_t chunk_rows = 4096);
+
+}  // namespace trireme::kernels

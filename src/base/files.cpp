@@ -1,0 +1,154 @@
+#include "trireme/base/files.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::base {
+
+void throw_errno(int error, std::string_view what, const std::filesystem::path& path) {
+  ExitCode code = ExitCode::io_error;
+  std::string advice = "check the file system";
+  switch (error) {
+    case ENOENT:
+      code = ExitCode::input_missing;
+      advice = "check the path";
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      code = ExitCode::permission;
+      advice = "check the owner and the mode";
+      break;
+    case ENOSPC: advice = "free some space or choose another run.dir"; break;
+    case EDQUOT: advice = "the quota is used up: free some space or choose another run.dir"; break;
+    case EFBIG: advice = "raise the file-size limit (ulimit -f)"; break;
+    default: break;
+  }
+  throw UserError(code, text("cannot ", what, " ", path.string(), " (", std::strerror(error), "): ", advice));
+}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+FileDescriptor open_read(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw_errno(errno, "open", path);
+  return FileDescriptor(fd);
+}
+
+namespace {
+
+uint64_t regular_size(int fd, const std::filesystem::path& path) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) throw_errno(errno, "inspect", path);
+  VALIDATE(S_ISREG(info.st_mode), ExitCode::bad_data, path.string(), " is not a regular file: give the path of a file");
+  return static_cast<uint64_t>(info.st_size);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const FileDescriptor fd = open_read(path);
+  size_ = regular_size(fd.get(), path);
+  if (size_ == 0) return;
+  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (map == MAP_FAILED) throw_errno(errno, "map", path);
+  data_ = static_cast<const std::byte*>(map);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string read_file(const std::filesystem::path& path, uint64_t limit) {
+  const FileDescriptor fd = open_read(path);
+  const uint64_t size = regular_size(fd.get(), path);
+  VALIDATE(size <= limit, ExitCode::bad_data, path.string(), " has ", size, " bytes (the limit is ", limit, ")");
+  std::string out(size, '\0');
+  read_at(fd.get(), 0, std::as_writable_bytes(std::span(out)), path);
+  return out;
+}
+
+void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::filesystem::path& name) {
+  while (!into.empty()) {
+    const ssize_t n = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno(errno, "read", name);
+    VALIDATE(n > 0, ExitCode::bad_data, name.string(), " ends ", into.size(), " bytes early: the file is truncated");
+    offset += static_cast<uint64_t>(n);
+    into = into.subspan(static_cast<size_t>(n));
+  }
+}
+
+void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& name) {
+  while (!from.empty()) {
+    const ssize_t n = ::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno(errno, "write", name);
+    offset += static_cast<uint64_t>(n);
+    from = from.subspan(static_cast<size_t>(n));
+  }
+}
+
+void write_all(int fd, std::string_view content, const std::filesystem::path& name) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno(errno, "write", name);
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void sync_file(const std::filesystem::path& path) {
+  const FileDescriptor fd = open_read(path);
+  if (::fsync(fd.get()) != 0) throw_errno(errno, "sync", path);
+}
+
+void sync_folder(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throw_errno(errno, "open", path);
+  const FileDescriptor owner(fd);
+  if (::fsync(fd) != 0) throw_errno(errno, "sync", path);
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  {
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) throw_errno(errno, "create", temporary);
+    const FileDescriptor owner(fd);
+    write_all(fd, content, temporary);
+    if (::fsync(fd) != 0) throw_errno(errno, "sync", temporary);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno(errno, "rename", temporary);
+  sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+}
+
+uint64_t free_space(const std::filesystem::path& path) {
+  struct statvfs info {};
+  if (::statvfs(path.c_str(), &info) != 0) throw_errno(errno, "inspect", path);
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace trireme::base

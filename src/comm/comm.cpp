@@ -1,0 +1,286 @@
+#include "trireme/comm/comm.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "comm/mpi_support.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::comm {
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char message[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, message, &length);
+  throw InternalError(base::text("MPI: ", call, " failed: ", std::string(message, static_cast<size_t>(length))));
+}
+
+size_t size_of(DType type) {
+  switch (type) {
+    case DType::u8: return 1;
+    case DType::bf16: return 2;
+    case DType::i32:
+    case DType::f32: return 4;
+    case DType::i64:
+    case DType::u64:
+    case DType::f64: return 8;
+  }
+  throw InternalError("unknown element type");
+}
+
+MPI_Datatype to_mpi(DType type) {
+  switch (type) {
+    case DType::u8: return MPI_BYTE;
+    case DType::bf16: return MPI_UINT16_T;
+    case DType::i32: return MPI_INT32_T;
+    case DType::i64: return MPI_INT64_T;
+    case DType::u64: return MPI_UINT64_T;
+    case DType::f32: return MPI_FLOAT;
+    case DType::f64: return MPI_DOUBLE;
+  }
+  throw InternalError("unknown element type");
+}
+
+namespace {
+
+float from_bf16(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+uint16_t to_bf16(float value) {  // round to nearest even; NaN stays NaN
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+void sum_bf16(void* in, void* inout, int* count, MPI_Datatype*) {
+  const auto* a = static_cast<const uint16_t*>(in);
+  auto* b = static_cast<uint16_t*>(inout);
+  for (int i = 0; i < *count; ++i) b[i] = to_bf16(from_bf16(a[i]) + from_bf16(b[i]));
+}
+
+MPI_Op bf16_sum() {
+  static const MPI_Op op = [] {  // lives until MPI_Finalize, like MPI's own operations
+    MPI_Op made = MPI_OP_NULL;
+    TRIREME_MPI(MPI_Op_create(&sum_bf16, 1, &made));
+    return made;
+  }();
+  return op;
+}
+
+}  // namespace
+
+MPI_Op to_mpi(Op op, DType type) {
+  VALIDATE(type != DType::bf16 || op == Op::sum, ExitCode::internal, "bf16 has sums only");
+  switch (op) {
+    case Op::sum: return type == DType::bf16 ? bf16_sum() : MPI_SUM;
+    case Op::min: return MPI_MIN;
+    case Op::max: return MPI_MAX;
+    case Op::bit_or: return MPI_BOR;
+  }
+  throw InternalError("unknown reduction");
+}
+
+const std::string& CommView::name() const {
+  static const std::string null_name = "self";
+  return state_ ? state_->name : null_name;
+}
+
+void* CommView::native() const { return state_ ? state_->handle : MPI_COMM_SELF; }
+
+namespace {
+
+// Calls `transfer(pointer, count)` for pieces whose element count fits MPI's int.
+template <class Transfer>
+void in_pieces(void* data, int64_t count, DType type, Transfer transfer) {
+  auto* bytes = static_cast<std::byte*>(data);
+  const auto width = static_cast<int64_t>(size_of(type));
+  for (int64_t done = 0; done < count; done += kMaxCount) {
+    transfer(bytes + done * width, static_cast<int>(std::min(kMaxCount, count - done)));
+  }
+}
+
+}  // namespace
+
+void CommView::barrier() const {
+  if (!state_) return;
+  const trace::Region region{"barrier"};
+  TRIREME_MPI(MPI_Barrier(state_->handle));
+}
+
+void CommView::broadcast(void* data, int64_t count, DType type, int root) const {
+  if (!state_ || count == 0) return;
+  in_pieces(data, count, type, [&](void* piece, int n) {
+    TRIREME_MPI(MPI_Bcast(piece, n, to_mpi(type), root, state_->handle));
+  });
+}
+
+void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
+  if (!state_ || count == 0) return;
+  in_pieces(data, count, type, [&](void* piece, int n) {
+    TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, piece, n, to_mpi(type), to_mpi(op, type), state_->handle));
+  });
+}
+
+void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
+  if (!state_ || count == 0) return;
+  if (count <= kMaxCount) {
+    TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count), to_mpi(type),
+                              state_->handle));
+    return;
+  }
+  // Pieces of a rank's slice are not adjacent across ranks: one broadcast per rank keeps every count an int.
+  auto* bytes = static_cast<std::byte*>(data);
+  for (int root = 0; root < size_; ++root) {
+    broadcast(bytes + root * count * static_cast<int64_t>(size_of(type)), count, type, root);
+  }
+}
+
+void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType type, Op op) const {
+  const auto width = static_cast<int64_t>(size_of(type));
+  if (count == 0) return;
+  if (!state_) {
+    std::memcpy(into, from, static_cast<size_t>(count * width));
+    return;
+  }
+  if (count <= kMaxCount) {
+    TRIREME_MPI(MPI_Reduce_scatter_block(from, into, static_cast<int>(count), to_mpi(type), to_mpi(op, type),
+                                         state_->handle));
+    return;
+  }
+  for (int root = 0; root < size_; ++root) {
+    const auto* slice = static_cast<const std::byte*>(from) + root * count * width;
+    for (int64_t done = 0; done < count; done += kMaxCount) {
+      const int n = static_cast<int>(std::min(kMaxCount, count - done));
+      TRIREME_MPI(MPI_Reduce(slice + done * width, static_cast<std::byte*>(into) + done * width, n, to_mpi(type),
+                             to_mpi(op, type), root, state_->handle));
+    }
+  }
+}
+
+namespace {
+
+std::vector<std::string> cut(const std::string& packed, std::span<const int64_t> sizes) {
+  std::vector<std::string> parts;
+  parts.reserve(sizes.size());
+  size_t begin = 0;
+  for (const int64_t size : sizes) {
+    parts.push_back(packed.substr(begin, static_cast<size_t>(size)));
+    begin += static_cast<size_t>(size);
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::string> CommView::all_gather(std::string_view mine) const {
+  if (!state_) return {std::string(mine)};
+  const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (total > kMaxCount) {
+    std::vector<std::string> parts;
+    for (int root = 0; root < size_; ++root) {
+      parts.push_back(broadcast(rank_ == root ? std::string(mine) : std::string{}, root));
+    }
+    return parts;
+  }
+  std::vector<int> counts(sizes.begin(), sizes.end());
+  std::vector<int> offsets(counts.size(), 0);
+  std::partial_sum(counts.begin(), counts.end() - 1, offsets.begin() + 1);
+  std::string packed(static_cast<size_t>(total), '\0');
+  TRIREME_MPI(MPI_Allgatherv(mine.data(), counts[static_cast<size_t>(rank_)], MPI_BYTE, packed.data(), counts.data(),
+                             offsets.data(), MPI_BYTE, state_->handle));
+  return cut(packed, sizes);
+}
+
+std::vector<std::string> CommView::gather(std::string_view mine, int root) const {
+  if (!state_) return {std::string(mine)};
+  constexpr int tag = 32001;
+  const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
+  if (rank_ != root) {
+    send(mine.data(), static_cast<int64_t>(mine.size()), root, tag);
+    return {};
+  }
+  std::vector<std::string> parts(static_cast<size_t>(size_));
+  for (int from = 0; from < size_; ++from) {
+    auto& part = parts[static_cast<size_t>(from)];
+    if (from == root) {
+      part = mine;
+      continue;
+    }
+    part.resize(static_cast<size_t>(sizes[static_cast<size_t>(from)]));
+    receive(part.data(), static_cast<int64_t>(part.size()), from, tag);
+  }
+  return parts;
+}
+
+std::string CommView::broadcast(std::string content, int root) const {
+  if (!state_) return content;
+  const int64_t size = broadcast_value(static_cast<int64_t>(content.size()), root);
+  content.resize(static_cast<size_t>(size));
+  broadcast(content.data(), size, DType::u8, root);
+  return content;
+}
+
+std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to) const {
+  EXPECT(to.size() == static_cast<size_t>(size_));
+  if (!state_) return to;
+  constexpr int tag = 32002;
+  std::vector<int64_t> out(to.size());
+  std::vector<int64_t> in(to.size());
+  std::transform(to.begin(), to.end(), out.begin(), [](const std::string& s) { return static_cast<int64_t>(s.size()); });
+  TRIREME_MPI(MPI_Alltoall(out.data(), 1, MPI_INT64_T, in.data(), 1, MPI_INT64_T, state_->handle));
+  std::vector<std::string> from(to.size());
+  std::vector<Request> pending;
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto p = static_cast<size_t>(peer);
+    if (peer == rank_) {
+      from[p] = to[p];
+      continue;
+    }
+    from[p].resize(static_cast<size_t>(in[p]));
+    if (in[p] > 0) pending.push_back(receive_begin(from[p].data(), in[p], peer, tag));
+    if (out[p] > 0) pending.push_back(send_begin(to[p].data(), out[p], peer, tag));
+  }
+  for (auto& request : pending) request.wait();
+  return from;
+}
+
+Comm::~Comm() {
+  if (!view_.state_ || !view_.state_->owned || view_.state_.use_count() > 1) return;
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (!finalized) MPI_Comm_free(&view_.state_->handle);
+}
+
+Comm Comm::split(const CommView& parent, int colour, int key, const std::string& name) {
+  Comm made;
+  if (!parent.state_) return made;
+  MPI_Comm handle = MPI_COMM_NULL;
+  TRIREME_MPI(MPI_Comm_split(parent.state_->handle, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
+  if (handle == MPI_COMM_NULL) return made;
+  TRIREME_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN));
+  TRIREME_MPI(MPI_Comm_set_name(handle, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
+  made.view_.state_ = std::make_shared<CommView::State>(CommView::State{handle, name, true});
+  TRIREME_MPI(MPI_Comm_rank(handle, &made.view_.rank_));
+  TRIREME_MPI(MPI_Comm_size(handle, &made.view_.size_));
+  return made;
+}
+
+Comm Comm::duplicate(const CommView& parent, const std::string& name) { return split(parent, 0, parent.rank(), name); }
+
+Comm Comm::subset(const CommView& parent, std::span<const int> ranks, const std::string& name) {
+  const auto found = std::find(ranks.begin(), ranks.end(), parent.rank());
+  const bool member = found != ranks.end();
+  return split(parent, member ? 0 : -1, member ? static_cast<int>(found - ranks.begin()) : 0, name);
+}
+
+}  // namespace trireme::comm

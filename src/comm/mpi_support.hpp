@@ -1,0 +1,31 @@
+// MPI handles and the one place where an MPI error becomes ours. Private to comm.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trireme/base/error.hpp"
+#include "trireme/comm/comm.hpp"
+
+namespace trireme::comm {
+
+// Throws UserError(internal) that names the call when `code` is an error.
+void check_mpi(int code, const char* call);
+#define TRIREME_MPI(call) ::trireme::comm::check_mpi((call), #call)
+
+MPI_Datatype to_mpi(DType type);
+MPI_Op to_mpi(Op op, DType type);  // bf16 sums have an operation of our own
+
+// The largest count handed to one MPI call: counts are int there, and messages beyond 1 GiB gain nothing.
+inline constexpr int64_t kMaxCount = int64_t{1} << 30;
+
+struct CommView::State {
+  MPI_Comm handle = MPI_COMM_NULL;
+  std::string name;
+  bool owned = false;  // freed by the last owner
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,94 @@
+#include "trireme/comm/session.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "comm/mpi_support.hpp"
+#include "trireme/base/log.hpp"
+
+namespace trireme::comm {
+namespace {
+
+// How many processes the launcher says it started, from the variables that launchers set; 0 when none is set.
+int announced_processes() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_SIZE"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  }
+  // Slurm sets SLURM_NTASKS also for programs that srun did not start; SLURM_STEP_NUM_TASKS only by srun.
+  if (std::getenv("SLURM_STEP_ID") && std::getenv("SLURM_PROCID")) {
+    if (const char* value = std::getenv("SLURM_STEP_NUM_TASKS")) return std::atoi(value);
+  }
+  return 0;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace
+
+Session::Session() {
+  // Open MPI's default I/O layer reports success on a full disk; its older one does not.
+  setenv("OMPI_MCA_io", "romio321", 0);
+  int provided = MPI_THREAD_SINGLE;
+  int running = 0;
+  check_mpi(MPI_Initialized(&running), "MPI_Initialized");
+  started_here_ = !running;
+  if (running) {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  } else {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+
+  int size = 1;
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  const int announced = announced_processes();
+  if (announced > 1 && size == 1) {
+    if (started_here_) MPI_Finalize();
+    throw UserError(ExitCode::unfit_environment,
+                    base::text("the launcher started ", announced, " processes but each of them is alone in MPI",
+                               " (launcher and program use different MPI libraries): start Trireme with the mpirun or",
+                               " srun --mpi plugin of the MPI that it was built with (trireme --config names it)"));
+  }
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
+  int length = 0;
+  MPI_Get_library_version(version.data(), &length);
+  const std::string_view text(version.data(), static_cast<size_t>(length));
+  facts_.library = text.substr(0, text.find_first_of(",\n"));
+  facts_.launched = announced > 0;
+  facts_.thread_multiple = provided == MPI_THREAD_MULTIPLE;
+  facts_.host = host_name();
+
+  MPI_Comm world = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  world_.view_.state_ = std::make_shared<CommView::State>(CommView::State{world, "world", false});
+  check_mpi(MPI_Comm_rank(world, &world_.view_.rank_), "MPI_Comm_rank");
+  world_.view_.size_ = size;
+}
+
+Session::~Session() {
+  MPI_Comm handle = world_.view_.state_->handle;
+  world_ = Comm{};
+  MPI_Comm_free(&handle);
+  if (started_here_) MPI_Finalize();
+}
+
+void abort_job(int exit_code) {
+  log::close();
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace trireme::comm

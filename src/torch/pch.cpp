@@ -1,0 +1,1 @@
+// Holds the precompiled LibTorch header set of src/torch/torch.hpp; every Torch target reuses it.

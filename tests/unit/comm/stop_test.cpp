@@ -1,0 +1,65 @@
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "support/world.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/comm/stop.hpp"
+#include "trireme/comm/watchdog.hpp"
+
+namespace trireme::comm {
+namespace {
+
+std::filesystem::path no_file() { return "/nonexistent/stop"; }
+
+TEST(Stop, OneRanksSignalIsEveryRanksDecision) {
+  const auto& world = test::world();
+  install_signal_handlers();
+  const Walltime forever(std::nullopt);
+  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::none);
+  if (world.rank() == world.size() - 1) std::raise(SIGUSR2);
+  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::save_and_go_on);
+  clear_save_request();
+  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::none);
+}
+
+TEST(Stop, ContinueSignalIsNoStop) {
+  install_signal_handlers();
+  std::raise(SIGCONT);
+  std::raise(SIGPIPE);
+  EXPECT_EQ(pending_signal(), StopReason::none);
+}
+
+TEST(Stop, FileInTheRunFolderStops) {
+  const auto& world = test::world();
+  const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
+  if (world.rank() == 0) std::ofstream(path) << "";
+  world.barrier();
+  EXPECT_EQ(agree_to_stop(world, path, Walltime(std::nullopt)), StopReason::stop_file);
+  world.barrier();
+  if (world.rank() == 0) std::filesystem::remove(path);
+}
+
+TEST(Walltime, LeavesRoomForAPhaseAndASave) {
+  Walltime walltime(1000.0, 10);
+  EXPECT_FALSE(walltime.must_stop());
+  walltime.phase_took(100);
+  walltime.phase_took(50);
+  walltime.save_took(20);
+  EXPECT_DOUBLE_EQ(walltime.needed(), 130 + 30 + 10);
+  EXPECT_FALSE(walltime.must_stop());
+  walltime.phase_took(760);
+  EXPECT_TRUE(walltime.must_stop());
+  EXPECT_EQ(agree_to_stop(test::world(), no_file(), walltime), StopReason::walltime);
+}
+
+TEST(Watchdog, QuietWhileTheMainThreadBeats) {
+  Watchdog watchdog(0, 30, "/nonexistent", [] { return std::string("testing"); });
+  watchdog.beat("test");
+  watchdog.set_deadline(60);
+}
+
+}  // namespace
+}  // namespace trireme::comm
