@@ -1,0 +1,43 @@
+// A save beside training. Shards do not change between a save and the next optimizer step, so the writer reads them
+// where they are; an optimizer that overtakes it says so and the rest of that tensor is copied aside first.
+//
+// One writer thread per rank makes all HDF5 calls and uses a communicator of its own, so it needs MPI_THREAD_MULTIPLE.
+#pragma once
+
+#include <memory>
+
+#include "trireme/checkpoint/writer.hpp"
+
+namespace trireme::checkpoint {
+
+class BackgroundWriter {
+ public:
+  // Collective over `comm` (it is duplicated). `thread_multiple` is false where MPI gives less: saves are then made inside
+  // start(), and the log says so once.
+  BackgroundWriter(const comm::CommView& comm, bool thread_multiple);
+  BackgroundWriter(const BackgroundWriter&) = delete;
+  // Waits for a save in progress; collective over the communicator it was made with.
+  ~BackgroundWriter();
+
+  // Starts a save; collective, and returns once the thread has the work. A save still in progress is waited for first, so the
+  // errors of the one before may be thrown here. The data must stay readable until wait() or before_change().
+  void start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options);
+
+  // Must be called before dataset `i` of the content given to start() changes: returns at once when it is written or no save runs,
+  // waits while it is being written, copies it aside otherwise. Not collective, any thread.
+  void before_change(size_t i);
+  // Whether dataset `i` has left the caller's memory.
+  bool written(size_t i) const;
+
+  bool busy() const;
+  // Waits for the save in progress and returns its report (the last one when none runs); throws what the save threw. Every rank throws alike.
+  SaveReport wait();
+  // Bytes that before_change() copied in the last save.
+  int64_t copied_aside() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,94 @@
+// Loading: any rank count reads any checkpoint. A rank reads the rectangles it wants and the rest of the digest pieces they
+// touch; every byte handed out has been compared with its digest, and the HDF5 library sees a file only after its
+// metadata did.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/base/shard_layout.hpp"
+#include "trireme/comm/comm.hpp"
+
+namespace trireme::checkpoint {
+
+// What manifest.json says.
+struct Manifest {
+  int64_t format = 0;
+  int64_t step = 0;
+  int64_t fence = 0;
+  int64_t world_size = 0;
+  std::string version;
+  std::string config_digest;
+  std::string saved;  // UTC, ISO 8601
+  int64_t data_bytes = 0;
+  int64_t index_bytes = 0;
+};
+
+struct DatasetInfo {
+  std::string path;
+  std::vector<int64_t> shape;
+  comm::DType type = comm::DType::f32;
+  int64_t bytes = 0;
+};
+
+// A rectangle of a dataset, to be stored densely at `into`. Shape and type must be those of the checkpoint.
+struct ReadRequest {
+  std::string path;
+  std::vector<int64_t> shape;
+  comm::DType type = comm::DType::f32;
+  base::Block block;
+  void* into = nullptr;
+};
+
+struct ReadCounters {
+  int64_t wanted = 0;  // bytes of the requests
+  int64_t read = 0;    // bytes read from data.h5 by this rank, pieces at the edges of the rectangles included
+  int64_t pieces = 0;  // digests compared
+  double seconds = 0;
+};
+
+class Reader {
+ public:
+  // Collective. Checks manifest, sizes, index and HDF5 metadata; throws bad_data or input_missing on every rank alike,
+  // naming the file and what differs.
+  Reader(const comm::CommView& comm, std::filesystem::path folder);
+  Reader(const Reader&) = delete;
+  ~Reader();
+
+  const Manifest& manifest() const;
+  const std::string& state() const;  // JSON text, verified; the same on every rank
+  const std::vector<DatasetInfo>& datasets() const;
+  const DatasetInfo* find(const std::string& path) const;  // nullptr: not there
+
+  // Collective; requests differ between ranks and may be empty. Throws bad_data on every rank alike: no such dataset, other shape or
+  // type (both are named), or bytes that do not fit their digest (file and tensor are named).
+  void read(std::span<const ReadRequest> requests);
+  // Collective. Compares all pieces, each rank a share.
+  void verify();
+
+  const ReadCounters& counters() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Committed steps in `folder`, newest first, by name only. Empty when the folder does not exist. Not collective.
+std::vector<int64_t> list_steps(const std::filesystem::path& folder);
+
+// Collective. Opens the newest checkpoint and gives it to `load`; when it is damaged (bad_data, also from `load`) warns loudly and
+// tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole.
+std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesystem::path& folder,
+                                   const std::function<void(Reader&)>& load);
+
+// Text for `trireme inspect`: manifest, state, datasets with shape, type and size. `path` is a checkpoint or a folder of them.
+// One process. Checks all digests when `verify`.
+std::string inspect(const std::filesystem::path& path, bool verify);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,58 @@
+// One writer per run folder. Schedulers do start a second job while the ranks of the first still live (requeue, qrerun),
+// so a run holds a lock with a fence number: each holder has a greater number than every one before, and a run that
+// finds a greater one than its own writes nothing more.
+//
+// On disk: a claim file `.run.lock.<fence>` per holder, made complete by link(2), which succeeds for one process only; the
+// greatest number is the holder. `run.lock` is a copy for people and scripts. The heartbeat is the claim's mtime and a counter.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "trireme/comm/comm.hpp"
+
+namespace trireme::checkpoint {
+
+struct LockOptions {
+  double heartbeat_seconds = 10;
+  // Take over from a holder whose fate cannot be found out once its heartbeat is older than 10 intervals.
+  bool take_over = false;
+};
+
+// Who holds a lock, as written into it.
+struct LockHolder {
+  std::string job;        // "slurm 4711", "pbs 12.server" or "" outside a scheduler
+  std::string host;
+  int64_t pid = 0;
+  int64_t started = 0;    // start time of the process in clock ticks after boot: tells a reused pid apart
+  std::string namespace_id;  // of the pid, and of the boot: a pid means nothing elsewhere
+  std::string since;      // UTC, ISO 8601
+  int64_t fence = 0;
+  bool released = false;
+};
+
+class RunLock {
+ public:
+  // Collective over `world`; rank 0 takes the lock and beats. Creates the folder. Throws UserError(locked) on every rank, naming
+  // the holder, unless the holder released the lock, its job is gone (squeue, qstat), its process on this host is
+  // dead, or its heartbeat is stale and take_over was given.
+  RunLock(const comm::CommView& world, std::filesystem::path folder, const LockOptions& options = {});
+  RunLock(const RunLock&) = delete;
+  // Releases the lock when it is still ours. Not collective.
+  ~RunLock();
+
+  int64_t fence() const { return fence_; }
+  // False once another run has claimed a greater fence. Asks the file system; answers on rank 0, true elsewhere. Not collective.
+  bool still_mine() const;
+  const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  class Holder;
+  std::filesystem::path folder_;
+  int64_t fence_ = 0;
+  std::unique_ptr<Holder> holder_;  // on rank 0
+};
+
+}  // namespace trireme::checkpoint

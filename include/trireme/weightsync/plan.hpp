@@ -1,0 +1,80 @@
+// M x N weight sync as integer arithmetic: which runs of which tensor go from a rank that stores a trainer's shard to one
+// that stores a generator's slice. Every rank computes its own part from the two layouts; no message, no server.
+//
+// Flows: what one rank sends to another is one flow, cut into buckets in tensor order. With more generators than
+// trainers (relay) bucket b of a slice goes from the trainer to one replica, (b + shard) mod R, which passes it on to the
+// others: each trainer sends its shard once (performance bound max(S/M, S/max(t,g))/B of docs/design/weightsync.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/shard_layout.hpp"
+
+namespace trireme::weightsync {
+
+// Which rank of the sync's communicator holds what. A rank may appear once among the sources and once among the targets.
+struct Members {
+  std::vector<std::vector<int>> sources;  // [replica group of a hybrid trainer][shard]
+  std::vector<std::vector<int>> targets;  // [generator replica][tensor-parallel rank]
+  std::vector<int> node_of;               // [rank of the communicator]; empty: every rank is a node of its own
+};
+
+struct PlanOptions {
+  int64_t bucket_bytes = int64_t{8} << 20;      // between nodes
+  int64_t node_bucket_bytes = int64_t{1} << 20;  // inside a node: the copy stays in the cache
+  int64_t element_bytes = 2;
+  enum class Relay : uint8_t { automatic, never, always } relay = Relay::automatic;  // automatic: more targets than sources
+};
+
+// Part of a tensor in a bucket. The run's offsets count from the tensor's storage on either side.
+struct Piece {
+  uint32_t tensor = 0;
+  base::CopyRun run;
+};
+
+struct Bucket {
+  size_t first = 0;  // pieces [first, last) of the flow
+  size_t last = 0;
+  int64_t elements = 0;
+  int32_t number = 0;  // within (shard, slice): the same on every rank
+};
+
+// How a flow's bytes move.
+enum class Route : uint8_t { local, node, message };
+
+struct Flow {
+  int from = 0;
+  int to = 0;
+  int shard = 0;   // what is sent: shard x slice
+  int slice = 0;
+  int origin = 0;  // rank that holds the shard; == from, unless the flow is a relay between replicas
+  Route route = Route::message;
+  std::vector<Piece> pieces;
+  std::vector<Bucket> buckets;
+  bool relayed() const { return from != origin; }
+  int64_t elements() const;
+};
+
+// This rank's part of the plan.
+struct Plan {
+  std::vector<Flow> sends;     // local flows stand here only
+  std::vector<Flow> receives;
+  int64_t total_bytes = 0;     // S: of all tensors
+  int64_t memory_bytes = 0;    // that the plan itself takes
+  bool relay = false;
+  int sources = 0;             // M: trainer ranks of one group
+  int slices = 0;              // t
+  int replicas = 0;
+  int targets_per_node = 1;    // g
+  // The least that a NIC must carry, bytes: max(S / M, S / max(t, g)).
+  int64_t bound_bytes() const;
+};
+
+// `source` has as many ranks as a source group, `target` as many as a replica; both list the same tensors. `rank` is this
+// rank in the communicator. Throws configuration, naming what does not fit. Deterministic; not collective.
+Plan make_plan(const base::ShardLayout& source, const base::ShardLayout& target, const Members& members, int rank,
+               const PlanOptions& options = {});
+
+}  // namespace trireme::weightsync
