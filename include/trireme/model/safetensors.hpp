@@ -1,0 +1,143 @@
+// The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes. Everything a file
+// claims is checked before it is used, as the reference implementation does (safetensors/src/tensor.rs) and more: duplicate
+// keys, more than 8 dimensions, shards outside the model's folder. All errors are UserErrors that name the file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/base/files.hpp"
+#include "trireme/model/stored_type.hpp"
+#include "trireme/model/weight_source.hpp"
+
+namespace trireme::model {
+
+struct SafetensorsEntry {
+  base::TensorSpec spec;
+  StoredType type = StoredType::f32;
+  uint64_t begin = 0;  // bytes from the start of the data
+  uint64_t end = 0;
+};
+
+// One file, memory-mapped. Move-only.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const std::map<std::string, SafetensorsEntry, std::less<>>& entries() const { return entries_; }
+  const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
+  // UserError(bad_data) naming the file when the tensor is missing.
+  const SafetensorsEntry& entry(std::string_view name) const;
+  // The stored bytes of a tensor, at any alignment; valid while this object lives.
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // Throws bad_data when the file on disk is no longer the one that was mapped (inode, size, time of change): a truncated
+  // map would end the process with SIGBUS.
+  void check_unchanged() const;
+
+ private:
+  struct Stamp {
+    uint64_t device = 0, inode = 0, size = 0;
+    int64_t seconds = 0, nanoseconds = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+  Stamp stamp() const;
+
+  base::MappedFile file_;
+  Stamp opened_;
+  uint64_t data_offset_ = 0;
+  std::map<std::string, SafetensorsEntry, std::less<>> entries_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+};
+
+// The tensors of one file, or of all files that a model.safetensors.index.json lists.
+class SafetensorsSource : public WeightSource {
+ public:
+  // `path`: a folder (model.safetensors.index.json, else model.safetensors), an index or one file. input_missing names
+  // what was expected.
+  explicit SafetensorsSource(const std::filesystem::path& path);
+  ~SafetensorsSource() override;
+
+  std::vector<std::string> names() const override;
+  bool contains(std::string_view name) const override;
+  const base::TensorSpec& spec(std::string_view name) const override;
+  std::string_view type_name(std::string_view name) const override;
+  void read(std::string_view name, const base::Block& block, float* out) const override;
+  std::string describe() const override { return path_.string(); }
+
+  StoredType type(std::string_view name) const;
+  // The block in its stored type, row-major: block.elements() * bytes_of(type(name)) bytes.
+  void read_raw(std::string_view name, const base::Block& block, std::byte* out) const;
+
+ private:
+  struct Place {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+  Place place(std::string_view name) const;
+  void open_index(const std::filesystem::path& index);
+
+  std::filesystem::path path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Place, std::less<>> places_;
+};
+
+// Writes a model as safetensors from many ranks at once: nobody gathers it. All ranks construct the writer with the same
+// arguments (the offsets follow from them), then: one rank calls create(); barrier; every rank write()s its blocks and
+// calls sync(); barrier; one rank calls commit(). Nothing here is collective: the caller places the barriers. Until commit
+// the files have the ending .tmp; a crash leaves no file that looks finished. Throws io_error, permission.
+class SafetensorsWriter {
+ public:
+  static constexpr uint64_t default_file_bytes = 5'000'000'000;  // Hugging Face's default
+
+  // Elements of type f32, bf16 or f16. One file `model.safetensors`, or when the tensors take more than `file_bytes`:
+  // model-00001-of-0000n.safetensors in the order of `tensors` and an index.
+  SafetensorsWriter(std::filesystem::path folder, std::vector<base::TensorSpec> tensors, StoredType type,
+                    uint64_t file_bytes = default_file_bytes);
+  ~SafetensorsWriter();
+
+  // Creates the folder and the files in full size, with their headers.
+  void create();
+  // A block of a tensor from fp32 (rounded to nearest even) or bf16 bits, row-major. Blocks must not overlap between
+  // ranks; together they must cover every tensor. The bf16 form needs a writer of type bf16 or f32.
+  void write(std::string_view name, const base::Block& block, const float* values);
+  void write(std::string_view name, const base::Block& block, const uint16_t* bf16);
+  // Makes this rank's writes durable.
+  void sync();
+  // Renames the files to their final names, writes the index and removes weights of an earlier export that these
+  // replace.
+  void commit();
+
+  std::vector<std::string> file_names() const;
+
+ private:
+  struct File {
+    std::string name;
+    std::string header;  // length and JSON
+    uint64_t size = 0;
+    base::FileDescriptor fd;
+  };
+  struct Place {
+    size_t file = 0;
+    size_t tensor = 0;
+    uint64_t offset = 0;  // in the file
+  };
+  void plan(uint64_t file_bytes);
+  std::filesystem::path temporary(const File& file) const;
+  int descriptor(File& file);
+  template <class Fill>
+  void write_rows(std::string_view name, const base::Block& block, Fill&& fill);
+
+  std::filesystem::path folder_;
+  std::vector<base::TensorSpec> tensors_;
+  StoredType type_;
+  std::vector<File> files_;
+  std::map<std::string, Place, std::less<>> places_;
+};
+
+}  // namespace trireme::model
