@@ -1,0 +1,94 @@
+// The generation engine of one replica: continuous batching over a paged KV cache. Read as admit -> step -> retire.
+//
+// Texts are bitwise the same whatever the batch limit, chunk of prefill, prefix sharing, preemption, thread count and number
+// of replicas: every row of every product is added up in one order (kernels/decode_gemm.hpp), attention sees keys in fixed
+// chunks (kernels/decode_attention.hpp), draws are counter-based. Across tensor-parallel degrees the order differs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/generate/request.hpp"
+#include "trireme/generate/weights.hpp"
+#include "trireme/model/spec.hpp"
+
+namespace trireme::generate {
+
+enum class BackendKind : uint8_t {
+  automatic,  // fused on the host, torch on a GPU
+  fused,      // kernels of our own, host only
+  torch,      // LibTorch operations on any device: the reference
+};
+
+struct EngineOptions {
+  int64_t page_size = 16;               // tokens; 16, 32, 64, 128 or 256
+  int64_t kv_bytes = int64_t{512} << 20;  // KV cache of this rank; touched only where used
+  int64_t max_batch = 64;               // sequences that run at a time
+  int64_t prefill_chunk_tokens = 512;   // prompt tokens computed per step, beside the decoding sequences
+  int threads = 0;                      // 0: LibTorch's number
+  bool prefix_sharing = true;           // full pages are found again by content, across prompts
+  bool sample_sharing = true;           // requests with equal prompts compute it once
+  BackendKind backend = BackendKind::automatic;
+};
+
+// Sums since the construction. Pages count per engine, not per tensor-parallel rank.
+struct EngineCounters {
+  int64_t steps = 0;
+  int64_t decode_steps = 0;      // steps with at least one decoding sequence
+  int64_t decode_tokens = 0;     // rows that decoded
+  int64_t prefill_tokens = 0;    // prompt tokens computed (recomputed ones after a preemption included)
+  int64_t shared_tokens = 0;     // prompt tokens taken from pages that were there
+  int64_t pages_copied = 0;      // copy on write
+  int64_t preemptions = 0;
+  int64_t pages_total = 0;
+  int64_t pages_used = 0;        // now, by running sequences
+  int64_t pages_peak = 0;
+  int64_t generated_tokens = 0;
+  int64_t finished = 0;
+};
+
+struct StepOutput {
+  std::vector<Token> tokens;
+  std::vector<Result> finished;
+};
+
+class Engine {
+ public:
+  // `weights` must outlive the engine and be this rank's slice; `tensor_parallel` joins the ranks of one replica (null view:
+  // one rank). Collective over it. Throws UserError(configuration) for options that do not fit each other, out_of_memory.
+  Engine(const model::ModelSpec& spec, const GeneratorWeights& weights, const EngineOptions& options,
+         const comm::CommView& tensor_parallel = {});
+  Engine(const Engine&) = delete;
+  ~Engine();
+
+  // Queues a request. Throws UserError(configuration) when it can never run: an empty prompt, an id outside the
+  // vocabulary, a prompt as long as the model's positions, or a sequence that alone needs more pages than there are.
+  // All ranks of the replica submit the same requests in the same order.
+  void submit(Request request);
+
+  // One forward pass over the running sequences. Collective over the replica.
+  StepOutput step();
+  bool idle() const;        // nothing waits, nothing runs
+  int64_t unfinished() const;
+
+  // Submits all and steps until all are finished; `on_finish` is called in order of completion. Collective.
+  void run(std::vector<Request> requests, const std::function<void(Result)>& on_finish);
+
+  // Gives back the KV memory (running sequences are recomputed after the next step begins, which takes it again).
+  void release();
+
+  const EngineCounters& counters() const;
+  // Instruction set, summation orders found, threads, pages: one line each, for the log.
+  std::vector<std::string> describe() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::generate

@@ -1,0 +1,71 @@
+// The weights of one tensor-parallel rank of a generator: dense row-major slices in the compute dtype. They live in one
+// allocation of this class, or in memory that somebody else owns (the trainer's shared window): then a weight sync is a
+// swap of pointers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "trireme/base/shard_layout.hpp"
+#include "trireme/config/choices.hpp"
+#include "trireme/model/spec.hpp"
+
+namespace trireme::generate {
+
+enum class Place : uint8_t { host, cuda };
+
+class GeneratorWeights {
+ public:
+  // Rank `rank` of `degree`; allocates zeroed storage, 64-byte aligned per parameter, on huge pages where allowed.
+  // Throws UserError(configuration) as model::tensor_parallel_layout does, out_of_memory with the size.
+  GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank = 0, int degree = 1, Place place = Place::host);
+  // The same without storage of its own: alias() gives the pointers before the first use.
+  static GeneratorWeights aliasing(const model::ModelSpec& spec, config::DType dtype, int rank = 0, int degree = 1);
+  GeneratorWeights(GeneratorWeights&&) noexcept;
+  GeneratorWeights& operator=(GeneratorWeights&&) noexcept;
+  ~GeneratorWeights();
+
+  // The slices of all ranks, parameters in the order of ModelSpec::parameters; for the weight-sync plan.
+  const base::ShardLayout& layout() const { return layout_; }
+  int rank() const { return rank_; }
+  int degree() const { return layout_.ranks(); }
+  config::DType dtype() const { return dtype_; }
+  Place place() const { return place_; }
+  base::Block block(size_t parameter) const { return layout_.block(parameter, rank_); }
+
+  // Where this rank's slice of each parameter is written, row-major in the compute dtype. Owned storage only.
+  std::vector<std::byte*> storage();
+  const std::byte* data(size_t parameter) const { return pointers_[parameter]; }
+  // A view [rows, columns] ([rows] for vectors) of the slice; valid while the storage is.
+  at::Tensor tensor(size_t parameter) const;
+  // Bytes of owned storage.
+  int64_t bytes() const { return bytes_; }
+
+  // Reads the weights from here from now on: one pointer per parameter, 64-byte aligned is fastest. The memory must stay
+  // valid and unchanged while an engine steps.
+  void alias(const std::vector<const std::byte*>& pointers);
+
+  // Number of the weights, recorded with every token. The caller sets it after each sync; an engine drops KV pages of
+  // another version at its next step.
+  int32_t version() const { return version_; }
+  void set_version(int32_t version) { version_ = version; }
+
+ private:
+  struct Storage;
+  GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate);
+  base::ShardLayout layout_;
+  config::DType dtype_;
+  int rank_;
+  Place place_;
+  int32_t version_ = 0;
+  int64_t bytes_ = 0;
+  std::vector<std::byte*> owned_;
+  std::vector<const std::byte*> pointers_;
+  std::unique_ptr<Storage> storage_;
+};
+
+}  // namespace trireme::generate

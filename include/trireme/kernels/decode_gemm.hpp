@@ -1,0 +1,61 @@
+// Matrix products for generation with ONE summation order along K, whatever the batch: row b of y depends on row b of x
+// alone, bit for bit. The order is that of LibTorch's own GEMM (found by find_order), so a decode step at batch 1 gives
+// the bits that the trainer's packed forward pass gives.
+//
+// Order: k is cut into blocks of `block`; inside a block products are added one after another (fp32: fma per k; bf16: per
+// pair of k, the odd one first, as VDPBF16PS does); block sums are added in order; bf16 results are rounded once at the end.
+// SIMD runs across outputs, never along K. Weights are read in their stored row-major layout [out, in].
+// Legend: M rows of x, K inputs, N outputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace trireme::kernels {
+
+enum class ElementType : uint8_t { f32, bf16 };
+constexpr size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
+
+struct GemmOrder {
+  int64_t block = 192;           // elements of k; a multiple of 32, or >= K
+  bool matches_library = false;  // true: find_order saw equal bits
+};
+
+// Rows of x are zero-padded to a multiple of this many elements, so that kernels read whole vectors.
+inline constexpr int64_t gemm_padding = 32;
+constexpr int64_t gemm_padded(int64_t k) { return (k + gemm_padding - 1) / gemm_padding * gemm_padding; }
+
+enum class GemmOutput : uint8_t {
+  element,  // rounded to the element type
+  f32,      // the fp32 sums
+};
+
+struct GemmArguments {
+  ElementType type = ElementType::f32;
+  const void* weight = nullptr;  // [N, K] row-major, dense
+  const void* bias = nullptr;    // [N] or null; fp32: the sum starts from it, bf16: added before the one rounding (as LibTorch)
+  const void* x = nullptr;       // [M, ldx], zero from K to gemm_padded(K)
+  void* y = nullptr;             // [M, ldy]
+  int64_t m = 0;
+  int64_t k = 0;
+  int64_t n = 0;
+  int64_t ldx = 0;  // >= gemm_padded(k)
+  int64_t ldy = 0;
+  GemmOrder order;
+  GemmOutput output = GemmOutput::element;
+};
+
+// Columns [first, last) of y = x weight^T + bias. Threads take disjoint column ranges; the ranges do not change the result.
+void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last);
+// Column ranges start at multiples of this for full speed.
+inline constexpr int64_t gemm_column_unit = 32;
+
+// Finds the block length that reproduces at::linear bit by bit for this K and N on this machine, by trying candidates on
+// random data; when none does, returns the first candidate with matches_library = false. Cached per (type, K, N, ISA);
+// a few milliseconds each.
+GemmOrder find_order(ElementType type, int64_t k, int64_t n);
+// "bf16 576x1536: blocks of 512, bits of LibTorch"
+std::string describe(ElementType type, int64_t k, int64_t n, const GemmOrder& order);
+
+}  // namespace trireme::kernels
