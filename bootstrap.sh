@@ -6,6 +6,7 @@
 #   ./bootstrap.sh demo     build, fetch SmolLM2-135M-Instruct, train it by PPO on sums with one MPI job of two ranks
 #   ./bootstrap.sh test     build with the tests, run all of them that need no GPU
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
+#   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
 #   ./bootstrap.sh help     this text
 #
 # Everything after `demo` goes to the program: ./bootstrap.sh demo run.seed=7 run.iterations=40
@@ -326,6 +327,7 @@ case $command in
   demo) demo "$@" ;;
   test) run_tests "$@" ;;
   model) build; compile trireme; fetch_model ;;
+  interop) install_torch; install_interop ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
-  *) fail "unknown command '$command': deps, build, demo, test, model or help" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, model, interop or help" ;;
 esac
