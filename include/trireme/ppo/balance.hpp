@@ -1,0 +1,23 @@
+// Sequences into bins of near-equal token counts: ranks and micro-batches. Pure integer functions of the lengths; every rank
+// computes the same.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace trireme::ppo {
+
+// Items of each bin, in order.
+using Bins = std::vector<std::vector<int64_t>>;
+
+// k bins by the largest differencing method (Karmarkar and Karp 1982; OpenRLHF: get_seqlen_balanced_partitions). With
+// `equal` every bin has the same number of items, which k must divide.
+enum class BinSize : uint8_t { any, equal };
+Bins balanced_bins(std::span<const int64_t> lengths, int64_t k, BinSize size);
+
+// Bins that first-fit needs for the lengths in this order, none above `max_tokens` but single items that are longer (OpenRLHF:
+// get_minimum_num_micro_batch_size).
+int64_t first_fit_bins(std::span<const int64_t> lengths, int64_t max_tokens);
+
+}  // namespace trireme::ppo

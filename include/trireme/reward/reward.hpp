@@ -1,0 +1,84 @@
+// Where rewards come from: rules, plugins in a child process, reward models; the deck's list of sources with weights.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/base/samples.hpp"
+#include "trireme/config/options.hpp"
+
+namespace trireme::reward {
+
+// One sample to score. Texts are UTF-8.
+struct Request {
+  uint64_t id = 0;  // unique within a call
+  std::string prompt;
+  std::string response;
+  std::string messages;  // JSON array of the conversation, or empty
+  std::string label;     // what data.label_key held; empty: none
+  std::string extra;     // JSON object of the row's other columns, or empty
+  FinishReason finish_reason = FinishReason::stop;
+  int64_t iteration = 0;
+  std::vector<int32_t> ids;  // prompt and response in the policy's tokenizer
+  int64_t prompt_len = 0;    // tokens of the prompt
+};
+
+struct Scores {
+  std::vector<float> values;                          // one per request, in their order; finite
+  std::map<std::string, std::vector<float>> metrics;  // named parts, one per request; NaN where a request has none
+};
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual const std::string& name() const = 0;
+  // Collective over the reward role where the source is a model (every rank calls it, with any number of requests); local for
+  // rules and plugins. Throws UserError: bad_data for answers that make no sense, unfit_environment for a source that is gone.
+  virtual Scores score(std::span<const Request> requests) = 0;
+};
+
+// Exact text, regular expression or number against the label, plus format and length parts; see rule.hpp.
+std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name);
+
+// A child process that answers JSON lines. Started here: call it before the device is touched.
+struct PluginEnvironment {
+  int retries = 3;                  // reward.retries: restarts in a row before giving up
+  std::filesystem::path log_dir;    // plugin-<name>-<rank>.log; empty: messages of the child are dropped
+  int rank = 0;
+  std::string fault;                // trace of fault.plugin_fault for tests; empty: none
+};
+std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
+                                    const PluginEnvironment& environment);
+
+// The sources of a deck and their weighted sum.
+class Rewards {
+ public:
+  void add(std::unique_ptr<Source> source, double weight);
+  size_t size() const { return sources_.size(); }
+
+  struct Result {
+    std::vector<float> reward;                          // sum over sources of weight * value
+    std::vector<std::string> names;                     // of the sources
+    std::vector<std::vector<float>> parts;              // [sources][requests], unweighted
+    std::map<std::string, std::vector<float>> metrics;  // "<source>/<metric>"
+  };
+  // Asks the sources in their order; collective where one of them is.
+  Result score(std::span<const Request> requests);
+
+ private:
+  struct Entry {
+    std::unique_ptr<Source> source;
+    double weight;
+  };
+  std::vector<Entry> sources_;
+};
+
+// The name of source `index`: its own, else kind and index.
+std::string source_name(const config::RewardSource& options, size_t index);
+
+}  // namespace trireme::reward

@@ -1,0 +1,284 @@
+#include "torch/torch.hpp"
+
+#include "trireme/kernels/token_log_probs.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
+#include "trireme/trace/region.hpp"
+
+// Legend: N rows, D hidden, V vocabulary, C rows of one vocabulary chunk.
+namespace trireme::kernels {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Row statistics that the backward pass needs, f32 [N] each.
+struct RowStatistics {
+  Tensor log_probs;
+  Tensor log_sum_exp;
+  Tensor entropy;  // undefined when it was not asked for
+};
+
+// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk.
+class ChunkBuffer {
+ public:
+  ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
+      : rows_(hidden.size(0)), storage_(at::empty({hidden.size(0) * chunk_rows}, hidden.options())) {}
+  // hidden [N, D] times weight rows [C, D], in the type of hidden: [N, C].
+  Tensor logits(const Tensor& hidden, const Tensor& weight_rows) {
+    Tensor out = view(weight_rows.size(0));
+    at::mm_out(out, hidden, weight_rows.t());
+    return out;
+  }
+  Tensor view(int64_t columns) { return storage_.narrow(0, 0, rows_ * columns).view({rows_, columns}); }
+
+ private:
+  int64_t rows_;
+  Tensor storage_;
+};
+
+template <class Body>
+void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
+  for (int64_t first = 0; first < vocabulary; first += chunk_rows) {
+    body(first, std::min(chunk_rows, vocabulary - first));
+  }
+}
+
+// The bits of a bf16 tensor, or its floats.
+float* values(const Tensor& t, float) { return t.mutable_data_ptr<float>(); }
+uint16_t* values(const Tensor& t, uint16_t) { return reinterpret_cast<uint16_t*>(t.mutable_data_ptr<at::BFloat16>()); }
+float as_float(float x) { return x; }
+float as_float(uint16_t bits) { return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits())); }
+
+// One chunk of the forward pass on the CPU.
+template <class T>
+void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale, bool with_entropy,
+                std::vector<LogSumExp>& rows, float* target_logits) {
+  const int64_t columns = logits.size(1);
+  const T* z = values(logits, T{});
+  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      LogSumExp& row = rows[static_cast<size_t>(i)];
+      const T* row_logits = z + i * columns;
+      with_entropy ? update_with_entropy(row, row_logits, columns, scale) : update(row, row_logits, columns, scale);
+      const int64_t target = targets[i] - first;
+      if (target >= 0 && target < columns) target_logits[i] = as_float(row_logits[target]) * scale;
+    }
+  });
+}
+
+RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets, float scale, bool with_entropy,
+                          int64_t chunk_rows) {
+  const int64_t n = hidden.size(0);
+  const auto f32 = hidden.options().dtype(at::kFloat);
+  RowStatistics out{at::zeros({n}, f32), at::empty({n}, f32), with_entropy ? at::empty({n}, f32) : Tensor{}};
+  std::vector<LogSumExp> rows(static_cast<size_t>(n));
+  float* log_probs = out.log_probs.mutable_data_ptr<float>();
+  const int64_t* wanted = targets.const_data_ptr<int64_t>();
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
+    const Tensor logits = buffer.logits(hidden, weight.narrow(0, first, count));
+    const auto scan = logits.scalar_type() == at::kFloat ? scan_chunk<float> : scan_chunk<uint16_t>;
+    scan(logits, first, wanted, scale, with_entropy, rows, log_probs);
+  });
+  for (int64_t i = 0; i < n; ++i) {
+    const LogSumExp& row = rows[static_cast<size_t>(i)];
+    const float lse = row.log_sum_exp();
+    out.log_sum_exp.mutable_data_ptr<float>()[i] = lse;
+    log_probs[i] -= lse;
+    if (with_entropy) out.entropy.mutable_data_ptr<float>()[i] = row.entropy();
+  }
+  return out;
+}
+
+// The same loop by LibTorch's operators, for devices.
+RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+                             bool with_entropy, int64_t chunk_rows) {
+  const int64_t n = hidden.size(0);
+  const auto f32 = hidden.options().dtype(at::kFloat);
+  Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
+  Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
+    Tensor z = buffer.logits(hidden, weight.narrow(0, first, count)).to(at::kFloat);
+    z.mul_(scale);
+    const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
+    const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
+    target_logits = at::where(in_chunk, z.gather(1, column).squeeze(1), target_logits);
+    const Tensor new_max = at::maximum(max, std::get<0>(at::max(z, 1)));
+    const Tensor shift = at::where(sum > 0, max - new_max, at::zeros_like(max));
+    const Tensor factor = shift.exp();
+    weighted = factor * (weighted + shift * sum);
+    sum = factor * sum;
+    z.sub_(new_max.unsqueeze(1));
+    const Tensor e = z.exp();
+    sum.add_(e.sum(1));
+    if (with_entropy) weighted.add_(e.mul(z).sum(1));
+    max = new_max;
+  });
+  const Tensor lse = max + sum.log();
+  return {target_logits - lse, lse, with_entropy ? sum.log() - weighted / sum : Tensor{}};
+}
+
+// What flows back into the rows; entropy gradients may be absent.
+struct RowGradients {
+  Tensor log_probs;  // f32 [N]
+  Tensor entropy;    // f32 [N] or undefined
+};
+
+// Turns a chunk of logits into the gradient with respect to them, in place.
+template <class T>
+void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale, const RowStatistics& rows,
+                    const RowGradients& grads) {
+  const int64_t columns = logits.size(1);
+  T* z = values(logits, T{});
+  const float* lse = rows.log_sum_exp.const_data_ptr<float>();
+  const float* grad = grads.log_probs.const_data_ptr<float>();
+  const float* entropy = grads.entropy.defined() ? rows.entropy.const_data_ptr<float>() : nullptr;
+  const float* grad_entropy = grads.entropy.defined() ? grads.entropy.const_data_ptr<float>() : nullptr;
+  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = z + i * columns;
+      SoftmaxGradient g{scale, lse[i], 0, grad[i], 0};
+      if (entropy != nullptr) {
+        g.entropy = entropy[i];
+        g.grad_entropy = grad_entropy[i];
+      }
+      softmax_gradient(g, row, columns);
+      const int64_t target = targets[i] - first;
+      if (target < 0 || target >= columns) continue;
+      const float sum = as_float(row[target]) + scale * grad[i];
+      if constexpr (std::is_same_v<T, float>) {
+        row[target] = sum;
+      } else {
+        row[target] = c10::BFloat16(sum).x;
+      }
+    }
+  });
+}
+
+Tensor gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
+                       const RowGradients& grads) {
+  const int64_t columns = logits.size(1);
+  const Tensor log_p = logits.to(at::kFloat) * scale - rows.log_sum_exp.unsqueeze(1);
+  Tensor coefficient = grads.log_probs.unsqueeze(1);
+  if (grads.entropy.defined()) {
+    coefficient = coefficient + grads.entropy.unsqueeze(1) * (log_p + rows.entropy.unsqueeze(1));
+  }
+  Tensor dz = log_p.exp() * coefficient * -scale;
+  const Tensor in_chunk = at::logical_and(targets >= first, targets < first + columns);
+  const Tensor own = at::where(in_chunk, grads.log_probs * scale, at::zeros_like(grads.log_probs));
+  dz.scatter_add_(1, at::clamp(targets - first, 0, columns - 1).unsqueeze(1), own.unsqueeze(1));
+  return dz.to(logits.scalar_type());
+}
+
+struct HeadGradients {
+  Tensor hidden;  // [N, D], type of hidden; undefined when not needed
+  Tensor weight;  // [V, D], type of weight; undefined when not needed
+};
+
+HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+                              int64_t chunk_rows, const RowStatistics& rows, const RowGradients& grads, bool want_hidden,
+                              bool want_weight) {
+  HeadGradients out;
+  const bool full_precision = hidden.scalar_type() == at::kFloat;
+  Tensor hidden_sum = want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
+  if (want_weight) out.weight = at::empty(weight.sizes(), weight.options());
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
+    const Tensor weight_rows = weight.narrow(0, first, count);
+    Tensor dz = buffer.logits(hidden, weight_rows);
+    if (dz.is_cpu()) {
+      const auto gradient = full_precision ? gradient_chunk<float> : gradient_chunk<uint16_t>;
+      gradient(dz, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows, grads);
+    } else {
+      dz = gradient_device(dz, first, targets, scale, rows, grads);
+    }
+    if (want_weight) {
+      Tensor rows_of_gradient = out.weight.narrow(0, first, count);
+      at::mm_out(rows_of_gradient, dz.t(), hidden);
+    }
+    if (want_hidden && full_precision) {
+      hidden_sum.addmm_(dz, weight_rows);
+    } else if (want_hidden) {
+      hidden_sum.add_(at::mm(dz, weight_rows));
+    }
+  });
+  if (want_hidden) out.hidden = hidden_sum.to(hidden.scalar_type());
+  return out;
+}
+
+RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+                             bool with_entropy, int64_t chunk_rows) {
+  trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
+  if (!hidden.is_cpu()) return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
+  return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows);
+}
+
+// Returns {log_probs} or {log_probs, entropy}.
+struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
+  static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+                               double scale, bool with_entropy, bool entropy_gradient, int64_t chunk_rows) {
+    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows);
+    context->saved_data["scale"] = scale;
+    context->saved_data["chunk_rows"] = chunk_rows;
+    context->saved_data["entropy_gradient"] = entropy_gradient;
+    variable_list outputs{rows.log_probs};
+    variable_list saved{hidden, weight, targets, rows.log_sum_exp};
+    if (with_entropy) outputs.push_back(rows.entropy);
+    if (entropy_gradient) saved.push_back(rows.entropy);
+    if (with_entropy && !entropy_gradient) context->mark_non_differentiable({rows.entropy});
+    context->save_for_backward(std::move(saved));
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    trace::Region region{"log_probs backward", trace::no_argument, trace::Category::kernel};
+    const variable_list saved = context->get_saved_variables();
+    const bool with_entropy = context->saved_data["entropy_gradient"].toBool() && grads[1].defined();
+    RowStatistics rows{{}, saved[3], with_entropy ? saved[4] : Tensor{}};
+    RowGradients flow{grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[3]),
+                      with_entropy ? grads[1].contiguous() : Tensor{}};
+    const HeadGradients out = backward_chunks(saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
+                                              context->saved_data["chunk_rows"].toInt(), rows, flow,
+                                              context->needs_input_grad(0), context->needs_input_grad(1));
+    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
+  }
+};
+
+void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature, int64_t chunk_rows) {
+  VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) > 0,
+           ExitCode::internal, "token_log_probs: hidden and weight have shapes that do not fit");
+  VALIDATE(hidden.scalar_type() == weight.scalar_type() &&
+               (hidden.scalar_type() == at::kFloat || hidden.scalar_type() == at::kBFloat16),
+           ExitCode::internal, "token_log_probs: hidden and weight must both be float or both bfloat16");
+  VALIDATE(targets.dim() == 1 && targets.size(0) == hidden.size(0) && targets.scalar_type() == at::kLong,
+           ExitCode::internal, "token_log_probs: targets must be int64 [N]");
+  VALIDATE(temperature > 0 && chunk_rows > 0, ExitCode::internal, "token_log_probs: temperature and chunk must be positive");
+  if (!targets.is_cpu()) return;
+  for (int64_t i = 0; i < targets.size(0); ++i) {
+    const int64_t target = targets.const_data_ptr<int64_t>()[i];
+    VALIDATE(target >= 0 && target < weight.size(0), ExitCode::bad_data, "token id ", target, " at row ", i,
+             " is outside the vocabulary of ", weight.size(0), " tokens: the tokenizer does not belong to this model");
+  }
+}
+
+}  // namespace
+
+TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature,
+                              Entropy entropy, int64_t chunk_rows) {
+  const Tensor dense_targets = targets.contiguous();
+  check(hidden, weight, dense_targets, temperature, chunk_rows);
+  const bool with_entropy = entropy != Entropy::skip;
+  const variable_list out =
+      TokenLogProbsFunction::apply(hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
+                                   entropy == Entropy::differentiable, chunk_rows);
+  return {out[0], with_entropy ? out[1] : Tensor{}};
+}
+
+}  // namespace trireme::kernels
