@@ -22,4 +22,12 @@ void gae(const Ragged& sequences, const float* values, const float* rewards, con
 // G_t = mask_t r_t + gamma G_{t+1} (OpenRLHF: get_cumulative_returns)
 void discounted_returns(const Ragged& sequences, const float* rewards, const uint8_t* mask, float gamma, float* returns);
 
+// Count, sum of (x - center) and of its square over the elements whose mask is 1, in double.
+struct MaskedMoments {
+  double count = 0;
+  double sum = 0;
+  double squares = 0;
+};
+MaskedMoments masked_moments(const float* x, const uint8_t* mask, int64_t count, double center);
+
 }  // namespace trireme::kernels
