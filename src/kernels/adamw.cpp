@@ -11,6 +11,9 @@
 #include <vector>
 
 #if defined(__x86_64__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics use undefined vectors on purpose (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #define TRIREME_X86 1
 #define TRIREME_CLONES __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
@@ -120,6 +123,8 @@ __attribute__((target("avx512f,avx512bw,avx512vl"))) uint64_t update_word_avx512
   }
   return changed;
 }
+
+#pragma GCC diagnostic pop
 
 bool has_avx512() {
   static const bool yes =

@@ -1,0 +1,158 @@
+#include "trireme/comm/shard_exchange.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "comm/shard_exchange_parts.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/log.hpp"
+
+#if defined(__x86_64__)
+#define TRIREME_CLONES __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#else
+#define TRIREME_CLONES
+#endif
+
+namespace trireme::comm {
+namespace {
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kAlignElements = 32;  // 64 bytes of bf16, 128 of fp32
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+TRIREME_CLONES void add(float* into, const float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) into[i] += values[i];
+}
+
+// Two ranks on a node and a single rank are the common cases: one pass, no intermediate sum in memory.
+TRIREME_CLONES void add_pair(float* into, const float* a, const float* b, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) into[i] += a[i] + b[i];
+}
+
+bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(comm).nodes == 1; }
+
+}  // namespace
+
+TwoStageArena::TwoStageArena(const std::vector<SlotGeometry>& stages) {
+  const auto size = [&stages](size_t s) { return base::round_up(stages[s].elements, kAlignElements); };
+  for (size_t s = 0; s < stages.size(); ++s) {
+    elements_ = std::max(elements_, size(s) + (s + 1 < stages.size() ? size(s + 1) : 0));
+  }
+  for (size_t s = 0; s < stages.size(); ++s) {
+    begin_.push_back(s % 2 == 0 ? 0 : elements_ - size(s));
+    end_.push_back(begin_.back() + size(s));
+  }
+}
+
+RingOccupancy::RingOccupancy(const TwoStageArena& arena)
+    : arena_(&arena), held_(static_cast<size_t>(arena.stages())), in_use_(static_cast<size_t>(arena.stages())) {}
+
+void RingOccupancy::occupy(int stage) {
+  for (int other = 0; other < arena_->stages(); ++other) {
+    if (other == stage || !arena_->overlap(stage, other)) continue;
+    if (in_use_[static_cast<size_t>(other)]) {
+      throw InternalError(base::text("the weights of stage ", stage, " were asked for over those of stage ", other,
+                                     ", which are still in use"));
+    }
+    held_[static_cast<size_t>(other)] = false;
+  }
+  held_[static_cast<size_t>(stage)] = true;
+}
+
+void RingOccupancy::forget() { std::fill(held_.begin(), held_.end(), false); }
+
+ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int64_t copies) {
+  for (const auto& stage : stages) {
+    for (const auto& parameter : stage.parameters) {
+      if (parameter.id >= offset.size()) {
+        offset.resize(parameter.id + 1, -1);
+        per_rank.resize(parameter.id + 1, 0);
+      }
+      if (offset[parameter.id] >= 0) {
+        EXPECT(per_rank[parameter.id] == parameter.per_rank);
+        continue;
+      }
+      offset[parameter.id] = elements;
+      per_rank[parameter.id] = parameter.per_rank;
+      elements += base::round_up(base::checked_mul(copies, parameter.per_rank), kAlignElements);
+    }
+  }
+}
+
+int64_t largest_slice(const std::vector<SlotGeometry>& stages) {
+  int64_t largest = 0;
+  for (const auto& stage : stages) {
+    int64_t sum = 0;
+    for (const auto& parameter : stage.parameters) sum += parameter.per_rank;
+    largest = std::max(largest, sum);
+  }
+  return largest;
+}
+
+void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count) {
+  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
+  if (sources.size() == 1) return add(into, sources[0], count);
+  if (sources.size() == 2) return add_pair(into, sources[0], sources[1], count);
+  float sum[kChunk];
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t n = std::min(kChunk, count - begin);
+    std::memcpy(sum, sources[0] + begin, static_cast<size_t>(n) * sizeof(float));
+    for (size_t s = 1; s < sources.size(); ++s) add(sum, sources[s] + begin, n);
+    add(into + begin, sum, n);
+  }
+}
+
+HostBuffer::HostBuffer(int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : kAlign;
+  const auto size = static_cast<size_t>(base::round_up(bytes, alignment));
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(alignment), size));
+  VALIDATE(data != nullptr, ExitCode::out_of_memory, "cannot allocate ", base::human_bytes(static_cast<double>(bytes)),
+           " for exchanging shards: use more ranks or a smaller model");
+  data_.reset(data);
+  if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+  std::memset(data, 0, size);
+}
+
+void HostBuffer::Free::operator()(std::byte* p) const { std::free(p); }
+
+DeviceExchangeMaker& device_exchange_maker() {
+  static DeviceExchangeMaker maker = nullptr;
+  return maker;
+}
+
+std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
+                                                   const ExchangeOptions& options) {
+  EXPECT(!stages.empty());
+  EXPECT(options.weight_type == DType::bf16 || options.weight_type == DType::f32);
+  const auto duplicate = [&comm] { return Comm::duplicate(comm, comm.name() + " exchange"); };
+  const bool device = options.device || options.kind == ExchangeKind::device_ring;
+  if (device) {
+    VALIDATE(device_exchange_maker() != nullptr, ExitCode::unfit_environment,
+             "weights were asked for on a GPU, but this program was built without CUDA: set run.device = \"cpu\", or build "
+             "with TRIREME_CUDA=ON");
+    return device_exchange_maker()(duplicate(), std::move(stages), options);
+  }
+  if (options.kind == ExchangeKind::mpi_ring) return make_ring_exchange(duplicate(), std::move(stages), options);
+
+  const bool one_node = on_one_node(comm);
+  if (options.kind == ExchangeKind::shared_window) {
+    VALIDATE(one_node, ExitCode::unfit_environment,
+             "a shared window was asked for, but the ranks are on several nodes: use an MPI ring");
+    return make_window_exchange(duplicate(), std::move(stages), options);
+  }
+  if (!one_node) return make_ring_exchange(duplicate(), std::move(stages), options);
+  try {
+    return make_window_exchange(duplicate(), stages, options);
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment) throw;
+    if (comm.rank() == 0) log::warning(base::text("weights go through MPI instead of shared memory: ", error.what()));
+  }
+  return make_ring_exchange(duplicate(), std::move(stages), options);
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,57 @@
+// The exchange over MPI, for ranks anywhere: private slots, per-parameter all-gathers, slices sent to their owners. Its
+// host memory is also the staging area of devices that NCCL does not serve. Private to comm.
+#pragma once
+
+#include <mpi.h>
+
+#include <vector>
+
+#include "comm/shard_exchange_parts.hpp"
+
+namespace trireme::comm {
+
+class MpiRingExchange final : public ShardExchange {
+ public:
+  MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
+  ~MpiRingExchange() override;
+
+  std::byte* own_slice(size_t parameter) override { return own_.data() + storage_.offset[parameter] * element_; }
+  void begin_update() override;
+  void end_update() override {}
+  void gather(int stage) override;
+  std::vector<std::byte*> gathered(int stage) override;
+  void release(int stage) override { ring_.release(stage); }
+  bool holds(int stage) const override { return ring_.holds(stage); }
+  std::vector<float*> gradients(int stage) override;
+  void reduce(int stage) override;
+  void finish_reduce(int stage, const std::vector<float*>& into) override;
+  const ExchangeCounters& counters() const override { return counters_; }
+  std::string kind() const override { return "MPI ring"; }
+
+  // For pinning.
+  std::vector<const HostBuffer*> buffers() const { return {&own_, &weights_, &gradients_, &received_}; }
+
+ private:
+  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
+  std::byte* weight_base(int stage) const { return weights_.data() + arena_.begin(stage) * element_; }
+  float* gradient_base(int stage) const { return reinterpret_cast<float*>(gradients_.data()) + arena_.begin(stage); }
+  // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first element.
+  MPI_Datatype slices_of(int stage, int to) const;
+  MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
+  void wait(std::vector<MPI_Request>& requests);
+
+  Comm comm_;
+  std::vector<SlotGeometry> stages_;
+  ExchangeOptions options_;
+  TwoStageArena arena_;
+  RingOccupancy ring_;
+  ParameterStorage storage_;
+  int64_t element_;
+  HostBuffer own_, weights_, gradients_, received_;
+  std::vector<std::vector<MPI_Request>> gathering_;  // by stage
+  std::vector<MPI_Request> reducing_;
+  int reducing_stage_ = -1;
+  ExchangeCounters counters_;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,184 @@
+// The exchange of ranks that share memory. Every weight lies once in a window, so gathering moves nothing. Gradients are
+// written to each rank's own part of a second window and summed by direct reads: a rank adds its slices of all parts.
+//
+// Protocol, per rank two counters in its part of the gradient window, written by it alone:
+//   ready  reductions whose gradients it has written         (release after the gradients, acquire before reading them)
+//   done   reductions in which it has read all others' parts  (release after reading, acquire before overwriting)
+// Reductions have the same order on every rank, so one number says which. A part is overwritten once every rank's `done`
+// has passed the last reduction that used the same memory.
+#include <mpi.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "comm/mpi_support.hpp"
+#include "comm/shard_exchange_parts.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::comm {
+namespace {
+
+struct alignas(64) Counter {
+  std::atomic<uint64_t> value;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+struct Control {
+  Counter ready;
+  Counter done;
+};
+constexpr int64_t kControlBytes = 4096;
+static_assert(sizeof(Control) <= kControlBytes);
+
+class WindowExchange final : public ShardExchange {
+ public:
+  WindowExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
+      : comm_(std::move(comm)), stages_(std::move(stages)), options_(options), arena_(stages_),
+        storage_(stages_, comm_->size()), element_(static_cast<int64_t>(size_of(options.weight_type))),
+        last_use_(stages_.size(), 0) {
+    // The weights are one rank's part, so that every parameter is contiguous across the ranks' slices.
+    const int64_t weights = storage_.elements * element_;
+    weights_ = SharedWindow(comm_, comm_->rank() == 0 ? weights : 0, "trireme-weights");
+    counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(comm_->size()));
+    if (!options_.gradients) return;
+    const int64_t gradients = arena_.elements() * static_cast<int64_t>(sizeof(float));
+    gradients_ = SharedWindow(comm_, kControlBytes + gradients, "trireme-gradients");
+    counters_.gradient_memory = gradients;
+    new (&control(comm_->rank())) Control{};
+    comm_->barrier();
+  }
+  // Nobody unmaps while another still reads: an unmapped page of a live memory file stays valid for the others, so no
+  // barrier is needed here; the communicator's end is collective.
+  ~WindowExchange() override = default;
+
+  std::byte* own_slice(size_t parameter) override {
+    return weight(parameter) + comm_->rank() * storage_.per_rank[parameter] * element_;
+  }
+  void begin_update() override { barrier(); }
+  void end_update() override { barrier(); }
+
+  void gather(int) override { ++counters_.gathers; }
+  std::vector<std::byte*> gathered(int stage) override {
+    std::vector<std::byte*> pointers;
+    for (const auto& parameter : stages_[static_cast<size_t>(stage)].parameters) pointers.push_back(weight(parameter.id));
+    return pointers;
+  }
+  void release(int) override {}
+  bool holds(int) const override { return true; }
+
+  std::vector<float*> gradients(int stage) override;
+  void reduce(int stage) override;
+  void finish_reduce(int stage, const std::vector<float*>& into) override;
+
+  const ExchangeCounters& counters() const override { return counters_; }
+  std::string kind() const override { return base::text("shared window (", weights_.kind(), ")"); }
+
+ private:
+  std::byte* weight(size_t parameter) const { return weights_.part(0) + storage_.offset[parameter] * element_; }
+  Control& control(int rank) const { return *std::launder(reinterpret_cast<Control*>(gradients_.part(rank))); }
+  float* gradient_base(int rank, int stage) const {
+    return reinterpret_cast<float*>(gradients_.part(rank) + kControlBytes) + arena_.begin(stage);
+  }
+  void barrier() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    comm_->barrier();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  void wait_until(const Counter& counter, uint64_t value);
+
+  Comm comm_;
+  std::vector<SlotGeometry> stages_;
+  ExchangeOptions options_;
+  TwoStageArena arena_;
+  ParameterStorage storage_;
+  int64_t element_;
+  SharedWindow weights_;
+  SharedWindow gradients_;
+  std::vector<uint64_t> last_use_;  // by stage: number of its last reduction, from 1; 0: none
+  uint64_t begun_ = 0;
+  uint64_t finished_ = 0;
+  ExchangeCounters counters_;
+};
+
+// Ranks may share a core with the one they wait for: spin briefly, then yield, then sleep. MPI is polled meanwhile, since
+// the other side may wait for the progress of a message that this rank has begun to send.
+void WindowExchange::wait_until(const Counter& counter, uint64_t value) {
+  constexpr int kSpins = 64, kYields = 256;
+  const auto reached = [&] { return counter.value.load(std::memory_order_acquire) >= value; };
+  for (int i = 0; i < kSpins; ++i) {
+    if (reached()) return;
+  }
+  trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
+  const base::Stopwatch watch;
+  for (int i = 0; !reached(); ++i) {
+    if (i < kYields) {
+      sched_yield();
+      continue;
+    }
+    int flag = 0;
+    TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm_->native()), &flag, MPI_STATUS_IGNORE));
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  counters_.wait_seconds += watch.seconds();
+}
+
+std::vector<float*> WindowExchange::gradients(int stage) {
+  EXPECT(options_.gradients);
+  uint64_t needed = 0;
+  for (int other = 0; other < arena_.stages(); ++other) {
+    if (arena_.overlap(stage, other)) needed = std::max(needed, last_use_[static_cast<size_t>(other)]);
+  }
+  if (needed > finished_) {
+    throw InternalError(base::text("gradients of stage ", stage, " over those of a reduction that is not finished"));
+  }
+  for (int rank = 0; rank < comm_->size(); ++rank) wait_until(control(rank).done, needed);
+  float* base = gradient_base(comm_->rank(), stage);
+  const auto& slot = stages_[static_cast<size_t>(stage)];
+  std::memset(base, 0, static_cast<size_t>(slot.elements) * sizeof(float));
+  std::vector<float*> pointers;
+  for (const auto& parameter : slot.parameters) pointers.push_back(base + parameter.offset);
+  return pointers;
+}
+
+void WindowExchange::reduce(int stage) {
+  last_use_[static_cast<size_t>(stage)] = ++begun_;
+  control(comm_->rank()).ready.value.store(begun_, std::memory_order_release);
+}
+
+void WindowExchange::finish_reduce(int stage, const std::vector<float*>& into) {
+  const uint64_t number = last_use_[static_cast<size_t>(stage)];
+  if (number != finished_ + 1) throw InternalError(base::text("the reduction of stage ", stage, " is finished out of order"));
+  const int size = comm_->size();
+  for (int rank = 0; rank < size; ++rank) wait_until(control(rank).ready, number);
+
+  const auto& slot = stages_[static_cast<size_t>(stage)];
+  EXPECT(into.size() == slot.parameters.size());
+  trace::Region region{"sum gradients", stage, trace::Category::communication};
+  std::vector<const float*> sources(static_cast<size_t>(size));
+  for (size_t p = 0; p < slot.parameters.size(); ++p) {
+    const auto& parameter = slot.parameters[p];
+    const int64_t offset = parameter.offset + comm_->rank() * parameter.per_rank;
+    for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = gradient_base(rank, stage) + offset;
+    add_in_order(into[p], sources, parameter.per_rank);
+    region.add_bytes((size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float)));
+    counters_.reduced_bytes += (size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float));
+  }
+  finished_ = number;
+  ++counters_.reductions;
+  control(comm_->rank()).done.value.store(number, std::memory_order_release);
+}
+
+}  // namespace
+
+std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {
+  return std::make_unique<WindowExchange>(std::move(comm), std::move(stages), options);
+}
+
+}  // namespace trireme::comm
