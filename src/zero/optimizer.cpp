@@ -1,0 +1,122 @@
+#include "torch/torch.hpp"
+
+#include "zero/optimizer.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/adamw.hpp"
+
+namespace trireme::zero {
+namespace {
+
+kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& options, double clip_factor, bool decay) {
+  kernels::AdamWStep step;
+  step.lr = options.lr;
+  step.beta1 = options.beta1;
+  step.beta2 = options.beta2;
+  step.eps = options.eps;
+  step.weight_decay = decay ? options.weight_decay : 0;
+  step.clip_factor = clip_factor;
+  step.step = state.steps + 1;
+  return step;
+}
+
+int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                       const AdamWOptions& options, double clip_factor) {
+  int64_t changed = 0;
+  for (size_t p = 0; p < map.parameters(); ++p) {
+    const base::Block own = map.own(p);
+    if (own.empty()) continue;
+    kernels::AdamWShard shard;
+    shard.master = map.data(state.master, p);
+    shard.moment1 = map.data(state.moment1, p);
+    shard.moment2 = map.data(state.moment2, p);
+    shard.gradient = map.data(state.gradient, p);
+    shard.elements = own.elements();
+    std::byte* slice = exchange.own_slice(p);
+    if (compute == at::kFloat) {
+      shard.compute_fp32 = reinterpret_cast<float*>(slice);
+    } else {
+      shard.compute_bf16 = reinterpret_cast<uint16_t*>(slice);
+    }
+    if (!state.changed.empty()) shard.changed = state.changed.data() + map.offset(p) / 64;
+    const bool decay = decays(map.layout().tensors()[p].name);
+    changed += kernels::adamw(shard, step_of(state, options, clip_factor, decay));
+  }
+  return changed;
+}
+
+// LibTorch's fused AdamW on the flat shard's views, then one pass that rounds and counts.
+int64_t update_on_device(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                         const AdamWOptions& options, double clip_factor) {
+  const auto view = [&map](const at::Tensor& flat, size_t p) { return flat.narrow(0, map.offset(p), map.own(p).elements()); };
+  if (clip_factor != 1) state.gradient.mul_(clip_factor);
+  at::Tensor changed = at::zeros({}, state.master.options().dtype(at::kLong));
+  const at::Tensor count = at::full({}, static_cast<double>(state.steps + 1), state.master.options());
+  for (const bool decay : {true, false}) {
+    std::vector<at::Tensor> masters, gradients, moments1, moments2, steps;
+    std::vector<size_t> members;
+    for (size_t p = 0; p < map.parameters(); ++p) {
+      if (map.own(p).empty() || decays(map.layout().tensors()[p].name) != decay) continue;
+      masters.push_back(view(state.master, p));
+      gradients.push_back(view(state.gradient, p));
+      moments1.push_back(view(state.moment1, p));
+      moments2.push_back(view(state.moment2, p));
+      steps.push_back(count);
+      members.push_back(p);
+    }
+    if (members.empty()) continue;
+    at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1, options.beta2,
+                      decay ? options.weight_decay : 0, options.eps, false, false);
+    for (size_t i = 0; i < members.size(); ++i) {
+      at::Tensor slice = at::from_blob(exchange.own_slice(members[i]), masters[i].sizes(), masters[i].options().dtype(compute));
+      const at::Tensor rounded = masters[i].to(compute);
+      changed.add_(rounded.ne(slice).sum());
+      slice.copy_(rounded);
+    }
+  }
+  return changed.item<int64_t>();
+}
+
+}  // namespace
+
+int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                     const AdamWOptions& options, double clip_factor) {
+  const at::NoGradGuard no_gradients;
+  if (state.master.device().is_cpu()) return update_on_host(state, map, exchange, compute, options, clip_factor);
+  return update_on_device(state, map, exchange, compute, options, clip_factor);
+}
+
+double squared_gradients(const OptimizerState& state) {
+  if (state.gradient.device().is_cpu()) return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
+  const double norm = at::linalg_vector_norm(state.gradient, 2, std::nullopt, false, at::kDouble).item<double>();
+  return norm * norm;
+}
+
+void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device, void* slice) {
+  if (elements == 0) return;
+  if (!device.is_cpu()) {
+    const at::NoGradGuard no_gradients;
+    const at::Tensor host = at::from_blob(const_cast<float*>(values), {elements}, at::TensorOptions().dtype(at::kFloat));
+    at::from_blob(slice, {elements}, at::TensorOptions().dtype(compute).device(device)).copy_(host);
+  } else if (compute == at::kFloat) {
+    std::memcpy(slice, values, static_cast<size_t>(elements) * sizeof(float));
+  } else {
+    kernels::cast_to_bf16(values, static_cast<uint16_t*>(slice), elements);
+  }
+}
+
+void update_average(OptimizerState& state) {
+  if (!state.average.defined()) return;
+  if (state.average.device().is_cpu()) {
+    kernels::moving_average(state.average.data_ptr<float>(), state.master.data_ptr<float>(), state.average_beta,
+                            state.average.numel());
+    return;
+  }
+  const at::NoGradGuard no_gradients;
+  state.average.mul_(state.average_beta).add_(state.master, 1 - state.average_beta);
+}
+
+}  // namespace trireme::zero

@@ -1,0 +1,38 @@
+// The sharded optimizer: gradient norm, AdamW, compute-dtype weights. Private to zero.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/comm/shard_exchange.hpp"
+#include "trireme/zero/sharded_model.hpp"
+#include "zero/shards.hpp"
+
+namespace trireme::zero {
+
+// fp32 tensors of ShardMap::elements(); a frozen model has none of them.
+struct OptimizerState {
+  at::Tensor master, gradient, moment1, moment2;
+  at::Tensor average;             // undefined without enable_average()
+  double average_beta = 0;
+  std::vector<uint64_t> changed;  // empty unless changes are tracked
+  int64_t steps = 0;
+};
+
+// This rank's part of one AdamW step; returns how many of its compute-dtype values changed. Call between the exchange's
+// begin_update() and end_update().
+int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                     const AdamWOptions& options, double clip_factor);
+
+// Sum of squares of this rank's gradients.
+double squared_gradients(const OptimizerState& state);
+
+// Rounds this rank's fp32 values of a parameter, on the host, into the exchange's storage.
+void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device, void* slice);
+
+// e = beta e + (1 - beta) p on the whole shard.
+void update_average(OptimizerState& state);
+
+}  // namespace trireme::zero

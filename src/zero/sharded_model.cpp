@@ -1,0 +1,213 @@
+#include "torch/torch.hpp"
+
+#include "trireme/zero/sharded_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/kernels/adamw.hpp"
+#include "trireme/trace/region.hpp"
+#include "zero/optimizer.hpp"
+#include "zero/shards.hpp"
+#include "zero/stage_loop.hpp"
+
+namespace trireme::zero {
+namespace {
+
+at::ScalarType scalar_type(config::DType type) { return type == config::DType::bf16 ? at::kBFloat16 : at::kFloat; }
+
+int64_t bytes_of(const at::Tensor& tensor) { return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0; }
+
+comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::Device device) {
+  comm::ExchangeOptions out;
+  out.kind = options.exchange;
+  out.weight_type = options.compute == config::DType::bf16 ? comm::DType::bf16 : comm::DType::f32;
+  out.gradients = options.training == Training::trainable;
+  out.device = device.is_cuda();
+  return out;
+}
+
+int64_t recomputed_blocks(const ShardedModelOptions& options, const config::ModelShape& shape) {
+  VALIDATE(options.recompute >= -1 && options.recompute <= shape.layers, ExitCode::configuration, "train.recompute = ",
+           options.recompute, ", but the model has ", shape.layers, " blocks: give 0 .. ", shape.layers, ", or -1 for all");
+  return options.recompute < 0 ? shape.layers : options.recompute;
+}
+
+}  // namespace
+
+struct ShardedModel::Impl {
+  Impl(model::ModelSpec model_spec, const comm::CommView& shard_comm, const std::optional<comm::CommView>& replica_comm,
+       at::Device where, const ShardedModelOptions& wanted)
+      : spec(std::move(model_spec)), shard(shard_comm), replicas(replica_comm), device(where), options(wanted),
+        compute(scalar_type(wanted.compute)),
+        map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
+        exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
+        loop(spec, *exchange, where, compute, recomputed_blocks(wanted, spec.shape)) {
+    VALIDATE(device.is_cpu() || !options.track_changes, ExitCode::configuration,
+             "changed weights are tracked on CPUs only: set weightsync.delta = false");
+    if (trainable()) {
+      for (at::Tensor* flat : {&state.master, &state.gradient, &state.moment1, &state.moment2}) *flat = map.allocate(device);
+      if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
+    }
+    if (shard.rank() == 0) {
+      log::info(base::text(options.name, ": sharded over ", shard.size(), " ranks by ", exchange->kind(), ", ",
+                           base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
+                           config::to_string(options.compute), " weights on a rank"));
+    }
+  }
+
+  bool trainable() const { return options.training == Training::trainable; }
+  void require_trainable(const char* what) const {
+    if (!trainable()) throw InternalError(base::text(what, " of the frozen ", options.name));
+  }
+  std::vector<float*> gradient_shards(int stage) const {
+    std::vector<float*> pointers;
+    for (const size_t p : spec.stages[static_cast<size_t>(stage)].parameters) {
+      pointers.push_back(state.gradient.data_ptr<float>() + map.offset(p));
+    }
+    return pointers;
+  }
+  // From host memory: load() of both kinds of model.
+  void load_parameter(size_t p, const ReadRows& read, std::vector<float>& rows);
+
+  model::ModelSpec spec;
+  comm::CommView shard;
+  std::optional<comm::CommView> replicas;
+  at::Device device;
+  ShardedModelOptions options;
+  at::ScalarType compute;
+  ShardMap map;
+  std::unique_ptr<comm::ShardExchange> exchange;
+  StageLoop loop;
+  OptimizerState state;
+};
+
+ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard, const std::optional<comm::CommView>& replicas,
+                           at::Device device, const ShardedModelOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(spec), shard, replicas, device, options)) {}
+ShardedModel::~ShardedModel() = default;
+ShardedModel::ShardedModel(ShardedModel&&) noexcept = default;
+
+void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vector<float>& rows) {
+  const base::Block own = map.own(p);
+  if (own.empty()) return;
+  float* values = trainable() && device.is_cpu() ? map.data(state.master, p) : nullptr;
+  if (!values) {
+    rows.resize(static_cast<size_t>(own.elements()));
+    values = rows.data();
+  }
+  read(p, own, values);
+  write_compute(values, own.elements(), compute, device, exchange->own_slice(p));
+  if (!trainable() || device.is_cpu()) return;
+  const at::NoGradGuard no_gradients;
+  state.master.narrow(0, map.offset(p), own.elements())
+      .copy_(at::from_blob(values, {own.elements()}, at::TensorOptions().dtype(at::kFloat)));
+}
+
+void ShardedModel::load(const ReadRows& read) {
+  trace::Region region{"load weights", trace::no_argument, trace::Category::io};
+  std::vector<float> rows;
+  impl_->exchange->begin_update();
+  for (size_t p = 0; p < impl_->map.parameters(); ++p) impl_->load_parameter(p, read, rows);
+  impl_->exchange->end_update();
+  auto& state = impl_->state;
+  if (!impl_->trainable()) return;
+  for (at::Tensor* flat : {&state.gradient, &state.moment1, &state.moment2}) flat->zero_();
+  if (state.average.defined()) state.average.copy_(state.master);
+  state.steps = 0;
+}
+
+void ShardedModel::refresh() {
+  impl_->require_trainable("refresh()");
+  impl_->exchange->begin_update();
+  for (size_t p = 0; p < impl_->map.parameters(); ++p) {
+    const int64_t elements = impl_->map.own(p).elements();
+    if (elements == 0) continue;
+    const at::Tensor host = impl_->state.master.narrow(0, impl_->map.offset(p), elements).to(at::kCPU);
+    write_compute(host.data_ptr<float>(), elements, impl_->compute, impl_->device, impl_->exchange->own_slice(p));
+  }
+  impl_->exchange->end_update();
+}
+
+void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) { impl_->loop.forward(batch, head); }
+
+void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss) {
+  impl_->require_trainable("forward_backward()");
+  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); });
+}
+
+StepResult ShardedModel::step(const AdamWOptions& options) {
+  impl_->require_trainable("step()");
+  trace::Region region{"optimizer step"};
+  auto& state = impl_->state;
+  if (impl_->replicas && impl_->replicas->size() > 1) {
+    at::Tensor host = state.gradient.to(at::kCPU);  // the same tensor on CPUs
+    impl_->replicas->all_reduce(host.data_ptr<float>(), host.numel(), comm::DType::f32, comm::Op::sum);
+    if (!impl_->device.is_cpu()) state.gradient.copy_(host);
+  }
+  StepResult result;
+  result.grad_norm = std::sqrt(impl_->shard.sum(squared_gradients(state)));
+  result.elements = impl_->map.layout().total_elements();
+  if (!std::isfinite(result.grad_norm)) {
+    zero_gradients();
+    return result;
+  }
+  impl_->exchange->begin_update();
+  const int64_t changed = update_shard(state, impl_->map, *impl_->exchange, impl_->compute, options,
+                                       kernels::clip_factor(result.grad_norm, options.max_norm));
+  impl_->exchange->end_update();
+  ++state.steps;
+  update_average(state);
+  zero_gradients();
+  result.changed_values = impl_->shard.sum(changed);
+  result.updated = true;
+  return result;
+}
+
+void ShardedModel::zero_gradients() {
+  impl_->require_trainable("zero_gradients()");
+  impl_->state.gradient.zero_();
+}
+
+void ShardedModel::enable_average(double beta) {
+  impl_->require_trainable("enable_average()");
+  VALIDATE(beta >= 0 && beta < 1, ExitCode::configuration, "train.ema_beta = ", beta, " is not in [0, 1)");
+  impl_->state.average = impl_->state.master.clone();
+  impl_->state.average_beta = beta;
+}
+
+const model::ModelSpec& ShardedModel::spec() const { return impl_->spec; }
+const base::ShardLayout& ShardedModel::layout() const { return impl_->map.layout(); }
+base::Block ShardedModel::own(size_t parameter) const { return impl_->map.own(parameter); }
+float* ShardedModel::master(size_t p) { return impl_->map.data(impl_->state.master, p); }
+float* ShardedModel::gradient(size_t p) { return impl_->map.data(impl_->state.gradient, p); }
+float* ShardedModel::moment1(size_t p) { return impl_->map.data(impl_->state.moment1, p); }
+float* ShardedModel::moment2(size_t p) { return impl_->map.data(impl_->state.moment2, p); }
+float* ShardedModel::average(size_t p) { return impl_->map.data(impl_->state.average, p); }
+const void* ShardedModel::compute_slice(size_t p) { return impl_->exchange->own_slice(p); }
+const uint64_t* ShardedModel::changed(size_t p) const {
+  return impl_->state.changed.empty() ? nullptr : impl_->state.changed.data() + impl_->map.offset(p) / 64;
+}
+int64_t ShardedModel::steps() const { return impl_->state.steps; }
+void ShardedModel::set_steps(int64_t steps) { impl_->state.steps = steps; }
+const comm::ExchangeCounters& ShardedModel::counters() const { return impl_->exchange->counters(); }
+std::string ShardedModel::exchange_kind() const { return impl_->exchange->kind(); }
+
+MemoryUse ShardedModel::memory() const {
+  const auto& state = impl_->state;
+  MemoryUse use;
+  use.master = bytes_of(state.master);
+  use.gradients = bytes_of(state.gradient);
+  use.moments = bytes_of(state.moment1) + bytes_of(state.moment2);
+  use.average = bytes_of(state.average);
+  use.changed = static_cast<int64_t>(state.changed.size() * sizeof(uint64_t));
+  use.weights = impl_->exchange->counters().weight_memory;
+  use.exchange = impl_->exchange->counters().gradient_memory;
+  use.activations = impl_->loop.peak_input_bytes();
+  return use;
+}
+
+}  // namespace trireme::zero

@@ -1,0 +1,68 @@
+// Forward and backward over the stages of a model whose weights come from an exchange. Private to zero.
+//
+//   forward    gather(i + 1) | compute i                         keep the inputs of the stages
+//   backward   gather(i - 1) | compute i again, differentiate i | add up the gradients of i + 1
+//
+// Gradients go straight into the exchange's fp32 storage: leaves are views of the gathered weights, their .grad is preset to
+// views of the gradient slot. A kept stage (no recompute) holds its autograd graph from forward to backward; its weights are
+// gathered again at the same address before that graph runs backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "trireme/comm/shard_exchange.hpp"
+#include "trireme/model/forward.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::zero {
+
+class StageLoop {
+ public:
+  // fp32 shards of a stage's parameters, where finish_reduce() adds.
+  using GradientShards = std::function<std::vector<float*>(int stage)>;
+
+  // `spec` and `exchange` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
+  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, at::Device device, at::ScalarType compute,
+            int64_t recomputed_blocks);
+
+  void forward(const model::PackedBatch& batch, const Head& head);
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards);
+
+  // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
+  int64_t peak_input_bytes() const { return peak_input_bytes_; }
+
+ private:
+  // A stage between its forward and its backward.
+  struct Kept {
+    at::Tensor input;   // [T, D]; undefined for the embedding
+    at::Tensor output;  // with its graph, for kept stages only
+    std::vector<at::Tensor> leaves;
+  };
+
+  int last() const { return static_cast<int>(spec_.stages.size()) - 1; }
+  bool keeps_graph(int stage) const;
+  std::vector<at::Tensor> weights(int stage, bool leaves);
+  void preset_gradients(int stage, const std::vector<at::Tensor>& leaves);
+  at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& batch);
+  void forward_stage(int stage, const model::PackedBatch& batch, std::vector<Kept>& kept);
+  // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
+  void backward_stage(int stage, const model::PackedBatch& batch, Kept kept, const Loss& loss, at::Tensor& gradient);
+  void embedding_backward(const model::PackedBatch& batch, const at::Tensor& gradient);
+  void grow_rope(int64_t positions);
+
+  const model::ModelSpec& spec_;
+  comm::ShardExchange& exchange_;
+  at::Device device_;
+  at::ScalarType compute_;
+  int64_t recomputed_blocks_;
+  model::Rope rope_;
+  int64_t rope_positions_ = 0;
+  int64_t peak_input_bytes_ = 0;
+};
+
+}  // namespace trireme::zero
