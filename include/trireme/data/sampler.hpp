@@ -1,6 +1,7 @@
 // Which rows come next: the same on every rank without a message, and the same after a restart.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -1,0 +1,230 @@
+#include "data/jinja_eval.hpp"
+
+#include <algorithm>
+
+#include "trireme/base/text.hpp"
+
+namespace trireme::data::jinja {
+
+namespace {
+
+// A template that needs more has gone wrong: a conversation of 10 MB takes some thousand steps.
+constexpr int64_t most_steps = 10'000'000;
+constexpr size_t longest_output = size_t{64} << 20;
+
+Value loop_state(const List& items, size_t index) {
+  const auto number = static_cast<int64_t>(index);
+  const auto count = static_cast<int64_t>(items.size());
+  Members members;
+  members.emplace_back("index", number + 1);
+  members.emplace_back("index0", number);
+  members.emplace_back("revindex", count - number);
+  members.emplace_back("revindex0", count - number - 1);
+  members.emplace_back("first", index == 0);
+  members.emplace_back("last", index + 1 == items.size());
+  members.emplace_back("length", count);
+  if (index > 0) members.emplace_back("previtem", items[index - 1]);
+  if (index + 1 < items.size()) members.emplace_back("nextitem", items[index + 1]);
+  return Value::dict(std::move(members));
+}
+
+}  // namespace
+
+std::string Renderer::run(const Body& body) {
+  scopes_.resize(2);  // templates may set names that the caller defined, without changing the latter
+  execute(body);
+  return std::move(out_);
+}
+
+void Renderer::step(size_t at) {
+  if (++steps_ > most_steps) source_.fail(at, base::text("the template took more than ", most_steps, " steps"));
+}
+
+void Renderer::emit(size_t at, const std::string& text) {
+  if (out_.size() + text.size() > longest_output) source_.fail(at, "the text is longer than 64 MiB");
+  out_ += text;
+}
+
+Renderer::Flow Renderer::execute(const Body& body) {
+  for (const Statement& statement : body) {
+    if (const Flow flow = execute(statement); flow != Flow::next) return flow;
+  }
+  return Flow::next;
+}
+
+Renderer::Flow Renderer::execute(const Statement& statement) {
+  step(statement.at);
+  switch (statement.kind) {
+    case Statement::Kind::text:
+      emit(statement.at, statement.text);
+      return Flow::next;
+    case Statement::Kind::output: {
+      std::string problem;
+      const std::string text = to_text(evaluate(*statement.condition), problem);
+      if (!problem.empty()) source_.fail(statement.at, problem);
+      emit(statement.at, text);
+      return Flow::next;
+    }
+    case Statement::Kind::branches:
+      for (const auto& branch : statement.branches) {
+        if (!branch.condition || evaluate(*branch.condition).truth()) return execute(branch.body);
+      }
+      return Flow::next;
+    case Statement::Kind::loop: return loop(statement);
+    case Statement::Kind::assign: assign(statement); return Flow::next;
+    case Statement::Kind::break_loop: return Flow::leave_loop;
+    case Statement::Kind::continue_loop: return Flow::next_round;
+  }
+  return Flow::next;
+}
+
+void Renderer::bind(const Statement& statement, const Value& item, Scope& scope) const {
+  const auto& names = statement.names;
+  if (names.size() == 1) {
+    scope[names[0]] = item;
+    return;
+  }
+  if (!item.is_list() || item.items().size() != names.size()) {
+    source_.fail(statement.at, base::text("cannot unpack ", item.type_name(), " into ", names.size(), " names"));
+  }
+  for (size_t i = 0; i < names.size(); ++i) scope[names[i]] = item.items()[i];
+}
+
+List Renderer::loop_items(const Statement& statement) {
+  List items = iterate(source_, statement.at, evaluate(*statement.condition));
+  if (!statement.filter) return items;
+  List kept;
+  for (const Value& item : items) {
+    step(statement.at);
+    scopes_.emplace_back();
+    bind(statement, item, scopes_.back());
+    if (evaluate(*statement.filter).truth()) kept.push_back(item);
+    scopes_.pop_back();
+  }
+  return kept;
+}
+
+Renderer::Flow Renderer::loop(const Statement& statement) {
+  const List items = loop_items(statement);
+  if (items.empty()) return execute(statement.branches[1].body);
+  for (size_t i = 0; i < items.size(); ++i) {
+    Scope scope;
+    scope["loop"] = loop_state(items, i);
+    bind(statement, items[i], scope);
+    scopes_.push_back(std::move(scope));
+    const Flow flow = execute(statement.branches[0].body);
+    scopes_.pop_back();
+    if (flow == Flow::leave_loop) break;
+  }
+  return Flow::next;
+}
+
+void Renderer::assign(const Statement& statement) {
+  Value value = evaluate(*statement.condition);
+  const auto& names = statement.names;
+  if (names.size() == 1) {
+    scopes_.back()[names[0]] = std::move(value);
+    return;
+  }
+  Expression target;
+  target.text = names[0];
+  const Value object = lookup(target);
+  if (!object.is_dict() || !object.dict().assignable) {
+    source_.fail(statement.at, "only attributes of a namespace can be set, '" + names[0] + "' is none");
+  }
+  Members& members = object.dict().members;
+  const auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == names[1]; });
+  if (found != members.end()) {
+    found->second = std::move(value);
+  } else {
+    members.emplace_back(names[1], std::move(value));
+  }
+}
+
+Value Renderer::lookup(const Expression& expression) const {
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (const auto found = scope->find(expression.text); found != scope->end()) return found->second;
+  }
+  return Undefined{expression.text};
+}
+
+Value Renderer::evaluate(const Expression& e) {
+  step(e.at);
+  using Kind = Expression::Kind;
+  switch (e.kind) {
+    case Kind::literal: return e.value;
+    case Kind::name: return lookup(e);
+    case Kind::attribute: return attribute(e);
+    case Kind::index: return subscript(source_, e.at, evaluate(*e.parts[0]), evaluate(*e.parts[1]));
+    case Kind::slice:
+      return slice(source_, e.at, evaluate(*e.parts[0]), evaluate_or_none(e.parts[1]), evaluate_or_none(e.parts[2]),
+                   evaluate_or_none(e.parts[3]));
+    case Kind::call: return call(e);
+    case Kind::filter: return apply_filter(evaluate(*e.parts[0]), arguments(e, "filter " + e.text));
+    case Kind::test: return apply_test(e.text, evaluate(*e.parts[0]));
+    case Kind::logical_not: return !evaluate(*e.parts[0]).truth();
+    case Kind::binary: return binary(e);
+    case Kind::conditional: return evaluate(*e.parts[1]).truth() ? evaluate(*e.parts[0]) : e.parts[2] ? evaluate(*e.parts[2]) : Value();
+    case Kind::negate: {
+      const Value value = evaluate(*e.parts[0]);
+      if (!value.is_number()) source_.fail(e.at, "cannot negate " + value.type_name());
+      return value.is_float() ? Value(-value.number()) : apply_binary(source_, e, Value(int64_t{0}), value);
+    }
+    case Kind::list: {
+      List items;
+      for (const auto& part : e.parts) items.push_back(evaluate(*part));
+      return Value::list(std::move(items));
+    }
+    case Kind::dict: {
+      Members members;
+      for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
+        const Value key = evaluate(*e.parts[i]);
+        if (!key.is_string()) source_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
+        members.emplace_back(key.string(), evaluate(*e.parts[i + 1]));
+      }
+      return Value::dict(std::move(members));
+    }
+  }
+  return Value();
+}
+
+Value Renderer::attribute(const Expression& e) {
+  const Value object = evaluate(*e.parts[0]);
+  if (const Value* member = object.find(e.text)) return *member;
+  if (object.is_undefined()) source_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
+  return Undefined{e.text};
+}
+
+Value Renderer::binary(const Expression& e) {
+  if (e.text == "and" || e.text == "or") {
+    Value left = evaluate(*e.parts[0]);
+    return left.truth() == (e.text == "and") ? evaluate(*e.parts[1]) : left;
+  }
+  const Value left = evaluate(*e.parts[0]);
+  return apply_binary(source_, e, left, evaluate(*e.parts[1]));
+}
+
+Arguments Renderer::arguments(const Expression& e, std::string callee) {
+  Arguments made{source_, e.at, std::move(callee), {}, {}};
+  for (size_t i = 1; i < e.parts.size(); ++i) made.positional.push_back(evaluate(*e.parts[i]));
+  for (const auto& [name, value] : e.keywords) made.keywords[name] = evaluate(*value);
+  return made;
+}
+
+Value Renderer::call(const Expression& e) {
+  const Expression& callee = *e.parts[0];
+  if (callee.kind == Expression::Kind::attribute) {
+    const Value object = evaluate(*callee.parts[0]);
+    if (object.find(callee.text) == nullptr && has_method(object, callee.text)) {
+      return call_method(object, callee.text, arguments(e, "." + callee.text + "()"));
+    }
+    source_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(), " is not known"));
+  }
+  const Value function = evaluate(callee);
+  if (function.is_builtin()) return call_builtin(function.builtin(), arguments(e, callee.text));
+  const bool clock = callee.kind == Expression::Kind::name && callee.text == "strftime_now";
+  const std::string why = clock ? " (a prompt must not depend on the day)" : "";
+  source_.fail(e.at, base::text("the function '", callee.text, "' is not known", why, " (known: raise_exception, namespace, range)"));
+}
+
+}  // namespace trireme::data::jinja

@@ -1,0 +1,74 @@
+// Runs a parsed template.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/jinja_syntax.hpp"
+
+namespace trireme::data::jinja {
+
+// Arguments of a filter, a method or a function, with their names in the text for messages.
+struct Arguments {
+  const Source& source;
+  size_t at;
+  std::string callee;
+  std::vector<Value> positional;
+  std::map<std::string, Value> keywords;
+
+  [[noreturn]] void fail(const std::string& problem) const { source.fail(at, callee + ": " + problem); }
+  void expect_count(size_t least, size_t most) const;
+  void expect_keywords(std::initializer_list<std::string_view> known) const;
+  const std::string& text(size_t index) const;
+  int64_t integer(size_t index) const;
+};
+
+Value apply_filter(const Value& value, const Arguments& arguments);
+bool apply_test(const std::string& test, const Value& value);
+Value call_method(const Value& object, const std::string& method, const Arguments& arguments);
+bool has_method(const Value& object, const std::string& method);
+Value call_builtin(Builtin builtin, const Arguments& arguments);
+Value apply_binary(const Source& source, const Expression& expression, const Value& left, const Value& right);
+// object[key]; Undefined when there is no such item.
+Value subscript(const Source& source, size_t at, const Value& object, const Value& key);
+// object[from:to:step]; bounds that are None are left out.
+Value slice(const Source& source, size_t at, const Value& object, const Value& from, const Value& to, const Value& step);
+// What a loop runs over: items, keys or characters.
+List iterate(const Source& source, size_t at, const Value& value);
+
+class Renderer {
+ public:
+  explicit Renderer(const Source& source) : source_(source), scopes_(1) {}
+  void define(const std::string& name, Value value) { scopes_[0][name] = std::move(value); }
+  std::string run(const Body& body);
+
+ private:
+  enum class Flow { next, leave_loop, next_round };
+  using Scope = std::map<std::string, Value>;
+
+  Flow execute(const Body& body);
+  Flow execute(const Statement& statement);
+  Flow loop(const Statement& statement);
+  void bind(const Statement& statement, const Value& item, Scope& scope) const;
+  List loop_items(const Statement& statement);
+  void assign(const Statement& statement);
+  void emit(size_t at, const std::string& text);
+  void step(size_t at);
+
+  Value evaluate(const Expression& expression);
+  Value evaluate_or_none(const ExpressionPtr& expression) { return expression ? evaluate(*expression) : Value(None{}); }
+  Value lookup(const Expression& expression) const;
+  Value attribute(const Expression& expression);
+  Value binary(const Expression& expression);
+  Value call(const Expression& expression);
+  Arguments arguments(const Expression& expression, std::string callee);
+
+  const Source& source_;
+  std::vector<Scope> scopes_;
+  std::string out_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace trireme::data::jinja

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <cmath>
+
+#include "data/jinja_eval.hpp"
+#include "data/utf8.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::data::jinja {
+
+namespace {
+
+constexpr int64_t longest_range = 100'000;
+
+// Python's upper() and lower() for other scripts need tables that templates never use.
+std::string change_case(const Arguments& arguments, const std::string& text, bool upper) {
+  std::string out = text;
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) >= 0x80) arguments.fail("letters outside ASCII are not known");
+    if (upper && c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    if (!upper && c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+enum class Side { left, right, both };
+
+std::string strip(const Arguments& arguments, const std::string& text, Side side) {
+  arguments.expect_count(0, 1);
+  if (arguments.positional.empty()) {
+    std::string_view rest = text;
+    if (side != Side::right) rest.remove_prefix(leading_space(rest, is_python_space));
+    if (side != Side::left) rest.remove_suffix(trailing_space(rest, is_python_space));
+    return std::string(rest);
+  }
+  const std::u32string drop = code_points(arguments.text(0));
+  const std::u32string all = code_points(text);
+  std::u32string_view rest = all;
+  while (side != Side::right && !rest.empty() && drop.find(rest.front()) != std::u32string::npos) rest.remove_prefix(1);
+  while (side != Side::left && !rest.empty() && drop.find(rest.back()) != std::u32string::npos) rest.remove_suffix(1);
+  return from_code_points(rest);
+}
+
+std::string replace_all(const Arguments& arguments, const std::string& text) {
+  arguments.expect_count(2, 2);
+  const std::string& from = arguments.text(0);
+  if (from.empty()) arguments.fail("an empty text cannot be replaced");
+  std::string out;
+  size_t done = 0;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, done)) {
+    out.append(text, done, at - done);
+    out += arguments.text(1);
+    done = at + from.size();
+  }
+  return out.append(text, done);
+}
+
+List split(const Arguments& arguments, const std::string& text) {
+  arguments.expect_count(1, 2);
+  const std::string& separator = arguments.text(0);
+  if (separator.empty()) arguments.fail("an empty separator");
+  int64_t left = arguments.positional.size() > 1 ? arguments.integer(1) : -1;
+  List parts;
+  size_t done = 0;
+  for (size_t at = text.find(separator); at != std::string::npos && left != 0; at = text.find(separator, done), --left) {
+    parts.emplace_back(text.substr(done, at - done));
+    done = at + separator.size();
+  }
+  parts.emplace_back(text.substr(done));
+  return parts;
+}
+
+List items_of(const Dict& dict) {
+  List items;
+  for (const auto& [key, value] : dict.members) items.push_back(Value::list({Value(key), value}));
+  return items;
+}
+
+int64_t length_of(const Arguments& arguments, const Value& value) {
+  if (value.is_string()) return static_cast<int64_t>(code_points(value.string()).size());
+  if (value.is_list()) return static_cast<int64_t>(value.items().size());
+  if (value.is_dict()) return static_cast<int64_t>(value.dict().members.size());
+  if (value.is_undefined()) return 0;
+  arguments.fail(value.type_name() + " has no length");
+}
+
+std::string text_of(const Arguments& arguments, const Value& value) {
+  std::string problem;
+  std::string text = to_text(value, problem);
+  if (!problem.empty()) arguments.fail(problem);
+  return text;
+}
+
+std::string json_of(const Arguments& arguments, const Value& value) {
+  arguments.expect_count(0, 0);
+  arguments.expect_keywords({"indent", "ensure_ascii"});
+  int indent = -1;
+  if (const auto found = arguments.keywords.find("indent"); found != arguments.keywords.end() && !found->second.is_none()) {
+    if (!found->second.is_int() || found->second.integer() < 0 || found->second.integer() > 16) arguments.fail("indent must be 0 to 16");
+    indent = static_cast<int>(found->second.integer());
+  }
+  if (const auto found = arguments.keywords.find("ensure_ascii"); found != arguments.keywords.end() && found->second.truth()) {
+    arguments.fail("ensure_ascii=true is not known");
+  }
+  std::string problem;
+  std::string text = to_json(value, indent, problem);
+  if (!problem.empty()) arguments.fail(problem);
+  return text;
+}
+
+std::string join(const Arguments& arguments, const Value& value) {
+  arguments.expect_count(0, 1);
+  const std::string separator = arguments.positional.empty() ? "" : arguments.text(0);
+  std::string out;
+  bool first = true;
+  for (const Value& item : iterate(arguments.source, arguments.at, value)) {
+    if (!first) out += separator;
+    first = false;
+    out += text_of(arguments, item);
+  }
+  return out;
+}
+
+Value default_of(const Arguments& arguments, const Value& value) {
+  arguments.expect_count(0, 2);
+  const bool falsy_too = arguments.positional.size() > 1 && arguments.positional[1].truth();
+  const bool replace = value.is_undefined() || (falsy_too && !value.truth());
+  if (!replace) return value;
+  return arguments.positional.empty() ? Value(std::string()) : arguments.positional[0];
+}
+
+Value end_of(const Arguments& arguments, const Value& value, bool first) {
+  const List items = iterate(arguments.source, arguments.at, value);
+  if (items.empty()) return Undefined{first ? "first" : "last"};
+  return first ? items.front() : items.back();
+}
+
+}  // namespace
+
+void Arguments::expect_count(size_t least, size_t most) const {
+  if (positional.size() < least || positional.size() > most) {
+    fail(base::text("takes ", least, " to ", most, " arguments here, found ", positional.size()));
+  }
+}
+
+void Arguments::expect_keywords(std::initializer_list<std::string_view> known) const {
+  for (const auto& [name, value] : keywords) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) fail("the argument '" + name + "' is not known");
+  }
+}
+
+const std::string& Arguments::text(size_t index) const {
+  if (!positional[index].is_string()) fail(base::text("argument ", index + 1, " must be a text, found ", positional[index].type_name()));
+  return positional[index].string();
+}
+
+int64_t Arguments::integer(size_t index) const {
+  if (!positional[index].is_int()) fail(base::text("argument ", index + 1, " must be a whole number, found ", positional[index].type_name()));
+  return positional[index].integer();
+}
+
+Value apply_filter(const Value& value, const Arguments& arguments) {
+  const std::string name = arguments.callee.substr(arguments.callee.find(' ') + 1);
+  if (name == "tojson") return json_of(arguments, value);
+  arguments.expect_keywords({});
+  if (name == "trim") return strip(arguments, text_of(arguments, value), Side::both);
+  if (name == "default" || name == "d") return default_of(arguments, value);
+  if (name == "join") return join(arguments, value);
+  if (name == "replace") return replace_all(arguments, text_of(arguments, value));
+  arguments.expect_count(0, 0);
+  if (name == "length" || name == "count") return length_of(arguments, value);
+  if (name == "upper" || name == "lower") return change_case(arguments, text_of(arguments, value), name == "upper");
+  if (name == "string" || name == "safe") return text_of(arguments, value);
+  if (name == "first" || name == "last") return end_of(arguments, value, name == "first");
+  if (name == "list") return Value::list(iterate(arguments.source, arguments.at, value));
+  if (name != "items") arguments.fail("is not known");
+  if (value.is_undefined()) return Value::list({});
+  if (!value.is_dict()) arguments.fail("needs a mapping, found " + value.type_name());
+  return Value::list(items_of(value.dict()));
+}
+
+bool apply_test(const std::string& test, const Value& value) {
+  if (test == "defined") return !value.is_undefined();
+  if (test == "undefined") return value.is_undefined();
+  if (test == "none") return value.is_none();
+  if (test == "string") return value.is_string();
+  if (test == "mapping") return value.is_dict();
+  if (test == "number") return value.is_number();
+  if (test == "integer") return value.is_int();
+  if (test == "float") return value.is_float();
+  if (test == "boolean") return value.is_bool();
+  if (test == "true") return value.is_bool() && value.truth();
+  if (test == "false") return value.is_bool() && !value.truth();
+  return value.is_string() || value.is_list() || value.is_dict() || value.is_undefined();  // iterable, sequence
+}
+
+bool has_method(const Value& object, const std::string& method) {
+  static const std::vector<std::string> of_text{"strip", "lstrip", "rstrip", "startswith", "endswith", "split", "upper", "lower", "replace"};
+  static const std::vector<std::string> of_dict{"items", "keys", "values", "get"};
+  const auto among = [&](const std::vector<std::string>& names) { return std::find(names.begin(), names.end(), method) != names.end(); };
+  return (object.is_string() && among(of_text)) || (object.is_dict() && among(of_dict));
+}
+
+Value call_method(const Value& object, const std::string& method, const Arguments& arguments) {
+  arguments.expect_keywords({});
+  if (object.is_string()) {
+    const std::string& text = object.string();
+    if (method == "strip") return strip(arguments, text, Side::both);
+    if (method == "lstrip") return strip(arguments, text, Side::left);
+    if (method == "rstrip") return strip(arguments, text, Side::right);
+    if (method == "split") return Value::list(split(arguments, text));
+    if (method == "replace") return replace_all(arguments, text);
+    if (method == "startswith" || method == "endswith") {
+      arguments.expect_count(1, 1);
+      return method == "startswith" ? text.starts_with(arguments.text(0)) : text.ends_with(arguments.text(0));
+    }
+    arguments.expect_count(0, 0);
+    return change_case(arguments, text, method == "upper");
+  }
+  if (method == "get") {
+    arguments.expect_count(1, 2);
+    if (const Value* found = object.find(arguments.text(0))) return *found;
+    return arguments.positional.size() > 1 ? arguments.positional[1] : Value(None{});
+  }
+  arguments.expect_count(0, 0);
+  if (method == "items") return Value::list(items_of(object.dict()));
+  List list;
+  for (const auto& [key, value] : object.dict().members) list.push_back(method == "keys" ? Value(key) : value);
+  return Value::list(std::move(list));
+}
+
+Value call_builtin(Builtin builtin, const Arguments& arguments) {
+  if (builtin == Builtin::raise_exception) {
+    arguments.expect_count(1, 1);
+    arguments.source.fail(arguments.at, "the template refuses these messages: " + text_of(arguments, arguments.positional[0]));
+  }
+  if (builtin == Builtin::make_namespace) {
+    arguments.expect_count(0, 0);
+    Dict dict{{}, true};
+    for (const auto& [name, value] : arguments.keywords) dict.members.emplace_back(name, value);
+    return Value(std::make_shared<Dict>(std::move(dict)));
+  }
+  arguments.expect_count(1, 3);
+  arguments.expect_keywords({});
+  const size_t count = arguments.positional.size();
+  const int64_t from = count > 1 ? arguments.integer(0) : 0;
+  const int64_t to = arguments.integer(count > 1 ? 1 : 0);
+  const int64_t step = count > 2 ? arguments.integer(2) : 1;
+  if (step == 0) arguments.fail("a step of 0");
+  List numbers;
+  for (int64_t i = from; step > 0 ? i < to : i > to;) {
+    if (static_cast<int64_t>(numbers.size()) == longest_range) arguments.fail(base::text("longer than ", longest_range));
+    numbers.emplace_back(i);
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return Value::list(std::move(numbers));
+}
+
+List iterate(const Source& source, size_t at, const Value& value) {
+  if (value.is_list()) return value.items();
+  if (value.is_undefined()) return {};
+  List items;
+  if (value.is_dict()) {
+    for (const auto& member : value.dict().members) items.emplace_back(member.first);
+  } else if (value.is_string()) {
+    for (const char32_t c : code_points(value.string())) items.emplace_back(from_code_points({&c, 1}));
+  } else {
+    source.fail(at, "cannot go through " + value.type_name());
+  }
+  return items;
+}
+
+}  // namespace trireme::data::jinja

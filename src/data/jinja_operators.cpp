@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <cmath>
+
+#include "data/jinja_eval.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::data::jinja {
+
+namespace {
+
+[[noreturn]] void unsuited(const Source& source, const Expression& e, const Value& left, const Value& right) {
+  source.fail(e.at, base::text("'", e.text, "' does not work on ", left.type_name(), " and ", right.type_name()));
+}
+
+int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
+
+Value integer_arithmetic(const Source& source, const Expression& e, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflow = false;
+  if (e.text == "+") {
+    overflow = __builtin_add_overflow(a, b, &result);
+  } else if (e.text == "-" || e.kind == Expression::Kind::negate) {
+    overflow = __builtin_sub_overflow(a, b, &result);
+  } else if (e.text == "*") {
+    overflow = __builtin_mul_overflow(a, b, &result);
+  } else {
+    if (b == 0) source.fail(e.at, "division by zero");
+    overflow = b == -1 && a == INT64_MIN;
+    if (!overflow) result = e.text == "//" ? floor_div(a, b) : a - b * floor_div(a, b);
+  }
+  if (overflow) source.fail(e.at, "a number beyond 64 bits");
+  return result;
+}
+
+Value arithmetic(const Source& source, const Expression& e, const Value& left, const Value& right) {
+  if (!left.is_float() && !right.is_float() && e.text != "/") return integer_arithmetic(source, e, left.integer(), right.integer());
+  const double a = left.number();
+  const double b = right.number();
+  if (e.text == "+") return a + b;
+  if (e.text == "-") return a - b;
+  if (e.text == "*") return a * b;
+  if (b == 0) source.fail(e.at, "division by zero");
+  if (e.text == "/") return a / b;
+  return e.text == "//" ? std::floor(a / b) : a - b * std::floor(a / b);
+}
+
+bool contains(const Source& source, const Expression& e, const Value& item, const Value& container) {
+  if (container.is_string()) {
+    if (!item.is_string()) unsuited(source, e, item, container);
+    return container.string().find(item.string()) != std::string::npos;
+  }
+  if (container.is_list()) return std::find(container.items().begin(), container.items().end(), item) != container.items().end();
+  if (container.is_dict()) return item.is_string() && container.find(item.string()) != nullptr;
+  if (container.is_undefined()) return false;
+  unsuited(source, e, item, container);
+}
+
+bool ordered(const Source& source, const Expression& e, const Value& left, const Value& right) {
+  int sign = 0;  // of left - right
+  if (left.is_number() && right.is_number()) {
+    sign = left.number() < right.number() ? -1 : left.number() > right.number() ? 1 : 0;
+  } else if (left.is_string() && right.is_string()) {
+    sign = left.string().compare(right.string());  // UTF-8 sorts as its code points do
+  } else {
+    unsuited(source, e, left, right);
+  }
+  if (e.text == "<") return sign < 0;
+  if (e.text == "<=") return sign <= 0;
+  return e.text == ">" ? sign > 0 : sign >= 0;
+}
+
+std::string plain_text(const Source& source, const Expression& e, const Value& value) {
+  std::string problem;
+  std::string text = to_text(value, problem);
+  if (!problem.empty()) source.fail(e.at, problem);
+  return text;
+}
+
+// Python's rules for the bounds of a slice of `size` items.
+struct Range {
+  int64_t from, to, step;
+};
+Range slice_range(const Source& source, size_t at, int64_t size, const Value& from, const Value& to, const Value& step) {
+  for (const Value* bound : {&from, &to, &step}) {
+    if (!bound->is_none() && !bound->is_int()) source.fail(at, "a bound of a slice must be a whole number, found " + bound->type_name());
+  }
+  Range range{0, 0, step.is_none() ? 1 : step.integer()};
+  if (range.step == 0) source.fail(at, "a slice with step 0");
+  const bool forward = range.step > 0;
+  const int64_t low = forward ? 0 : -1;
+  const int64_t high = forward ? size : size - 1;
+  const auto bound = [&](const Value& value, int64_t otherwise) {
+    if (value.is_none()) return otherwise;
+    const int64_t index = value.integer() < 0 ? value.integer() + size : value.integer();
+    return std::clamp(index, low, high);
+  };
+  range.from = bound(from, forward ? low : high);
+  range.to = bound(to, forward ? high : low);
+  return range;
+}
+
+template <class Sequence>
+Sequence take(const Sequence& items, const Range& range) {
+  Sequence taken;
+  for (int64_t i = range.from; range.step > 0 ? i < range.to : i > range.to;) {
+    taken.push_back(items[static_cast<size_t>(i)]);
+    if (__builtin_add_overflow(i, range.step, &i)) break;
+  }
+  return taken;
+}
+
+}  // namespace
+
+Value apply_binary(const Source& source, const Expression& e, const Value& left, const Value& right) {
+  const std::string& operation = e.text;
+  if (operation == "==") return left == right;
+  if (operation == "!=") return !(left == right);
+  if (operation == "in") return contains(source, e, left, right);
+  if (operation == "not in") return !contains(source, e, left, right);
+  if (operation == "~") return plain_text(source, e, left) + plain_text(source, e, right);
+  if (operation.starts_with('<') || operation.starts_with('>')) return ordered(source, e, left, right);
+  if (left.is_number() && right.is_number()) return arithmetic(source, e, left, right);
+  if (operation == "+" && left.is_string() && right.is_string()) return left.string() + right.string();
+  if (operation == "+" && left.is_list() && right.is_list()) {
+    List both = left.items();
+    both.insert(both.end(), right.items().begin(), right.items().end());
+    return Value::list(std::move(both));
+  }
+  unsuited(source, e, left, right);
+}
+
+Value subscript(const Source& source, size_t at, const Value& object, const Value& key) {
+  if (object.is_undefined()) source.fail(at, "an item of " + object.type_name() + " was asked for");
+  if (key.is_string()) {
+    const Value* found = object.find(key.string());
+    return found != nullptr ? *found : Value(Undefined{key.string()});
+  }
+  if (!key.is_int()) source.fail(at, "an index must be a whole number or a text, found " + key.type_name());
+  const auto item = [&](const auto& items) -> int64_t {
+    const auto size = static_cast<int64_t>(items.size());
+    const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
+    return index >= 0 && index < size ? index : -1;
+  };
+  if (object.is_list()) {
+    const int64_t index = item(object.items());
+    return index < 0 ? Value(Undefined{base::text("item ", key.integer())}) : object.items()[static_cast<size_t>(index)];
+  }
+  if (object.is_string()) {
+    const std::u32string characters = code_points(object.string());
+    const int64_t index = item(characters);
+    return index < 0 ? Value(Undefined{base::text("item ", key.integer())}) : Value(from_code_points({&characters[static_cast<size_t>(index)], 1}));
+  }
+  return Undefined{base::text("item ", key.integer())};
+}
+
+Value slice(const Source& source, size_t at, const Value& object, const Value& from, const Value& to, const Value& step) {
+  if (object.is_list()) {
+    const auto size = static_cast<int64_t>(object.items().size());
+    return Value::list(take(object.items(), slice_range(source, at, size, from, to, step)));
+  }
+  if (object.is_string()) {
+    const std::u32string characters = code_points(object.string());
+    const auto size = static_cast<int64_t>(characters.size());
+    return from_code_points(take(characters, slice_range(source, at, size, from, to, step)));
+  }
+  source.fail(at, "a slice of " + object.type_name() + " was asked for");
+}
+
+}  // namespace trireme::data::jinja

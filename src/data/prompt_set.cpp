@@ -1,0 +1,97 @@
+#include "trireme/data/prompt_set.hpp"
+
+#include <limits>
+
+#include "data/messages.hpp"
+#include "data/record.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+std::vector<TokenId> token_ids(const Record& record, const std::string& key) {
+  const OrderedJson& json = *record.find(key);
+  if (!json.is_array() || json.empty()) record.fail("`" + key + "` is no list of token ids or an empty one: correct it");
+  std::vector<TokenId> ids;
+  for (const OrderedJson& id : json) {
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<TokenId>::max());
+    if (!fits) record.fail("`" + key + "` holds " + id.dump() + ", expected a token id (0 to 2^31-1): correct it");
+    ids.push_back(id.get<TokenId>());
+  }
+  return ids;
+}
+
+InputRecord read_input(const Record& record) {
+  InputRecord input;
+  input.where = record.where();
+  std::string found;
+  for (const char* key : {"prompt", "text", "messages", "input_ids", "ids"}) {
+    if (record.find(key) == nullptr) continue;
+    if (!found.empty()) record.fail("both `" + found + "` and `" + key + "`: remove one of the two");
+    found = key;
+  }
+  if (found.empty()) record.fail("none of `prompt`, `text`, `messages`, `input_ids`, `ids`: add one");
+  if (found == "messages") {
+    input.messages = record.messages(found);
+  } else if (found == "prompt" || found == "text") {
+    input.text = record.text(found);
+  } else {
+    input.ids = token_ids(record, found);
+  }
+  if (const OrderedJson* flag = record.find("add_generation_prompt")) {
+    if (!flag->is_boolean()) record.fail("`add_generation_prompt` is " + kind_of(*flag) + ", expected true or false: correct it");
+    input.add_generation_prompt = flag->get<bool>();
+  }
+  return input;
+}
+
+}  // namespace
+
+PromptSet PromptSet::load(const SetOptions& options, const Tokenizer& tokenizer) {
+  PromptSet set;
+  Admission admission(options, set.counts_);
+  const std::set<std::string> known{options.keys.prompt, options.keys.messages, options.keys.label};
+  for_each_record(options, set.counts_, [&](const Record& record, Origin origin) {
+    Prompt prompt = read_prompt(record, options, tokenizer);
+    if (!admission.admit(record, prompt.ids.size(), "prompt")) return false;
+    PromptRecord made;
+    made.origin = origin;
+    made.prompt = std::move(prompt.text);
+    made.messages = std::move(prompt.messages);
+    made.ids = std::move(prompt.ids);
+    if (const OrderedJson* label = record.find(options.keys.label)) {
+      made.label_json = label->dump();
+      made.label = label->is_string() ? label->get<std::string>() : made.label_json;
+    }
+    made.extra = record.others(known);
+    set.records_.push_back(std::move(made));
+    return true;
+  });
+  return set;
+}
+
+std::vector<InputRecord> read_inputs(const std::filesystem::path& file) {
+  std::vector<InputRecord> inputs;
+  JsonlReader reader(file);
+  while (const auto line = reader.next()) inputs.push_back(read_input(Record(*line, file.string(), reader.line())));
+  return inputs;
+}
+
+std::vector<TokenId> InputRecord::encode(const Tokenizer& tokenizer) const {
+  try {
+    if (ids) {
+      for (const TokenId id : *ids) {
+        VALIDATE(id < tokenizer.vocab_size(), ExitCode::bad_data, "token id ", id, " is outside the vocabulary of ", tokenizer.vocab_size(),
+                 ": correct it");
+      }
+      return *ids;
+    }
+    if (text) return tokenizer.encode(*text, SpecialTokens::added);
+    return tokenizer.encode_chat(messages, add_generation_prompt ? GenerationPrompt::with : GenerationPrompt::without);
+  } catch (const UserError& error) {
+    throw UserError(error.code(), where + ": " + error.what());
+  }
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,85 @@
+// One record of a data set: a JSON object with its place, and the rules that all sets share.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/json_text.hpp"
+#include "trireme/data/jsonl.hpp"
+#include "trireme/data/prompt_set.hpp"
+
+namespace trireme::data {
+
+class Record {
+ public:
+  Record(std::string_view text, const std::string& file, int64_t line);
+
+  const std::string& where() const { return where_; }  // "file:line"
+  [[noreturn]] void fail(const std::string& problem) const;
+
+  // nullptr when the key is absent or null
+  const OrderedJson* find(const std::string& key) const;
+  std::string text(const std::string& key) const;  // a text that must be there
+  std::optional<double> number(const std::string& key) const;
+  std::vector<Message> messages(const std::string& key) const;
+  // The fields whose keys are not in `known`, as a JSON object.
+  std::string others(const std::set<std::string>& known) const;
+
+ private:
+  std::string where_;
+  OrderedJson json_;
+};
+
+// The prompt of a record: a conversation (from the messages key, or a prompt in the form user_turn) or plain text.
+struct Prompt {
+  std::vector<Message> messages;  // empty: plain text
+  std::string text;               // what is encoded; of messages the rendered text with the generation prompt
+  std::vector<TokenId> ids;
+};
+Prompt read_prompt(const Record& record, const SetOptions& options, const Tokenizer& tokenizer);
+
+// Counts and refuses what cannot be used.
+class Admission {
+ public:
+  Admission(const SetOptions& options, SetCounts& counts);
+  // Whether a record with this many tokens is kept. `what` is "prompt" or "sequence". Throws UserError(bad_data) under
+  // Unusable::stop.
+  bool admit(const Record& record, size_t tokens, const char* what);
+
+ private:
+  const SetOptions& options_;
+  SetCounts& counts_;
+};
+
+// Calls use(record, origin) -> bool (kept) for every record of all files, up to max_samples kept ones per file, and counts
+// the rows. Throws UserError(bad_data) when nothing is left.
+template <class Use>
+void for_each_record(const SetOptions& options, SetCounts& counts, const Use& use);
+
+// Appends `more` to `ids`.
+void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more);
+// The tokenizer's eos; throws UserError(bad_data) when it has none.
+TokenId required_eos(const Tokenizer& tokenizer);
+
+void check_files(const SetOptions& options);
+void check_rows(const SetOptions& options, const SetCounts& counts);
+
+template <class Use>
+void for_each_record(const SetOptions& options, SetCounts& counts, const Use& use) {
+  check_files(options);
+  for (size_t file = 0; file < options.files.size(); ++file) {
+    JsonlReader reader(options.files[file]);
+    int64_t& rows = counts.rows.emplace_back(0);
+    while (options.max_samples < 0 || rows < options.max_samples) {
+      const auto line = reader.next();
+      if (!line) break;
+      const Record record(*line, options.files[file].string(), reader.line());
+      if (use(record, Origin{static_cast<int32_t>(file), reader.line()})) ++rows;
+    }
+  }
+  check_rows(options, counts);
+}
+
+}  // namespace trireme::data
