@@ -1,5 +1,5 @@
-// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders (LlamaForCausalLM,
-// LlamaForSequenceClassification, MistralForCausalLM and Qwen2ForCausalLM without sliding windows); all else is refused by name.
+// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders, {Llama, Mistral,
+// Qwen2}ForCausalLM and ...ForSequenceClassification with one label, without sliding windows; all else is refused by name.
 // Legend: V vocabulary, D hidden, L layers, H query heads, K key/value heads, h head_dim, F ffn.
 #pragma once
 

@@ -30,7 +30,7 @@ struct RoleMap {
 //      are not enough of them for all counts together, each count takes the world's first ranks instead (colocated). So "2", "2"
 //      on four ranks is disjoint, on two or three ranks it is colocated. A count larger than the world is an error.
 //   3. empty: all ranks when both trainer and generator are empty; with only one of the two empty, the empty one gets the ranks that
-//      the other left over, or the same ranks when none is left. An empty reward is the trainer's ranks when `trainer` is set, else
+//      the other roles left over, or the same ranks as the other when none is left. An empty reward is the trainer's ranks when `trainer` is set, else
 //      all ranks.
 // `node_of_rank[r]` is the node index of world rank r (any numbering; size = world).
 // Throws UserError(configuration) naming the key: malformed text, rank or node that does not exist, a rank twice in one list.

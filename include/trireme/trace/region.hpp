@@ -22,11 +22,15 @@ namespace trireme::trace {
 enum class Category : uint8_t { phase, work, communication, wait, io, kernel };
 const char* to_string(Category category);
 
-// A string literal: its address must stay valid for the whole run.
+// A string literal without '/' (which separates the levels of a path): checked by the compiler.
 class Name {
  public:
   template <size_t N>
-  consteval Name(const char (&literal)[N]) : text_(literal) {}  // implicit: Region r{"rollout"}
+  consteval Name(const char (&literal)[N]) : text_(literal) {  // implicit: Region r{"rollout"}
+    for (const char c : literal) {
+      if (c == '/') throw "a region's name contains '/'";
+    }
+  }
   const char* c_str() const { return text_; }
 
  private:

@@ -1,0 +1,113 @@
+#include "trireme/config/key_table.hpp"
+
+#include "config/key.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::config {
+
+namespace {
+
+std::vector<KeyInfo> make_infos() {
+  std::vector<KeyInfo> infos;
+  std::string_view section;
+  const auto add_sources = [&] {
+    for (const auto& key : source_keys()) infos.push_back(key.info(source_prefix));
+  };
+  for (const auto& key : option_keys()) {
+    if (section == "reward" && section_of(key.name()) != "reward") add_sources();
+    section = section_of(key.name());
+    infos.push_back(key.info());
+  }
+  return infos;
+}
+
+// "integer, >= 0": type and what is allowed of it
+std::string type_text(const KeyInfo& info) { return info.allowed.empty() ? info.type : info.type + ", " + info.allowed; }
+
+// Breaks at spaces, continuation lines indented.
+std::string wrapped(std::string_view text, size_t indent, size_t width = 100) {
+  const std::string margin(indent, ' ');
+  std::string out;
+  std::string line = margin;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    if (line.size() > indent && line.size() + 1 + space > width) {
+      out += line + "\n";
+      line = margin;
+    }
+    if (line.size() > indent) line += ' ';
+    line += text.substr(0, space);
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return out + line + "\n";
+}
+
+std::string help_text(const KeyInfo& info) {
+  std::string out = base::text("  ", info.name, " = ", info.initial, "   (", type_text(info), ")\n", wrapped(info.help, 6));
+  if (!info.departure.empty()) out += wrapped("Note: " + info.departure, 6);
+  return out;
+}
+
+// '|' separates cells in a Markdown table
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string title_of(const Section& section) { return base::text("[", section.name, "] ", section.title, "\n"); }
+
+}  // namespace
+
+const std::vector<KeyInfo>& key_infos() {
+  static const std::vector<KeyInfo> infos = make_infos();
+  return infos;
+}
+
+std::string key_help(std::string_view wanted) {
+  std::string out;
+  for (const Section& section : sections()) {
+    std::string part;
+    for (const KeyInfo& info : key_infos()) {
+      const bool in_section = section_of(info.name) == section.name;
+      const bool asked = wanted.empty() || info.name == wanted || (info.name.starts_with(wanted) && info.name[wanted.size()] == '.');
+      if (in_section && asked) part += help_text(info);
+    }
+    if (!part.empty()) out += (out.empty() ? "" : "\n") + title_of(section) + part;
+  }
+  if (!out.empty()) return out;
+  std::vector<std::string> names;
+  for (const Section& section : sections()) names.emplace_back(section.name);
+  for (const KeyInfo& info : key_infos()) names.push_back(info.name);
+  const std::string hint = hint_for(wanted);
+  const std::string near = base::nearest(wanted, names);
+  throw UserError(ExitCode::usage, base::text("'", wanted, "' is neither a section nor a key of a deck",
+                                              !hint.empty() ? " " + hint : (near.empty() ? "" : " (nearest: " + near + ")")));
+}
+
+std::string key_table_markdown() {
+  std::string out =
+      "# Deck keys\n\n"
+      "Made from the key table of the program (`trireme help --markdown`); the same texts come with `trireme help SECTION`.\n"
+      "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an optional value off. Durations are seconds,\n"
+      "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. Relative paths start at the working directory.\n";
+  for (const Section& section : sections()) {
+    out += base::text("\n## ", section.name, "\n\n", section.title, ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
+    for (const KeyInfo& info : key_infos()) {
+      if (section_of(info.name) != section.name) continue;
+      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)), " | ", cell(info.help), " |\n");
+    }
+  }
+  out += "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats otherwise. All others have its meaning and its default.\n\n"
+         "| key | departure |\n| --- | --- |\n";
+  for (const KeyInfo& info : key_infos()) {
+    if (!info.departure.empty()) out += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
+  }
+  return out;
+}
+
+}  // namespace trireme::config

@@ -1,0 +1,92 @@
+// Keys of [ckpt], [eval], [trace], [fault]; sections and the complete list.
+#include <array>
+
+#include "config/key.hpp"
+
+namespace trireme::config {
+
+namespace {
+
+void add_fault_keys(KeyList<Options>& keys) {
+  keys.add(KEY(fault.kill_at), "\"rank:step\": SIGKILL; rank * is every rank.");
+  keys.add(KEY(fault.hang_at), "\"rank:step\": the rank stops answering.");
+  keys.add(KEY(fault.segv_at), "\"rank:step\": a segmentation fault.");
+  keys.add(KEY(fault.exit_at), "\"rank:step:code\": the rank exits by itself.");
+  keys.add(KEY(fault.nan_at), "\"rank:step:loss|grad|weight\": a NaN.");
+  keys.add(KEY(fault.flip_at), "\"rank:step:tensor\": one bit of a weight flips.");
+  keys.add(KEY(fault.skip_collective_at), "\"rank:step\": the rank leaves out one collective.");
+  keys.add(KEY(fault.delay), "\"rank:phase:ms\": the phase takes longer on that rank, every time.");
+  keys.add(KEY(fault.alloc_fail_at), "\"rank:step\": an allocation fails.");
+  keys.add(KEY(fault.crash_at), "Name of a point of the checkpoint commit at which every rank ends at once.");
+  keys.add(KEY(fault.io_fail), "\"op:n:errno\": the n-th open, write, fsync, rename, close or mkdir of the checkpoint fails.");
+  keys.add(KEY(fault.plugin_fault), "crash, hang, nan, short or slow: what the reward plugin is made to do.");
+}
+
+KeyList<Options> make_option_keys() {
+  KeyList<Options> keys;
+  add_run_keys(keys);
+  add_model_keys(keys);
+  add_reward_keys(keys);
+  add_rollout_keys(keys);
+  add_algo_keys(keys);
+  add_train_keys(keys);
+  add_output_keys(keys);
+  return keys;
+}
+
+}  // namespace
+
+void add_output_keys(KeyList<Options>& keys) {
+  keys.add(KEY(ckpt.interval), "Iterations between two checkpoints; 0: only when the run stops or ends.")
+      .at_least(0)
+      .departs("OpenRLHF: ckpt.save_steps = -1, never; here on, since jobs on supercomputers are killed.");
+  keys.add(KEY(ckpt.keep), "Checkpoints that are kept; the oldest goes only after a newer one is committed.").at_least(2).departs("OpenRLHF: ckpt.max_num, which deletes first.");
+  keys.add(KEY(ckpt.resume), "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; never; or the folder of one checkpoint.")
+      .never_empty()
+      .departs("OpenRLHF: ckpt.load_enable, off.");
+  keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
+  keys.add(KEY(ckpt.save_hf), "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
+      .departs("OpenRLHF: true or false; its end export is always made.");
+  keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
+
+  keys.add(KEY(eval.steps), "Iterations between two evaluations; -1: never.").at_least(-1);
+  keys.add(KEY(eval.dataset), "JSONL files of evaluation prompts, in the form of data.prompt_dataset.").departs("Local files only.");
+  keys.add(KEY(eval.temperature), "Sampling temperature of the evaluation.").range(0, 100);
+  keys.add(KEY(eval.n_samples_per_prompt), "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.").range(1, 4096);
+
+  keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.").departs("Not in OpenRLHF.");
+  keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.").never_empty();
+  keys.add(KEY(trace.kernels), "Also records single kernels.");
+
+  add_fault_keys(keys);
+}
+
+std::span<const Section> sections() {
+  static constexpr std::array list{
+      Section{"run", "The run: folder, seed, length, limits"},
+      Section{"ranks", "Which ranks train, generate and score"},
+      Section{"model", "The policy to train"},
+      Section{"actor", "Policy loss and its optimizer"},
+      Section{"critic", "Value network and its optimizer (estimator gae only)"},
+      Section{"reference", "The frozen reference policy"},
+      Section{"reward", "Rewards; sources are a list of [[reward.source]]"},
+      Section{"rollout", "Generation of samples"},
+      Section{"data", "Data files and their columns"},
+      Section{"algo", "Advantages, KL, preference losses"},
+      Section{"train", "Batches, sharding, memory"},
+      Section{"generate", "The generation engine"},
+      Section{"weightsync", "New weights from trainers to generators"},
+      Section{"ckpt", "Checkpoints, resume, export"},
+      Section{"eval", "Evaluation during training"},
+      Section{"trace", "Timings"},
+      Section{"fault", "Faults to inject, for tests; refused when run.production is true"},
+  };
+  return list;
+}
+
+const KeyList<Options>& option_keys() {
+  static const KeyList<Options> keys = make_option_keys();
+  return keys;
+}
+
+}  // namespace trireme::config

@@ -1,0 +1,300 @@
+#include "trireme/config/model_shape.hpp"
+
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "config/json_reader.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::config {
+
+namespace {
+
+constexpr int max_json_depth = 32;
+constexpr uint64_t max_file_bytes = uint64_t{16} << 20;  // label tables make some files large
+
+struct KnownArchitecture {
+  std::string_view name;
+  Architecture architecture;
+  bool score_head;
+};
+constexpr std::array known_architectures{
+    KnownArchitecture{"LlamaForCausalLM", Architecture::llama, false},
+    KnownArchitecture{"LlamaForSequenceClassification", Architecture::llama, true},
+    KnownArchitecture{"MistralForCausalLM", Architecture::mistral, false},
+    KnownArchitecture{"MistralForSequenceClassification", Architecture::mistral, true},
+    KnownArchitecture{"Qwen2ForCausalLM", Architecture::qwen2, false},
+    KnownArchitecture{"Qwen2ForSequenceClassification", Architecture::qwen2, true},
+};
+
+Json parse_json(std::string_view text, std::string_view name) {
+  const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
+    VALIDATE(depth <= max_json_depth, ExitCode::bad_data, name, ": nested deeper than ", max_json_depth, " levels");
+    return true;
+  };
+  try {
+    Json json = Json::parse(text, limit_depth);
+    VALIDATE(json.is_object(), ExitCode::bad_data, name, ": must be a JSON object, not ", json.type_name());
+    return json;
+  } catch (const Json::exception& error) {
+    throw UserError(ExitCode::bad_data, base::text(name, ": malformed JSON (", error.what(), ")"));
+  }
+}
+
+void read_architecture(const JsonReader& json, ModelShape& shape) {
+  std::string name;
+  if (json.has("architectures")) {
+    const Json& list = json.at("architectures");
+    VALIDATE(list.is_array() && list.size() == 1 && list[0].is_string(), ExitCode::bad_data, json.file(),
+             ": architectures must be a list of one name");
+    name = list[0].get<std::string>();
+  } else {
+    const std::string type = json.string("model_type", "");
+    for (const auto& known : known_architectures) {
+      if (!known.score_head && type == to_string(known.architecture)) name = known.name;
+    }
+    VALIDATE(!name.empty(), ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type, "' is not supported (",
+             "supported: llama, mistral, qwen2)");
+  }
+  for (const auto& known : known_architectures) {
+    if (known.name == name) {
+      shape.architecture = known.architecture;
+      shape.score_head = known.score_head;
+      return;
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& known : known_architectures) names.emplace_back(known.name);
+  throw UserError(ExitCode::bad_data,
+                  base::text(json.file(), ": architecture ", name, " is not supported (supported: ", base::join(names), ")"));
+}
+
+// Features that change the arithmetic and that the blocks do not have.
+void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
+  const std::string activation = json.string("hidden_act", "silu");
+  VALIDATE(activation == "silu", ExitCode::bad_data, json.file(), ": hidden_act ", activation, " is not supported (only silu, in SwiGLU)");
+  VALIDATE(!json.has("quantization_config"), ExitCode::bad_data, json.file(),
+           ": the weights are quantised (quantization_config), which is not supported: use the model's float weights");
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    VALIDATE(!json.has(key), ExitCode::bad_data, json.file(), ": ", key, ": mixtures of experts are not supported");
+  }
+  VALIDATE(json.number("attention_dropout", 0) == 0, ExitCode::bad_data, json.file(),
+           ": attention_dropout is not supported (training here has no dropout): set it to 0");
+  VALIDATE(json.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, json.file(),
+           ": partial_rotary_factor is not supported (RoPE turns whole heads)");
+  if (json.has("layer_types")) {
+    for (const Json& type : json.at("layer_types")) {
+      VALIDATE(type == "full_attention", ExitCode::bad_data, json.file(), ": layer_types has ", type.dump(),
+               " (only full_attention is supported)");
+    }
+  }
+  // A window as long as the context changes nothing. Mistral's default, when the key is absent, is 4096.
+  if (shape.architecture == Architecture::mistral) {
+    const int64_t window = json.contains("sliding_window") ? json.integer("sliding_window", INT64_MAX) : 4096;
+    VALIDATE(window >= shape.max_positions, ExitCode::bad_data, json.file(), ": sliding_window ", window,
+             " is not supported (attention here sees the whole context): set it to null if the model was trained so");
+  }
+  VALIDATE(!json.flag("use_sliding_window", false), ExitCode::bad_data, json.file(),
+           ": use_sliding_window is not supported (attention here sees the whole context)");
+}
+
+void read_sizes(const JsonReader& json, ModelShape& shape) {
+  constexpr std::array<int64_t, 3> default_positions{2048, 131072, 32768};  // llama, mistral, qwen2 in transformers
+  // Limits far above any model, so that products of sizes stay below 2^63.
+  constexpr int64_t width_limit = 1 << 20;
+  shape.vocab = json.size("vocab_size", INT32_MAX);
+  shape.hidden = json.size("hidden_size", width_limit);
+  shape.layers = json.size("num_hidden_layers", 1 << 14);
+  shape.heads = json.size("num_attention_heads", 1 << 14);
+  shape.kv_heads = json.size("num_key_value_heads", 1 << 14, shape.heads);
+  shape.ffn = json.size("intermediate_size", 1 << 22);
+  shape.max_positions =
+      json.size("max_position_embeddings", INT32_MAX, default_positions[static_cast<size_t>(shape.architecture)]);
+  if (!json.has("head_dim")) {
+    VALIDATE(shape.hidden % shape.heads == 0, ExitCode::bad_data, json.file(), ": hidden_size ", shape.hidden,
+             " is not a multiple of num_attention_heads ", shape.heads, " and head_dim is not given");
+  }
+  shape.head_dim = json.size("head_dim", 1 << 14, shape.hidden / shape.heads);
+  VALIDATE(shape.heads % shape.kv_heads == 0, ExitCode::bad_data, json.file(), ": num_attention_heads ", shape.heads,
+           " is not a multiple of num_key_value_heads ", shape.kv_heads);
+  VALIDATE(shape.head_dim % 2 == 0, ExitCode::bad_data, json.file(), ": head_dim ", shape.head_dim,
+           " is odd (RoPE turns pairs of elements)");
+}
+
+RopeScaling read_rope_scaling(const JsonReader& rope, int64_t max_positions) {
+  RopeScaling scaling;
+  const std::string kind = rope.string("rope_type", rope.string("type", "default"));
+  if (kind == "default") return scaling;
+  VALIDATE(kind == "linear" || kind == "llama3", ExitCode::bad_data, rope.file(), ": rope type '", kind,
+           "' is not supported (supported: default, linear, llama3)");
+  VALIDATE(rope.has("factor"), ExitCode::bad_data, rope.file(), ": rope type '", kind, "' needs factor");
+  scaling.kind = kind == "linear" ? RopeKind::linear : RopeKind::llama3;
+  scaling.factor = rope.positive("factor", 1);
+  if (scaling.kind == RopeKind::linear) return scaling;
+  for (const char* key : {"low_freq_factor", "high_freq_factor"}) {
+    VALIDATE(rope.has(key), ExitCode::bad_data, rope.file(), ": rope type llama3 needs ", key);
+  }
+  scaling.low_freq_factor = rope.positive("low_freq_factor", 1);
+  scaling.high_freq_factor = rope.positive("high_freq_factor", 4);
+  scaling.original_max_positions = rope.size("original_max_position_embeddings", INT32_MAX, max_positions);
+  VALIDATE(scaling.high_freq_factor > scaling.low_freq_factor, ExitCode::bad_data, rope.file(),
+           ": high_freq_factor must be larger than low_freq_factor");
+  return scaling;
+}
+
+// Both spellings: rope_theta + rope_scaling (transformers 4) and rope_parameters (transformers 5).
+void read_rope(const JsonReader& json, ModelShape& shape) {
+  shape.rope_theta = json.positive("rope_theta", 10000);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!json.has(key)) continue;
+    VALIDATE(json.at(key).is_object(), ExitCode::bad_data, json.file(), ": ", key, " must be an object");
+    const JsonReader rope(json.at(key), base::text(json.file(), ": ", key));
+    shape.rope_theta = rope.positive("rope_theta", shape.rope_theta);
+    VALIDATE(rope.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, rope.file(),
+             ": partial_rotary_factor is not supported (RoPE turns whole heads)");
+    shape.rope_scaling = read_rope_scaling(rope, shape.max_positions);
+  }
+}
+
+int32_t token_id(const JsonReader& json, const char* key, const Json& value, int64_t vocab) {
+  const int64_t id = json.checked_integer(key, value);
+  VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id, " (the vocabulary has ids 0 ... ", vocab - 1, ")");
+  return static_cast<int32_t>(id);
+}
+
+void read_special_ids(const JsonReader& json, ModelShape& shape) {
+  if (json.has("bos_token_id")) shape.bos_id = token_id(json, "bos_token_id", json.at("bos_token_id"), shape.vocab);
+  if (json.has("eos_token_id")) {
+    const Json& eos = json.at("eos_token_id");
+    if (eos.is_array()) {
+      for (const Json& id : eos) shape.eos_ids.push_back(token_id(json, "eos_token_id", id, shape.vocab));
+    } else {
+      shape.eos_ids.push_back(token_id(json, "eos_token_id", eos, shape.vocab));
+    }
+  }
+  // Old Llama configurations write -1 for "no padding token".
+  if (json.has("pad_token_id") && json.integer("pad_token_id") != -1) {
+    shape.pad_id = token_id(json, "pad_token_id", json.at("pad_token_id"), shape.vocab);
+  }
+}
+
+void read_dtype(const JsonReader& json, ModelShape& shape) {
+  shape.dtype = json.string("dtype", json.string("torch_dtype", "float32"));
+  VALIDATE(shape.dtype == "float32" || shape.dtype == "bfloat16" || shape.dtype == "float16", ExitCode::bad_data, json.file(),
+           ": dtype ", shape.dtype, " is not supported (supported: float32, bfloat16, float16)");
+}
+
+void read_score_head(const JsonReader& json, ModelShape& shape) {
+  shape.value_head_prefix = json.string("value_head_prefix", "score");
+  if (json.has("mean")) shape.score_mean = json.number("mean", 0);
+  if (json.has("std")) shape.score_std = json.positive("std", 1);
+  if (!shape.score_head) return;
+  const int64_t labels = json.has("id2label") ? static_cast<int64_t>(json.at("id2label").size()) : json.integer("num_labels", 1);
+  VALIDATE(labels == 1, ExitCode::bad_data, json.file(), ": a classifier of ", labels, " labels is no reward model (one score is needed)");
+}
+
+}  // namespace
+
+ModelShape parse_model_shape(std::string_view text, std::string_view name) {
+  const Json object = parse_json(text, name);
+  const JsonReader json(object, name);
+  ModelShape shape;
+  read_architecture(json, shape);
+  read_sizes(json, shape);
+  refuse_unsupported(json, shape);
+  shape.norm_eps = json.positive("rms_norm_eps", 1e-6);
+  read_rope(json, shape);
+  shape.tied = json.flag("tie_word_embeddings", false);
+  const bool attention_bias = shape.architecture == Architecture::llama && json.flag("attention_bias", false);
+  shape.qkv_bias = attention_bias || shape.architecture == Architecture::qwen2;
+  shape.o_bias = attention_bias;
+  shape.mlp_bias = shape.architecture == Architecture::llama && json.flag("mlp_bias", false);
+  read_special_ids(json, shape);
+  read_dtype(json, shape);
+  read_score_head(json, shape);
+  shape.initializer_range = json.positive("initializer_range", 0.02);
+  return shape;
+}
+
+ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
+  std::filesystem::path file = folder_or_file;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) file /= "config.json";
+  return parse_model_shape(base::read_file(file, max_file_bytes), file.string());
+}
+
+int64_t ModelShape::block_parameter_count() const {
+  const int64_t attention = hidden * (q_dim() + 2 * kv_dim()) + q_dim() * hidden;
+  const int64_t attention_bias = (qkv_bias ? q_dim() + 2 * kv_dim() : 0) + (o_bias ? hidden : 0);
+  const int64_t mlp = 3 * hidden * ffn + (mlp_bias ? 2 * ffn + hidden : 0);
+  const int64_t norms = 2 * hidden;
+  return layers * (attention + attention_bias + mlp + norms) + hidden;
+}
+
+int64_t ModelShape::parameter_count() const {
+  const int64_t head = score_head ? hidden : (tied ? 0 : vocab * hidden);
+  return vocab * hidden + block_parameter_count() + head;
+}
+
+std::string to_config_json(const ModelShape& shape) {
+  static constexpr std::array<std::string_view, 3> prefixes{"Llama", "Mistral", "Qwen2"};
+  const std::string kind = shape.score_head ? "ForSequenceClassification" : "ForCausalLM";
+  nlohmann::ordered_json json;
+  json["architectures"] = {std::string(prefixes[static_cast<size_t>(shape.architecture)]) + kind};
+  json["model_type"] = to_string(shape.architecture);
+  json["hidden_act"] = "silu";
+  json["hidden_size"] = shape.hidden;
+  json["intermediate_size"] = shape.ffn;
+  json["num_hidden_layers"] = shape.layers;
+  json["num_attention_heads"] = shape.heads;
+  json["num_key_value_heads"] = shape.kv_heads;
+  json["head_dim"] = shape.head_dim;
+  json["vocab_size"] = shape.vocab;
+  json["max_position_embeddings"] = shape.max_positions;
+  json["initializer_range"] = shape.initializer_range;
+  json["rms_norm_eps"] = shape.norm_eps;
+  json["rope_theta"] = shape.rope_theta;
+  json["rope_scaling"] = nullptr;
+  if (shape.rope_scaling.kind != RopeKind::plain) {
+    auto& scaling = json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)}, {"factor", shape.rope_scaling.factor}};
+    if (shape.rope_scaling.kind == RopeKind::llama3) {
+      scaling["low_freq_factor"] = shape.rope_scaling.low_freq_factor;
+      scaling["high_freq_factor"] = shape.rope_scaling.high_freq_factor;
+      scaling["original_max_position_embeddings"] = shape.rope_scaling.original_max_positions;
+    }
+  }
+  json["tie_word_embeddings"] = shape.tied;
+  json["attention_dropout"] = 0.0;
+  if (shape.architecture == Architecture::llama) {
+    json["attention_bias"] = shape.qkv_bias;
+    json["mlp_bias"] = shape.mlp_bias;
+  } else {
+    json["sliding_window"] = nullptr;
+    if (shape.architecture == Architecture::qwen2) json["use_sliding_window"] = false;
+  }
+  if (shape.bos_id) json["bos_token_id"] = *shape.bos_id;
+  if (shape.eos_ids.size() == 1) json["eos_token_id"] = shape.eos_ids[0];
+  if (shape.eos_ids.size() > 1) json["eos_token_id"] = shape.eos_ids;
+  if (shape.pad_id) json["pad_token_id"] = *shape.pad_id;
+  json["torch_dtype"] = shape.dtype;
+  json["use_cache"] = true;
+  if (shape.score_head) {
+    json["num_labels"] = 1;
+    json["value_head_prefix"] = shape.value_head_prefix;
+  }
+  if (shape.score_mean) json["mean"] = *shape.score_mean;
+  if (shape.score_std) json["std"] = *shape.score_std;
+  return json.dump(2) + "\n";
+}
+
+std::string describe(const ModelShape& shape) {
+  const auto count = static_cast<double>(shape.parameter_count());
+  const std::string size = count >= 1e9 ? base::fixed(count / 1e9, 2) + " B" : base::fixed(count / 1e6, 1) + " M";
+  return base::text(to_string(shape.architecture), ", ", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads, "/",
+                    shape.kv_heads, " heads of ", shape.head_dim, ", ffn ", shape.ffn, ", vocabulary ", shape.vocab,
+                    shape.score_head ? ", score head" : (shape.tied ? ", tied" : ""), ", ", size, " parameters");
+}
+
+}  // namespace trireme::config

@@ -1,0 +1,102 @@
+// What the table means and what to try: in the manner of a load-balance report, with a figure.
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/base/text.hpp"
+#include "trireme/trace/table.hpp"
+
+namespace trireme::trace {
+
+namespace {
+
+// "trainer" of "trainer, reward": the key of [ranks] that sizes this group
+std::string first_role(const RoleTable& table) { return table.role.substr(0, table.role.find(',')); }
+
+double busy(const RoleTable& table) { return std::max(0.0, table.seconds.avg - table.wait.avg); }
+
+std::string percent(double share) { return base::fixed(100 * share, 0) + " %"; }
+
+// Ranks per group in proportion to its work (rank-seconds), at least one each, by the largest remainder.
+std::vector<int> balanced_split(const Table& table) {
+  int ranks = 0;
+  double work = 0;
+  for (const RoleTable& role : table) {
+    ranks += role.ranks;
+    work += busy(role) * role.ranks;
+  }
+  std::vector<int> split;
+  std::vector<double> remainder;
+  for (const RoleTable& role : table) {
+    const double ideal = work > 0 ? busy(role) * role.ranks / work * ranks : role.ranks;
+    split.push_back(std::max(1, static_cast<int>(ideal)));
+    remainder.push_back(ideal - split.back());
+  }
+  for (int left = ranks - std::accumulate(split.begin(), split.end(), 0); left != 0; left += left > 0 ? -1 : 1) {
+    const auto at = left > 0 ? std::max_element(remainder.begin(), remainder.end()) : std::min_element(remainder.begin(), remainder.end());
+    const auto i = static_cast<size_t>(at - remainder.begin());
+    split[i] += left > 0 ? 1 : -1;
+    remainder[i] += left > 0 ? -1 : 1;
+  }
+  return split;
+}
+
+// Wall time with that split, if work divides evenly over ranks.
+double expected_seconds(const Table& table, const std::vector<int>& split) {
+  double longest = 0;
+  for (size_t i = 0; i < table.size(); ++i) longest = std::max(longest, busy(table[i]) * table[i].ranks / split[i]);
+  return longest;
+}
+
+std::string split_text(const Table& table, const std::vector<int>& split) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < table.size(); ++i) parts.push_back(base::text("ranks.", first_role(table[i]), "=", split[i]));
+  return base::join(parts, " ");
+}
+
+// One group waited for another: which, how long, what to try.
+std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run) {
+  const auto busiest = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(waiting.wait.avg / waiting.seconds.avg), " of the time, because the ",
+                                busiest->role, " ranks had more to do. ");
+  if (run == RolesRun::in_turns) {
+    return note + "These roles take turns: let them share all ranks (leave [ranks] out), or overlap them with train.async_depth=1";
+  }
+  const auto split = balanced_split(table);
+  const double expected = expected_seconds(table, split);
+  const double now = busiest->seconds.avg;
+  if (expected > 0.97 * now) return note + "No other split of these ranks would be better";
+  return note + base::text("Try ", split_text(table, split), " (about ", base::fixed(expected / now, 2), " of the present time, if the work divides evenly)");
+}
+
+// Ranks of one role that differ: the region with the largest loss that is not itself waiting for others.
+std::string imbalance_note(const RoleTable& table) {
+  const TableRow* worst = nullptr;
+  for (const TableRow& row : table.rows) {
+    const double loss = row.seconds.max - row.seconds.avg;
+    const bool passive = row.category == Category::wait || row.category == Category::communication;
+    if (passive || row.seconds.max < 1.25 * row.seconds.avg || loss < 0.02 * table.seconds.avg) continue;
+    // The deepest region that still shows it says most.
+    if (!worst || loss >= worst->seconds.max - worst->seconds.avg || row.path.starts_with(worst->path + "/")) worst = &row;
+  }
+  if (!worst) return "";
+  return base::text("NOTE: '", worst->path, "' took ", base::human_seconds(worst->seconds.max), " on the slowest of the ", table.role, " ranks and ",
+                    base::human_seconds(worst->seconds.avg), " on average: work or machines are uneven (trace.json shows which rank)");
+}
+
+}  // namespace
+
+std::vector<std::string> notes(const Table& table, RolesRun run, double threshold) {
+  std::vector<std::string> out;
+  if (table.size() > 1) {
+    const auto most = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return a.wait.avg * b.seconds.avg < b.wait.avg * a.seconds.avg; });
+    if (most->seconds.avg > 0 && most->wait.avg > threshold * most->seconds.avg) out.push_back(role_note(table, *most, run));
+  }
+  for (const RoleTable& role : table) {
+    if (std::string note = imbalance_note(role); role.ranks > 1 && !note.empty()) out.push_back(std::move(note));
+  }
+  const int64_t dropped = std::accumulate(table.begin(), table.end(), int64_t{0}, [](int64_t sum, const RoleTable& r) { return sum + r.dropped; });
+  if (dropped > 0) out.push_back(base::text("NOTE: trace.json leaves out ", dropped, " of the shortest regions (the table above counts all)"));
+  return out;
+}
+
+}  // namespace trireme::trace

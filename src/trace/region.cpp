@@ -1,0 +1,64 @@
+#include "trireme/trace/region.hpp"
+
+#include "trace/clock.hpp"
+#include "trace/recorder.hpp"
+
+namespace trireme::trace {
+
+namespace {
+
+constexpr int32_t not_recorded = -2;
+
+void record_memory(ThreadRecord& record) {
+  const HostMemory memory = host_memory();
+  record.set_phase_memory(memory.resident, memory.peak);
+}
+
+}  // namespace
+
+const char* to_string(Category category) {
+  static constexpr const char* names[] = {"phase", "work", "communication", "wait", "io", "kernel"};
+  return names[static_cast<size_t>(category)];
+}
+
+Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
+    : name_(name.c_str()), begin_(0), argument_(argument), bytes_(bytes), parent_(not_recorded), category_(category) {
+  Recorder& recorder = Recorder::instance();
+  if (category == Category::kernel && !recorder.kernels_on.load(std::memory_order_relaxed)) return;
+  if (const Forward* to = forward.load(std::memory_order_relaxed)) to->push(name_);
+  ThreadRecord& record = recorder.this_thread();
+  parent_ = record.enter(name_, category_, argument_, begin_);
+  if (category_ == Category::phase) record_memory(record);
+}
+
+Region::~Region() {
+  if (parent_ == not_recorded) return;
+  ThreadRecord& record = Recorder::instance().this_thread();
+  if (category_ == Category::phase) record_memory(record);
+  record.leave(parent_, Event{name_, begin_, ticks(), argument_, bytes_, 0, category_});
+  if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();
+}
+
+void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
+void instant(Name name, int64_t argument) { Recorder::instance().this_thread().add_instant(name.c_str(), argument); }
+void name_thread(const char* name) { Recorder::instance().this_thread().set_name(name); }
+void record_events(bool on) { Recorder::instance().events_on = on; }
+void record_kernels(bool on) { Recorder::instance().kernels_on = on; }
+void set_capacity(size_t events_per_thread) { Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread; }
+void set_device_memory_source(int64_t (*peak_bytes)()) { Recorder::instance().device_peak = peak_bytes; }
+std::string where() { return Recorder::instance().main_thread().path_now(); }
+void clear() { Recorder::instance().clear(); }
+
+std::map<std::string, double> phase_seconds() {
+  const auto copy = Recorder::instance().this_thread().copy(ThreadRecord::What::totals);
+  const TickScale scale = TickScale::now();
+  std::map<std::string, double> out;
+  for (const Node& node : copy.nodes) {
+    if (node.category == Category::phase && node.ticks > node.ticks_at_reset) out[node.name] += scale.duration(node.ticks - node.ticks_at_reset);
+  }
+  return out;
+}
+
+void reset_phases() { Recorder::instance().this_thread().reset_phases(); }
+
+}  // namespace trireme::trace
