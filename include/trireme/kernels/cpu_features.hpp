@@ -1,4 +1,5 @@
-// Which instruction set the CPU kernels use: found once at start, chosen at run time (the build is for any x86-64).
+// Which instruction set the decode GEMM uses: found once at start, chosen at run time (the build is for any x86-64). The
+// row-wise kernels are compiled for several instruction sets with the same results (src/kernels/vector16.hpp).
 #pragma once
 
 #include <cstdint>

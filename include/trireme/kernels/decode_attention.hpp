@@ -7,6 +7,7 @@
 // Legend: hd head size, G query heads that share a KV head.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "trireme/kernels/decode_gemm.hpp"
@@ -25,7 +26,9 @@ void store_kv(ElementType type, void* tile, int64_t position, const void* k, con
 
 struct AttentionArguments {
   ElementType type = ElementType::f32;
-  const void* const* tiles = nullptr;  // tile of positions [16 i, 16 i + 16)
+  const std::byte* const* pages = nullptr;  // start of each page of the sequence, in order of positions
+  int64_t offset = 0;                       // bytes from there to the tiles of this layer and KV head
+  int64_t tiles_per_page = 1;
   int64_t keys = 0;                    // positions 0 .. keys - 1 are seen
   const void* q = nullptr;             // [G, hd] dense, after RoPE
   void* out = nullptr;                 // [G, hd] dense
@@ -34,5 +37,7 @@ struct AttentionArguments {
   float scale = 1;
 };
 void attend(const AttentionArguments& arguments);
+// Head sizes beyond this are not served.
+int64_t largest_head_dim();
 
 }  // namespace trireme::kernels

@@ -1,66 +1,62 @@
-// Sampling from logits, independent of batch, threads and rank counts: the vocabulary is cut into fixed chunks; each chunk
-// is summarised by its maximum and its sum of exponentials in one fixed order; a draw is the inverse of the distribution
-// function in id order. Logits are divided by the temperature in fp32, z = logit / temperature.
-// Legend: V vocabulary; ids are global token ids.
+// Sampling from one row of logits, independent of batch and threads. The row (a rank's slice of the vocabulary) is read in
+// chunks of vocabulary_chunk, exactly as the trainer's token_log_probs reads it (log_sum_exp.hpp), so log-probs have the
+// trainer's bits. A draw is the inverse of the distribution function in id order. z = logit * scale, scale = 1 / temperature.
+// Logits are fp32, or bf16 where the model computes in bf16.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "trireme/kernels/decode_gemm.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
+
 namespace trireme::kernels {
 
-inline constexpr int64_t vocabulary_chunk = 1024;
+struct LogitsRow {
+  ElementType type = ElementType::f32;
+  const void* data = nullptr;
+  int64_t count = 0;
 
-struct ChunkSummary {
-  float maximum = 0;   // of z
-  float sum = 0;       // of exp(z - maximum)
-  int32_t argmax = 0;  // lowest id that has the maximum
+  float operator[](int64_t i) const;
 };
 
-// Chunks that rows [first, last) of the vocabulary touch, cut at multiples of vocabulary_chunk.
-struct ChunkRange {
-  int64_t first = 0;
-  int64_t last = 0;
-};
-std::vector<ChunkRange> vocabulary_chunks(int64_t first, int64_t last);
+// The running log-sum-exp after each chunk; the last one is the row's.
+void accumulate(const LogitsRow& row, float scale, std::vector<LogSumExp>& after);
 
-// logits [range.last - range.first] of the ids of `range`.
-ChunkSummary summarise_chunk(const float* logits, ChunkRange range, float temperature);
+// The lowest index that has the largest logit.
+int64_t argmax(const LogitsRow& row);
 
-struct LogSumExp {
-  float maximum = 0;
-  double sum = 0;  // of exp(z - maximum)
-  double value() const;
-};
-LogSumExp combine(std::span<const ChunkSummary> chunks);
+// The sum of several slices, in their order; one slice comes back unchanged.
+LogSumExp combine(std::span<const LogSumExp> slices);
 
-// The chunk in which the distribution function passes uniform * total, and how much of the mass lies in chunks before it.
-struct ChunkChoice {
-  size_t chunk = 0;
-  double target = 0;  // mass to pass inside the chunk, in units of exp(z - chunk maximum)
+// The slice in which the distribution function passes uniform * (sum of all), and the mass to pass inside it in units of
+// exp(z - maximum of the slice).
+struct SliceChoice {
+  size_t slice = 0;
+  double target = 0;
 };
-ChunkChoice choose_chunk(std::span<const ChunkSummary> chunks, const LogSumExp& total, float uniform);
-// The id inside the chunk.
-int32_t choose_id(const float* logits, ChunkRange range, float temperature, float chunk_maximum, double target);
+SliceChoice choose_slice(std::span<const LogSumExp> slices, const LogSumExp& total, float uniform);
+// The index inside the slice; `after` from accumulate().
+int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumExp> after, double target);
 
 struct Candidate {
   float z = 0;
   int32_t id = 0;
   bool operator==(const Candidate&) const = default;
 };
-// Appends the ids of `range` with z >= threshold, in id order.
-void collect_candidates(const float* logits, ChunkRange range, float temperature, float threshold, std::vector<Candidate>& out);
+// Appends the ids (first_id + index) with z >= threshold, in id order.
+void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, float threshold, std::vector<Candidate>& out);
 
 // What top-k and top-p keep. Candidates are ordered by z, largest first, equal ones by id, lowest first. top_k (0: off)
-// keeps the first k; top_p keeps the shortest prefix of those whose probability, renormalised after top-k (as
-// transformers' TopPLogitsWarper does after TopKLogitsWarper), reaches top_p, and at least one.
+// keeps the first k; top_p keeps the shortest prefix of those whose probability, renormalised after top-k (as transformers'
+// TopPLogitsWarper does after TopKLogitsWarper), reaches top_p, and at least one.
 struct Truncation {
   double top_p = 1;
   int64_t top_k = 0;
   bool active(int64_t vocabulary) const { return top_p < 1 || (top_k > 0 && top_k < vocabulary); }
 };
-// True when `candidates` (all with z >= some threshold) contain every id that the truncation keeps.
+// True when `candidates`, all ids with z above some threshold, contain every id that the truncation keeps.
 bool sufficient(std::span<const Candidate> candidates, const Truncation& truncation, const LogSumExp& total);
 
 struct TruncatedDraw {
@@ -68,6 +64,7 @@ struct TruncatedDraw {
   float z = 0;
   float log_prob = 0;  // under the truncated distribution
 };
-TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, const LogSumExp& total, float uniform);
+// Inverse of the truncated distribution function in id order.
+TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, float uniform);
 
 }  // namespace trireme::kernels

@@ -1,0 +1,22 @@
+#include "trireme/kernels/decode_gemm.hpp"
+
+#include "kernels/decode_gemm_kernels.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/cpu_features.hpp"
+
+namespace trireme::kernels {
+
+void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
+  EXPECT(arguments.ldx >= gemm_padded(arguments.k) && arguments.order.block > 0);
+  EXPECT(arguments.order.block >= arguments.k || arguments.order.block % gemm_padding == 0);
+  if (first >= last) return;
+#if defined(__x86_64__)
+  if (active_isa() != Isa::portable) {
+    gemm_columns_avx512(arguments, first, last, active_isa() == Isa::avx512_bf16);
+    return;
+  }
+#endif
+  gemm_columns_portable(arguments, first, last);
+}
+
+}  // namespace trireme::kernels
