@@ -1,0 +1,71 @@
+// A model on disk: its shape, its weights, and the way back to a Hugging Face folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/shard_layout.hpp"
+#include "trireme/config/model_shape.hpp"
+#include "trireme/model/safetensors.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/model/weight_source.hpp"
+
+namespace trireme::model {
+
+struct ModelFolder {
+  std::filesystem::path path;
+  config::ModelShape shape;
+  std::shared_ptr<const WeightSource> weights;
+};
+
+// `path`: a folder with config.json and safetensors, a folder with one .gguf file and no config.json, or a .gguf file.
+// Not collective; every rank may open it. UserError input_missing naming path and what was expected, bad_data.
+ModelFolder open_model(const std::filesystem::path& path);
+
+// What a model may lack.
+enum class Missing : uint8_t {
+  nothing,
+  score_head  // a critic that starts from a language model: its head is drawn anew
+};
+
+// Compares the source with the spec: every parameter must be there with its shape (bad_data names the tensor and both
+// shapes, or the tensors that are missing). Tensors that the spec does not have are returned, without the harmless ones
+// (rotary inv_freq buffers, lm_head.weight of a tied model or beside a score head).
+std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource& weights, Missing allowed = Missing::nothing);
+// One warning for the tensors that check_weights returned; nothing for an empty list.
+void warn_unexpected(const std::vector<std::string>& names, const WeightSource& weights);
+
+// Rows and columns [block] of a parameter as fp32 into out[block.elements()]: from the source, or drawn by initial_values
+// with `seed` when the source does not have it (a score head, see Missing).
+void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed, float* out);
+
+// Writes a folder that Hugging Face's from_pretrained opens: config.json, generation_config.json, tokenizer files copied
+// from another folder, and safetensors whose slices every rank writes itself. The order of calls and barriers is that of
+// SafetensorsWriter; nothing is collective.
+class ModelExport {
+ public:
+  struct Options {
+    StoredType type = StoredType::bf16;  // bf16, f32 or f16
+    uint64_t file_bytes = SafetensorsWriter::default_file_bytes;
+    std::filesystem::path tokenizer_from;  // a model folder; empty: no tokenizer files
+  };
+  ModelExport(std::filesystem::path folder, const ModelSpec& spec, Options options);
+
+  void create();  // on one rank
+  void write(size_t parameter, const base::Block& block, const float* values);
+  void write(size_t parameter, const base::Block& block, const uint16_t* bf16);
+  void sync();    // on every rank
+  void commit();  // on one rank
+
+ private:
+  std::filesystem::path folder_;
+  config::ModelShape shape_;
+  std::vector<base::TensorSpec> tensors_;
+  Options options_;
+  SafetensorsWriter writer_;
+};
+
+}  // namespace trireme::model

@@ -1,0 +1,229 @@
+#include "torch/torch.hpp"
+
+#include "elementwise.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/model/row_kernels.hpp"
+
+namespace trireme::model {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// Rows per task: a fixed number, so that sums over rows are cut alike for every number of threads.
+constexpr int64_t chunk_rows = 64;
+
+bool fused(const at::Tensor& x) {
+  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+// The tensor's elements as the row kernels take them: float, or bf16 as its bits.
+template <class T>
+const T* elements(const at::Tensor& x) {
+  return static_cast<const T*>(x.const_data_ptr());
+}
+template <class T>
+T* mutable_elements(at::Tensor& x) {
+  return static_cast<T*>(x.mutable_data_ptr());
+}
+
+// Calls body with a null pointer of the element type.
+template <class Body>
+void with_type(const at::Tensor& x, Body&& body) {
+  if (x.scalar_type() == at::kFloat) {
+    body(static_cast<float*>(nullptr));
+  } else {
+    body(static_cast<uint16_t*>(nullptr));
+  }
+}
+
+template <class Body>
+void for_row_chunks(int64_t rows, Body&& body) {
+  at::parallel_for(0, base::ceil_div(rows, chunk_rows), 1, [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      const int64_t row = chunk * chunk_rows;
+      body(chunk, row, std::min(chunk_rows, rows - row));
+    }
+  });
+}
+
+struct RmsNorm : Function<RmsNorm> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight, double epsilon) {
+    const at::Tensor x = input.contiguous();
+    const at::Tensor w = weight.contiguous();
+    const int64_t columns = x.size(-1);
+    const int64_t rows = x.numel() / columns;
+    at::Tensor y = at::empty_like(x);
+    at::Tensor inverse_rms = at::empty({rows}, x.options().dtype(at::kFloat));
+    with_type(x, [&]<class T>(T*) {
+      for_row_chunks(rows, [&](int64_t, int64_t row, int64_t n) {
+        rms_norm_rows(elements<T>(x) + row * columns, elements<T>(w), mutable_elements<T>(y) + row * columns,
+                      inverse_rms.mutable_data_ptr<float>() + row, n, columns, static_cast<float>(epsilon));
+      });
+    });
+    context->save_for_backward({x, w, inverse_rms});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &w = saved[1], &inverse_rms = saved[2];
+    const at::Tensor dy = gradients[0].contiguous();
+    const int64_t columns = x.size(-1);
+    const int64_t rows = x.numel() / columns;
+    at::Tensor dx = at::empty_like(x);
+    // One partial weight gradient per chunk of rows, then added in order: the same sum for any number of threads.
+    at::Tensor partial = at::zeros({base::ceil_div(rows, chunk_rows), columns}, x.options().dtype(at::kFloat));
+    with_type(x, [&]<class T>(T*) {
+      for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
+        const int64_t at = row * columns;
+        rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at, inverse_rms.const_data_ptr<float>() + row,
+                               mutable_elements<T>(dx) + at, partial.mutable_data_ptr<float>() + chunk * columns, n, columns);
+      });
+    });
+    return {dx, partial.sum(0), at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
+  }
+};
+
+struct SwiGlu : Function<SwiGlu> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_input, const at::Tensor& up_input) {
+    const at::Tensor gate = gate_input.contiguous();
+    const at::Tensor up = up_input.contiguous();
+    at::Tensor y = at::empty_like(gate);
+    with_type(gate, [&]<class T>(T*) {
+      at::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+        model::swiglu(elements<T>(gate) + first, elements<T>(up) + first, mutable_elements<T>(y) + first, last - first);
+      });
+    });
+    context->save_for_backward({gate, up});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &gate = saved[0], &up = saved[1];
+    const at::Tensor dy = gradients[0].contiguous();
+    at::Tensor dgate = at::empty_like(gate);
+    at::Tensor dup = at::empty_like(up);
+    with_type(gate, [&]<class T>(T*) {
+      at::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+        swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first, mutable_elements<T>(dgate) + first,
+                        mutable_elements<T>(dup) + first, last - first);
+      });
+    });
+    return {dgate, dup};
+  }
+};
+
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin, float direction) {
+  const at::Tensor x = input.contiguous();
+  const int64_t heads = x.size(1), head_dim = x.size(2);
+  at::Tensor y = at::empty_like(x);
+  with_type(x, [&]<class T>(T*) {
+    for_row_chunks(x.size(0), [&](int64_t, int64_t token, int64_t n) {
+      const int64_t at = token * heads * head_dim;
+      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+                mutable_elements<T>(y) + at, n, heads, head_dim, direction);
+    });
+  });
+  return y;
+}
+
+struct RotaryEmbedding : Function<RotaryEmbedding> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                               const at::Tensor& cos, const at::Tensor& sin) {
+    context->save_for_backward({positions, cos, sin});
+    return {rotate(q, positions, cos, sin, 1), rotate(k, positions, cos, sin, 1)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto back = [&saved](const at::Tensor& gradient) {
+      return gradient.defined() ? rotate(gradient, saved[0], saved[1], saved[2], -1) : at::Tensor();
+    };
+    return {back(gradients[0]), back(gradients[1]), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Adds the rows of dy that belong to one token id in fp32, in token order. `order` lists the positions by id.
+void sum_embedding_rows(const at::Tensor& dy, const std::vector<int64_t>& order, const int64_t* ids, at::Tensor& dweight) {
+  const int64_t columns = dy.size(1);
+  const at::Tensor sum = at::empty({columns}, dy.options().dtype(at::kFloat));
+  for (size_t i = 0; i < order.size();) {
+    const int64_t id = ids[order[i]];
+    sum.zero_();
+    for (; i < order.size() && ids[order[i]] == id; ++i) sum.add_(dy.select(0, order[i]));
+    dweight.select(0, id).copy_(sum);
+  }
+}
+
+struct EmbeddingRows : Function<EmbeddingRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& weight, const at::Tensor& ids) {
+    context->save_for_backward({ids});
+    context->saved_data["rows"] = weight.size(0);
+    return at::embedding(weight, ids);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const at::Tensor ids = context->get_saved_variables()[0].contiguous();
+    const at::Tensor& dy = gradients[0];
+    const int64_t* id = ids.const_data_ptr<int64_t>();
+    std::vector<int64_t> order(static_cast<size_t>(ids.numel()));
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+    std::stable_sort(order.begin(), order.end(), [id](int64_t a, int64_t b) { return id[a] < id[b]; });
+    at::Tensor dweight = at::zeros({context->saved_data["rows"].toInt(), dy.size(1)}, dy.options());
+    sum_embedding_rows(dy, order, id, dweight);
+    return {dweight, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm_composed(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor normed = wide.mul(at::rsqrt(at::mean(at::square(wide), -1, true).add(epsilon)));
+  return normed.to(x.scalar_type()).mul(weight);
+}
+
+at::Tensor swiglu_composed(const at::Tensor& gate, const at::Tensor& up) {
+  if (gate.scalar_type() == at::kFloat || gate.scalar_type() == at::kDouble) return at::silu(gate).mul(up);
+  return at::silu(gate.to(at::kFloat)).mul(up.to(at::kFloat)).to(gate.scalar_type());
+}
+
+at::Tensor apply_rope_composed(const at::Tensor& x, const at::Tensor& positions, const Rope& rope) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor cos = at::index_select(rope.cos, 0, positions).unsqueeze(1);
+  const at::Tensor sin = at::index_select(rope.sin, 0, positions).unsqueeze(1);
+  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor a = wide.narrow(-1, 0, half), b = wide.narrow(-1, half, half);
+  return at::cat({a.mul(cos).sub(b.mul(sin)), b.mul(cos).add(a.mul(sin))}, -1).to(x.scalar_type());
+}
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  if (fused(x) && weight.scalar_type() == x.scalar_type()) return RmsNorm::apply(x, weight, epsilon);
+  return rms_norm_composed(x, weight, epsilon);
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  return fused(gate) ? SwiGlu::apply(gate, up) : swiglu_composed(gate, up);
+}
+
+std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions, const Rope& rope) {
+  if (!fused(q)) return {apply_rope_composed(q, positions, rope), apply_rope_composed(k, positions, rope)};
+  auto rotated = RotaryEmbedding::apply(q, k, positions.contiguous(), rope.cos.contiguous(), rope.sin.contiguous());
+  return {std::move(rotated[0]), std::move(rotated[1])};
+}
+
+at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids) {
+  return fused(weight) ? EmbeddingRows::apply(weight, ids) : at::embedding(weight, ids);
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,202 @@
+// From the metadata of a GGUF file to a model's shape, its tokenizer and Hugging Face's names.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "gguf_parser.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::model {
+namespace {
+
+// Typed look-ups; a value of another type than expected is bad data.
+class Metadata {
+ public:
+  Metadata(const GgufHeader& header, const std::string& file) : values_(header.metadata), file_(file) {}
+
+  template <class T>
+  const T* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    if (found == values_.end()) return nullptr;
+    const T* value = std::get_if<T>(&found->second);
+    VALIDATE(value, ExitCode::bad_data, file_, ": the metadata key ", key, " has an unexpected type");
+    return value;
+  }
+  template <class T>
+  T get(const std::string& key, T fallback) const {
+    const T* value = find<T>(key);
+    return value ? *value : fallback;
+  }
+  template <class T>
+  T require(const std::string& key) const {
+    const T* value = find<T>(key);
+    VALIDATE(value, ExitCode::bad_data, file_, ": the metadata key ", key, " is missing");
+    return *value;
+  }
+  std::optional<int32_t> id(const std::string& key) const {
+    const auto* value = find<int64_t>(key);
+    return value ? std::optional(base::checked_cast<int32_t>(*value)) : std::nullopt;
+  }
+  std::optional<bool> flag(const std::string& key) const {
+    const auto* value = find<bool>(key);
+    return value ? std::optional(*value) : std::nullopt;
+  }
+
+ private:
+  const std::map<std::string, GgufValue, std::less<>>& values_;
+  const std::string& file_;
+};
+
+const GgufTensorInfo* find_tensor(const GgufHeader& header, std::string_view name) {
+  const auto found = std::find_if(header.tensors.begin(), header.tensors.end(), [name](const auto& tensor) { return tensor.name == name; });
+  return found == header.tensors.end() ? nullptr : &*found;
+}
+
+void refuse_unsupported(const Metadata& metadata, const std::string& prefix, const std::string& file) {
+  VALIDATE(metadata.get<int64_t>(prefix + "expert_count", 0) == 0, ExitCode::bad_data, file, ": mixture-of-experts models are not supported");
+  VALIDATE(metadata.get<int64_t>("split.count", 1) <= 1, ExitCode::bad_data, file,
+           ": a part of a split model: merge the parts first (llama-gguf-split --merge)");
+  VALIDATE(metadata.get<int64_t>(prefix + "attention.sliding_window", 0) == 0, ExitCode::bad_data, file,
+           ": sliding-window attention is not supported");
+}
+
+// llama.cpp divides the frequencies by a tensor of factors; it writes llama3's scaling that way and drops the parameters.
+// They are recovered here: the factor is the largest entry, the rest are the values of all published Llama 3 models.
+config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span<const std::byte> bytes, const config::ModelShape& shape,
+                                         const std::string& file) {
+  std::vector<float> factors(static_cast<size_t>(shape.head_dim / 2));
+  VALIDATE(tensor.shape == std::vector<int64_t>{shape.head_dim / 2} && gguf_type_name(tensor.type) == "F32", ExitCode::bad_data, file,
+           ": rope_freqs.weight is not F32 [", shape.head_dim / 2, "]");
+  dequantise(tensor.type, bytes.data() + tensor.begin, factors.size(), factors.data());
+  config::RopeScaling scaling{config::RopeKind::llama3, *std::max_element(factors.begin(), factors.end()), 1, 4, 8192};
+  bool fits = true;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double frequency = std::pow(shape.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_dim));
+    const double turns = 8192 * frequency / (2 * std::numbers::pi);  // of this frequency in the original context
+    double expected = turns > 4 ? 1 : scaling.factor;
+    if (turns >= 1 && turns <= 4) expected = 1 / ((1 - (turns - 1) / 3) / scaling.factor + (turns - 1) / 3);
+    fits = fits && std::abs(factors[i] - expected) <= 1e-3 * expected;
+  }
+  VALIDATE(fits, ExitCode::bad_data, file, ": rope_freqs.weight is not the scaling of the Llama 3 models, and GGUF does not keep its ",
+           "parameters: use the safetensors form of this model");
+  return scaling;
+}
+
+config::RopeScaling rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const Metadata& metadata, const std::string& prefix,
+                                 const config::ModelShape& shape, const std::string& file) {
+  const auto kind = metadata.get<std::string>(prefix + "rope.scaling.type", "none");
+  const auto* factors = find_tensor(header, "rope_freqs.weight");
+  VALIDATE(kind == "none" || kind == "linear", ExitCode::bad_data, file, ": rope scaling '", kind, "' is not supported");
+  if (kind == "linear") {
+    VALIDATE(!factors, ExitCode::bad_data, file, ": linear rope scaling together with rope_freqs.weight is not supported");
+    return {config::RopeKind::linear, metadata.require<double>(prefix + "rope.scaling.factor")};
+  }
+  return factors ? scaling_from_factors(*factors, bytes, shape, file) : config::RopeScaling{};
+}
+
+void add_token_ids(config::ModelShape& shape, const Metadata& metadata) {
+  shape.bos_id = metadata.id("tokenizer.ggml.bos_token_id");
+  shape.pad_id = metadata.id("tokenizer.ggml.padding_token_id");
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    const auto id = metadata.id(key);
+    if (id && std::find(shape.eos_ids.begin(), shape.eos_ids.end(), *id) == shape.eos_ids.end()) shape.eos_ids.push_back(*id);
+  }
+}
+
+}  // namespace
+
+config::ModelShape gguf_shape(const GgufHeader& header, std::span<const std::byte> bytes, const std::string& file) {
+  const Metadata metadata(header, file);
+  const auto architecture = metadata.require<std::string>("general.architecture");
+  VALIDATE(architecture == "llama" || architecture == "qwen2", ExitCode::bad_data, file, ": the architecture '", architecture,
+           "' is not supported: use a llama or qwen2 model");
+  const std::string prefix = architecture + ".";
+  refuse_unsupported(metadata, prefix, file);
+
+  config::ModelShape shape;
+  shape.architecture = architecture == "qwen2" ? config::Architecture::qwen2 : config::Architecture::llama;
+  shape.hidden = metadata.require<int64_t>(prefix + "embedding_length");
+  shape.layers = metadata.require<int64_t>(prefix + "block_count");
+  shape.ffn = metadata.require<int64_t>(prefix + "feed_forward_length");
+  shape.heads = metadata.require<int64_t>(prefix + "attention.head_count");
+  shape.kv_heads = metadata.get<int64_t>(prefix + "attention.head_count_kv", shape.heads);
+  VALIDATE(shape.heads > 0 && shape.kv_heads > 0 && shape.hidden > 0 && shape.layers > 0 && shape.layers < 100'000, ExitCode::bad_data, file,
+           ": impossible sizes (", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads, "/", shape.kv_heads, " heads)");
+  shape.head_dim = metadata.get<int64_t>(prefix + "attention.key_length", shape.hidden / shape.heads);
+  VALIDATE(metadata.get<int64_t>(prefix + "rope.dimension_count", shape.head_dim) == shape.head_dim, ExitCode::bad_data, file,
+           ": a rotary embedding of part of the head is not supported");
+  const auto* embedding = find_tensor(header, "token_embd.weight");
+  VALIDATE(embedding && embedding->shape.size() == 2, ExitCode::bad_data, file, ": there is no matrix token_embd.weight");
+  shape.vocab = embedding->shape[0];
+  shape.norm_eps = metadata.require<double>(prefix + "attention.layer_norm_rms_epsilon");
+  shape.rope_theta = metadata.get<double>(prefix + "rope.freq_base", 10000.0);
+  shape.rope_scaling = rope_scaling(header, bytes, metadata, prefix, shape, file);
+  shape.tied = find_tensor(header, "output.weight") == nullptr;
+  shape.qkv_bias = find_tensor(header, "blk.0.attn_q.bias") != nullptr;
+  shape.o_bias = find_tensor(header, "blk.0.attn_output.bias") != nullptr;
+  shape.max_positions = metadata.require<int64_t>(prefix + "context_length");
+  shape.dtype = "float32";
+  add_token_ids(shape, metadata);
+  // The same checks as for a config.json.
+  return config::parse_model_shape(config::to_config_json(shape), file);
+}
+
+GgufTokenizer gguf_tokenizer(const GgufHeader& header, const std::string& file) {
+  const Metadata metadata(header, file);
+  const std::string prefix = "tokenizer.ggml.";
+  GgufTokenizer out;
+  out.model = metadata.get<std::string>(prefix + "model", "");
+  out.pre = metadata.get<std::string>(prefix + "pre", "");
+  out.tokens = metadata.get<std::vector<std::string>>(prefix + "tokens", {});
+  out.merges = metadata.get<std::vector<std::string>>(prefix + "merges", {});
+  for (const int64_t type : metadata.get<std::vector<int64_t>>(prefix + "token_type", {})) out.types.push_back(base::checked_cast<int32_t>(type));
+  for (const double score : metadata.get<std::vector<double>>(prefix + "scores", {})) out.scores.push_back(static_cast<float>(score));
+  VALIDATE(out.types.empty() || out.types.size() == out.tokens.size(), ExitCode::bad_data, file, ": ", out.types.size(), " token types for ",
+           out.tokens.size(), " tokens");
+  out.bos = metadata.id(prefix + "bos_token_id");
+  out.eos = metadata.id(prefix + "eos_token_id");
+  out.pad = metadata.id(prefix + "padding_token_id");
+  out.unknown = metadata.id(prefix + "unknown_token_id");
+  for (const auto& id : {out.bos, out.eos, out.pad, out.unknown}) {
+    VALIDATE(!id || (*id >= 0 && std::cmp_less(*id, out.tokens.size())), ExitCode::bad_data, file, ": the special token ", id.value_or(0),
+             " is not one of the ", out.tokens.size(), " tokens");
+  }
+  out.add_bos = metadata.flag(prefix + "add_bos_token");
+  out.add_eos = metadata.flag(prefix + "add_eos_token");
+  out.add_space_prefix = metadata.flag(prefix + "add_space_prefix");
+  out.chat_template = metadata.get<std::string>("tokenizer.chat_template", "");
+  return out;
+}
+
+std::string hugging_face_name(const std::string& name) {
+  using Pair = std::pair<std::string_view, std::string_view>;
+  static constexpr std::array<Pair, 3> outside{{{"token_embd.", "model.embed_tokens."}, {"output_norm.", "model.norm."}, {"output.", "lm_head."}}};
+  static constexpr std::array<Pair, 9> inside{{{"attn_norm.", "input_layernorm."},
+                                               {"attn_q.", "self_attn.q_proj."},
+                                               {"attn_k.", "self_attn.k_proj."},
+                                               {"attn_v.", "self_attn.v_proj."},
+                                               {"attn_output.", "self_attn.o_proj."},
+                                               {"ffn_norm.", "post_attention_layernorm."},
+                                               {"ffn_gate.", "mlp.gate_proj."},
+                                               {"ffn_up.", "mlp.up_proj."},
+                                               {"ffn_down.", "mlp.down_proj."}}};
+  const auto renamed = [](std::string_view text, const auto& table) -> std::string {
+    for (const auto& [from, to] : table) {
+      if (text.starts_with(from)) return std::string(to) + std::string(text.substr(from.size()));
+    }
+    return "";
+  };
+  if (!name.starts_with("blk.")) {
+    const std::string found = renamed(name, outside);
+    return found.empty() ? name : found;
+  }
+  const size_t dot = name.find('.', 4);
+  if (dot == std::string::npos) return name;
+  const std::string found = renamed(std::string_view(name).substr(dot + 1), inside);
+  return found.empty() ? name : "model.layers." + name.substr(4, dot - 4) + "." + found;
+}
+
+}  // namespace trireme::model
