@@ -38,17 +38,6 @@ struct Content {
   std::string state = "{}";  // JSON text, taken from rank 0: progress, counters, sampler, keys, deck, ...
 };
 
-// Access of a save that runs beside the optimizer to the data of its datasets; see background.hpp. The default is direct.
-class DataGate {
- public:
-  virtual ~DataGate() = default;
-  virtual const void* begin_write(size_t dataset, const void* data) {
-    static_cast<void>(dataset);
-    return data;
-  }
-  virtual void end_write(size_t dataset) { static_cast<void>(dataset); }
-};
-
 struct SaveOptions {
   int64_t keep = 3;           // committed checkpoints that stay, >= 2
   std::string config_digest;  // of the deck, for the manifest

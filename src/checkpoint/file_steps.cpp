@@ -1,0 +1,125 @@
+#include "file_steps.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/writer.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+struct Injection {
+  std::mutex mutex;
+  Faults faults;
+  std::map<std::string, int64_t, std::less<>> calls;
+};
+
+Injection& injection() {
+  static Injection one;
+  return one;
+}
+
+constexpr int killed = 137;  // what a shell reports for a process that died of SIGKILL
+
+}  // namespace
+
+void set_faults(const Faults& faults) {
+  Injection& state = injection();
+  const std::lock_guard lock(state.mutex);
+  state.faults = faults;
+  state.calls.clear();
+}
+
+const std::vector<std::string>& crash_points() {
+  static const std::vector<std::string> points = {
+      "ckpt.begin",    "ckpt.preflight",   "ckpt.tmp_created",      "ckpt.laid_out",        "ckpt.half_written", "ckpt.written",
+      "ckpt.synced",   "ckpt.verified",    "ckpt.index_written",    "ckpt.manifest_written", "ckpt.tmp_synced",  "ckpt.voted",
+      "ckpt.before_rename", "ckpt.after_rename", "ckpt.parent_synced", "ckpt.latest_moved",  "ckpt.pruned"};
+  return points;
+}
+
+void crash_point(const char* name) {
+  const char* wanted = std::getenv("TRIREME_CRASH_AT");
+  Injection& state = injection();
+  bool crash = wanted != nullptr && std::string_view(wanted) == name;
+  {
+    const std::lock_guard lock(state.mutex);
+    crash = crash || state.faults.crash_at == name;
+  }
+  if (crash) _exit(killed);
+}
+
+void inject(std::string_view operation, const std::filesystem::path& path) {
+  Injection& state = injection();
+  const std::lock_guard lock(state.mutex);
+  if (state.faults.call == 0 || state.faults.operation != operation) return;
+  if (++state.calls[std::string(operation)] == state.faults.call) {
+    base::throw_errno(state.faults.error, base::text("cannot ", operation), path);
+  }
+}
+
+void make_folder(const std::filesystem::path& path) {
+  inject("mkdir", path);
+  if (::mkdir(path.c_str(), 0777) != 0) base::throw_errno(errno, "cannot create the folder", path);
+}
+
+base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
+  inject("open", path);
+  base::FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) base::throw_errno(errno, "cannot open for writing", path);
+  return fd;
+}
+
+base::FileDescriptor create_file(const std::filesystem::path& path) {
+  inject("open", path);
+  base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd.valid()) base::throw_errno(errno, "cannot create", path);
+  return fd;
+}
+
+void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& path) {
+  inject("write", path);
+  base::write_at(fd, offset, from, path);
+}
+
+void sync_descriptor(int fd, const std::filesystem::path& path) {
+  inject("fsync", path);
+  if (::fsync(fd) != 0) base::throw_errno(errno, "cannot sync", path);
+}
+
+void close_file(base::FileDescriptor fd, const std::filesystem::path& path) {
+  inject("close", path);
+  if (::close(fd.release()) != 0) base::throw_errno(errno, "cannot close", path);
+}
+
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  inject("rename", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "cannot rename to", to);
+}
+
+void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to) {
+  inject("rename", to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "cannot exchange with", to);
+  const std::filesystem::path aside = from.string() + ".old";
+  if (::rename(to.c_str(), aside.c_str()) != 0) base::throw_errno(errno, "cannot move aside", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "cannot rename to", to);
+  if (::rename(aside.c_str(), from.c_str()) != 0) base::throw_errno(errno, "cannot rename to", from);
+}
+
+void reserve(int fd, int64_t bytes, const std::filesystem::path& path) {
+  if (bytes <= 0 || ::fallocate(fd, 0, 0, bytes) == 0) return;
+  if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
+  base::throw_errno(errno, base::text("cannot reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,140 @@
+#include "lock_claims.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+constexpr std::string_view prefix = ".run.lock.";
+constexpr uint64_t largest_claim = uint64_t{64} << 10;
+
+LockHolder holder_from_json(const std::string& text, const std::string& name) {
+  // The heartbeat follows as a line of its own.
+  const std::string first = text.substr(0, text.find('\n'));
+  try {
+    const auto json = nlohmann::json::parse(first);
+    LockHolder holder;
+    holder.job = json.at("job").get<std::string>();
+    holder.host = json.at("host").get<std::string>();
+    holder.pid = json.at("pid").get<int64_t>();
+    holder.started = json.at("started").get<int64_t>();
+    holder.namespace_id = json.at("namespace").get<std::string>();
+    holder.since = json.at("since").get<std::string>();
+    holder.fence = json.at("fence").get<int64_t>();
+    holder.released = json.at("released").get<bool>();
+    return holder;
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(ExitCode::locked, base::text(name, " is not a run lock (", error.what(),
+                                                 "): make sure that no run uses the folder, then remove the file"));
+  }
+}
+
+double modified_seconds(const struct stat& info) {
+  return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
+}
+
+// A file of this process with that text; removed by the caller.
+std::filesystem::path private_file(const std::filesystem::path& folder, std::string_view text) {
+  std::string name = (folder / ".run.lock.new.XXXXXX").string();
+  const base::FileDescriptor fd(::mkostemp(name.data(), O_CLOEXEC));
+  if (!fd.valid()) base::throw_errno(errno, "cannot create a lock file", folder);
+  ::fchmod(fd.get(), 0644);
+  base::write_all(fd.get(), text, name);
+  ::fsync(fd.get());
+  return name;
+}
+
+}  // namespace
+
+std::filesystem::path claim_path(const std::filesystem::path& folder, int64_t fence) {
+  return folder / (std::string(prefix) + std::to_string(fence));
+}
+
+std::vector<int64_t> claimed_fences(const std::filesystem::path& folder) {
+  std::vector<int64_t> fences;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    const std::string digits = name.substr(prefix.size());
+    if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
+    fences.push_back(std::stoll(digits));
+  }
+  std::sort(fences.rbegin(), fences.rend());
+  return fences;
+}
+
+std::optional<Claim> current_claim(const std::filesystem::path& folder) {
+  for (const int64_t fence : claimed_fences(folder)) {
+    Claim claim;
+    claim.path = claim_path(folder, fence);
+    struct stat info{};
+    if (::stat(claim.path.c_str(), &info) != 0) continue;  // removed by a later holder since the listing
+    claim.modified = modified_seconds(info);
+    claim.holder = holder_from_json(base::read_file(claim.path, largest_claim), claim.path.string());
+    return claim;
+  }
+  return std::nullopt;
+}
+
+bool try_claim(const std::filesystem::path& folder, const LockHolder& holder) {
+  const std::filesystem::path temporary = private_file(folder, to_json(holder) + "\n");
+  const std::filesystem::path claim = claim_path(folder, holder.fence);
+  const int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
+  ::unlink(temporary.c_str());
+  if (failed == EEXIST) return false;
+  if (failed != 0) base::throw_errno(failed, "cannot create the run lock", claim);
+  // Holders remove the claims below theirs, so a late comer can find its number free again: then a greater one exists.
+  if (claimed_fences(folder).front() == holder.fence) return true;
+  ::unlink(claim.c_str());
+  return false;
+}
+
+void rewrite_claim(const std::filesystem::path& folder, const LockHolder& holder) {
+  const std::filesystem::path temporary = private_file(folder, to_json(holder) + "\n");
+  const std::filesystem::path claim = claim_path(folder, holder.fence);
+  if (::rename(temporary.c_str(), claim.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    base::throw_errno(error, "cannot replace", claim);
+  }
+}
+
+void remove_claims_below(const std::filesystem::path& folder, int64_t fence) {
+  for (const int64_t other : claimed_fences(folder)) {
+    if (other < fence) ::unlink(claim_path(folder, other).c_str());
+  }
+}
+
+double server_time(const std::filesystem::path& folder) {
+  const std::filesystem::path temporary = private_file(folder, "");
+  struct stat info{};
+  const int failed = ::stat(temporary.c_str(), &info);
+  const int error = errno;
+  ::unlink(temporary.c_str());
+  if (failed != 0) base::throw_errno(error, "cannot look at", temporary);
+  return modified_seconds(info);
+}
+
+std::string to_json(const LockHolder& holder) {
+  nlohmann::ordered_json json;
+  json["job"] = holder.job;
+  json["host"] = holder.host;
+  json["pid"] = holder.pid;
+  json["started"] = holder.started;
+  json["namespace"] = holder.namespace_id;
+  json["since"] = holder.since;
+  json["fence"] = holder.fence;
+  json["released"] = holder.released;
+  return json.dump();
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,32 @@
+// Is the holder of a run lock still alive? Answers that can be trusted, or "unknown".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/run_lock.hpp"
+
+namespace trireme::checkpoint {
+
+enum class Liveness : uint8_t { alive, gone, unknown };
+
+// This process as a holder; fence and released are left at their defaults.
+LockHolder this_process();
+
+// By the process table, when the holder ran on this host, boot and pid namespace.
+Liveness ask_process_table(const LockHolder& holder);
+// By the scheduler of the holder's job: squeue or qstat.
+Liveness ask_scheduler(const LockHolder& holder);
+
+// "job slurm 4711, host n3, pid 120, since 2026-11-21T14:03:33Z"
+std::string describe(const LockHolder& holder);
+
+struct CommandResult {
+  bool ran = false;  // found, and ended in time by itself
+  int exit_code = 0;
+  std::string output;  // stdout and stderr
+};
+CommandResult run_command(const std::vector<std::string>& command, double timeout_seconds);
+
+}  // namespace trireme::checkpoint

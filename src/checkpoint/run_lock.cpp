@@ -1,0 +1,153 @@
+#include "trireme/checkpoint/run_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include "agree.hpp"
+#include "lock_claims.hpp"
+#include "lock_liveness.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+constexpr double stale_intervals = 10;  // before --take-over believes in a death
+constexpr double watched_intervals = 3;  // how long the heart of an earlier start of the same job is listened to
+
+std::string job_number(const std::string& job) {
+  const size_t kind = job.find(' ');
+  return kind == std::string::npos ? job : job.substr(0, job.find(' ', kind + 1));
+}
+
+// The same job was started again (requeue, qrerun): the first start is gone unless its heart still beats.
+bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim, double interval) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(watched_intervals * interval));
+  const std::optional<Claim> later = current_claim(folder);
+  return later && later->holder.fence == claim.holder.fence && later->modified == claim.modified;
+}
+
+// Why the lock may be taken from its holder; empty: it may not.
+std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
+  if (claim.holder.released) return "released";
+  switch (ask_process_table(claim.holder)) {
+    case Liveness::alive: return "";
+    case Liveness::gone: return "its process is dead";
+    case Liveness::unknown: break;
+  }
+  const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job);
+  if (same_job) return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "it was an earlier start of this job" : "";
+  if (ask_scheduler(claim.holder) == Liveness::gone) return "the scheduler does not know its job any more";
+  const double silence = server_time(folder) - claim.modified;
+  if (options.take_over && silence > stale_intervals * options.heartbeat_seconds) {
+    return base::text("no heartbeat for ", base::human_seconds(silence));
+  }
+  return "";
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& folder, const Claim& claim) {
+  throw UserError(ExitCode::locked,
+                  base::text("the run folder ", folder.string(), " is in use (", describe(claim.holder), ", heartbeat ",
+                             base::human_seconds(std::max(0.0, server_time(folder) - claim.modified)),
+                             " ago): wait for it, use another run.dir, or give --take-over once its heartbeat has stopped"));
+}
+
+// Claims the next fence; throws locked.
+LockHolder take(const std::filesystem::path& folder, const LockOptions& options) {
+  LockHolder me = this_process();
+  for (;;) {
+    const std::optional<Claim> current = current_claim(folder);
+    me.fence = current ? current->holder.fence + 1 : 1;
+    if (current) {
+      const std::string reason = reason_to_take(folder, *current, me, options);
+      if (reason.empty()) refuse(folder, *current);
+      if (!current->holder.released) {
+        log::warning(base::text("taking the run folder over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
+      }
+    }
+    if (try_claim(folder, me)) return me;  // else somebody was faster: look again at who
+  }
+}
+
+}  // namespace
+
+// The lock on the rank that holds it: heartbeat and release.
+class RunLock::Holder {
+ public:
+  Holder(std::filesystem::path folder, LockHolder me, double interval) : folder_(std::move(folder)), me_(std::move(me)), interval_(interval) {
+    claim_ = base::FileDescriptor(::open(claim_path(folder_, me_.fence).c_str(), O_WRONLY | O_CLOEXEC));
+    remove_claims_below(folder_, me_.fence);
+    base::write_file_atomically(folder_ / "run.lock", to_json(me_) + "\n");
+    thread_ = std::thread([this] { beat(); });
+  }
+
+  ~Holder() {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    try {
+      if (!still_mine()) return;
+      me_.released = true;
+      rewrite_claim(folder_, me_);
+      std::error_code ignored;
+      std::filesystem::remove(folder_ / "run.lock", ignored);
+    } catch (const std::exception& error) {
+      log::warning(base::text("the run lock was not released (", error.what(), "): the next run finds this process dead"));
+    }
+  }
+
+  bool still_mine() const {
+    const auto fences = claimed_fences(folder_);
+    return !fences.empty() && fences.front() == me_.fence;
+  }
+  int64_t fence() const { return me_.fence; }
+
+ private:
+  void beat() {
+    const auto at = static_cast<off_t>(to_json(me_).size() + 1);
+    int64_t count = 0;
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::duration<double>(interval_), [&] { return leaving_; })) {
+      char line[32];
+      const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(++count));
+      // A write sets mtime by the server's clock. A failure is no reason to stop the run: the commit asks again.
+      if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) != size) ::futimens(claim_.get(), nullptr);
+    }
+  }
+
+  std::filesystem::path folder_;
+  LockHolder me_;
+  double interval_;
+  base::FileDescriptor claim_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool leaving_ = false;
+  std::thread thread_;
+};
+
+RunLock::RunLock(const comm::CommView& world, std::filesystem::path folder, const LockOptions& options) : folder_(std::move(folder)) {
+  agreed_on_root(world, [&] {
+    std::filesystem::create_directories(folder_);
+    LockHolder me = take(folder_, options);
+    fence_ = me.fence;
+    holder_ = std::make_unique<Holder>(folder_, std::move(me), options.heartbeat_seconds);
+  });
+  fence_ = world.broadcast_value(fence_, 0);
+}
+
+RunLock::~RunLock() = default;
+
+bool RunLock::still_mine() const { return !holder_ || holder_->still_mine(); }
+
+}  // namespace trireme::checkpoint
