@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/samples.hpp"
@@ -15,6 +16,20 @@
 #include "trireme/ppo/rewards.hpp"
 
 namespace trireme::ppo {
+
+// One sequence as a rollout delivers it. Action ranges are half-open and ascending; tokens between them are observations.
+struct RolloutSequence {
+  uint64_t id = 0;
+  int64_t prompt_row = 0;
+  std::vector<int32_t> ids;
+  std::vector<std::pair<int64_t, int64_t>> action_ranges;
+  std::vector<float> log_probs;  // one per token, read inside the action ranges
+  FinishReason finish_reason = FinishReason::stop;
+  int32_t version = 0;
+};
+// F4: appends it to the samples, cut to max_len tokens; a sequence that is cut counts as stopped by its length. (OpenRLHF:
+// SamplesGenerator._process_response_into_experience)
+void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len);
 
 // Host tensors, one column per token: column t is about token t (its log-prob, the value at the position before it). Owns them.
 struct Experience {
@@ -62,7 +77,7 @@ struct PipelineReport {
   std::vector<float> shaped_reward;  // after penalties and baseline
   std::vector<float> group_std;
   std::vector<float> kl;             // mean over actions of the KL to the reference; 0 without actions
-  std::vector<float> returns;        // sum over actions of the token rewards
+  std::vector<float> returns;        // sum of the token rewards
   at::Tensor token_rewards;          // f32 [T]
 };
 

@@ -1,0 +1,191 @@
+#include "torch/torch.hpp"
+
+#include "trireme/ppo/experience.hpp"
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+#include "trireme/ppo/advantages.hpp"
+#include "trireme/ppo/kl.hpp"
+
+namespace trireme::ppo {
+namespace {
+
+using at::Tensor;
+
+template <class T>
+Tensor column(const std::vector<T>& values, at::ScalarType type) {
+  Tensor out = at::empty({static_cast<int64_t>(values.size())}, type);
+  std::copy(values.begin(), values.end(), static_cast<T*>(out.mutable_data_ptr()));
+  return out;
+}
+
+std::vector<float> to_vector(const Tensor& x) {
+  const Tensor dense = x.to(at::kFloat).contiguous();
+  const float* data = dense.const_data_ptr<float>();
+  return {data, data + dense.numel()};
+}
+
+Tensor pick(const Tensor& x, const Tensor& columns) { return x.defined() ? at::index_select(x, 0, columns) : Tensor{}; }
+
+// KL of the sampled tokens to the reference, 0 on masked columns and without a reference.
+Tensor reference_kl(const Experience& experience, const PipelineOptions& options) {
+  if (!experience.ref_log_probs.defined() || options.kl_in_loss) return at::zeros({experience.tokens()}, at::kFloat);
+  const Tensor old = select(experience.old_log_probs, experience.mask);
+  const Tensor reference = select(experience.ref_log_probs, experience.mask);
+  return select(approximate_kl(old, reference, options.kl_estimator), experience.mask);
+}
+
+void check(const Experience& experience, std::span<const int64_t> rows, const PipelineOptions& options) {
+  VALIDATE(static_cast<int64_t>(rows.size()) == experience.sequences(), ExitCode::internal,
+           "advantages: one row of the reward table per local sequence");
+  VALIDATE(experience.old_log_probs.defined() || options.kl_in_loss || !experience.ref_log_probs.defined(), ExitCode::internal,
+           "advantages: old log-probs are missing");
+  VALIDATE(experience.ref_log_probs.defined() || options.kl_in_loss || options.kl_coef <= 0, ExitCode::internal,
+           "advantages: reference log-probs are missing although the KL coefficient is ", options.kl_coef);
+  VALIDATE(experience.values.defined() || options.estimator != config::Estimator::gae, ExitCode::internal,
+           "advantages: values are missing although the estimator is gae");
+}
+
+PipelineReport report_rewards(const RewardTable& table, const ShapedRewards& shaped, std::span<const int64_t> rows) {
+  PipelineReport out;
+  for (const int64_t row : rows) {
+    VALIDATE(row >= 0 && row < static_cast<int64_t>(table.reward.size()), ExitCode::internal, "advantages: row ", row, " of ",
+             table.reward.size());
+    const auto i = static_cast<size_t>(row);
+    out.reward.push_back(table.reward[i]);
+    out.shaped_reward.push_back(shaped.shaped[i]);
+    out.group_std.push_back(shaped.group_std[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+Experience Experience::from(Samples samples) {
+  Experience out;
+  out.segments = Segments(samples.cu_seqlens);
+  out.mask = column(samples.action_mask, at::kByte);
+  out.rollout_log_probs = column(samples.log_probs, at::kFloat);
+  if (!samples.ref_log_probs.empty()) out.ref_log_probs = column(samples.ref_log_probs, at::kFloat);
+  out.samples = std::move(samples);
+  return out;
+}
+
+int64_t Experience::action_tokens() const { return mask.defined() ? mask.sum(at::kLong).item<int64_t>() : 0; }
+
+Experience Experience::select(std::span<const int64_t> rows) const {
+  Experience out;
+  out.samples = samples.select(rows);
+  out.segments = Segments(out.samples.cu_seqlens);
+  std::vector<int64_t> columns;
+  columns.reserve(static_cast<size_t>(out.samples.tokens()));
+  for (const int64_t row : rows) {
+    for (int64_t t = samples.begin(row); t < samples.begin(row) + samples.length(row); ++t) columns.push_back(t);
+  }
+  const Tensor index = column(columns, at::kLong);
+  out.mask = pick(mask, index);
+  out.rollout_log_probs = pick(rollout_log_probs, index);
+  out.old_log_probs = pick(old_log_probs, index);
+  out.ref_log_probs = pick(ref_log_probs, index);
+  out.values = pick(values, index);
+  out.advantages = pick(advantages, index);
+  out.returns = pick(returns, index);
+  return out;
+}
+
+void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len) {
+  const auto full = static_cast<int64_t>(sequence.ids.size());
+  VALIDATE(sequence.log_probs.size() == sequence.ids.size(), ExitCode::internal, "append_sequence: one log-prob per token");
+  const int64_t length = std::min(full, max_len);
+  const auto& ranges = sequence.action_ranges;
+  samples.id.push_back(sequence.id);
+  samples.prompt_row.push_back(sequence.prompt_row);
+  samples.prompt_len.push_back(static_cast<int32_t>(ranges.empty() ? length : std::min(ranges.front().first, length)));
+  samples.finish_reason.push_back(length < full ? FinishReason::length : sequence.finish_reason);
+  samples.ids.insert(samples.ids.end(), sequence.ids.begin(), sequence.ids.begin() + length);
+  const auto first = static_cast<size_t>(samples.tokens());
+  const size_t tokens = first + static_cast<size_t>(length);
+  samples.action_mask.resize(tokens, 0);
+  samples.log_probs.resize(tokens, 0);
+  samples.version.resize(tokens, -1);
+  for (const auto& [begin, end] : ranges) {
+    VALIDATE(begin >= 0 && begin <= end && end <= full, ExitCode::internal, "append_sequence: action range ", begin, "..", end);
+    for (int64_t t = begin; t < std::min(end, length); ++t) {
+      const size_t at = first + static_cast<size_t>(t);
+      samples.action_mask[at] = 1;
+      samples.log_probs[at] = sequence.log_probs[static_cast<size_t>(t)];
+      samples.version[at] = sequence.version;
+    }
+  }
+  samples.cu_seqlens.push_back(static_cast<int64_t>(tokens));
+}
+
+std::vector<int64_t> response_lengths(const Samples& samples) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const auto begin = samples.action_mask.begin() + samples.begin(i);
+    const auto end = begin + samples.length(i);
+    const auto first = std::find(begin, end, uint8_t{1});
+    const auto last = std::find(std::make_reverse_iterator(end), std::make_reverse_iterator(begin), uint8_t{1});
+    out.push_back(first == end ? 0 : last.base() - first);
+  }
+  return out;
+}
+
+RewardTable reward_table(const Samples& samples) {
+  VALIDATE(static_cast<int64_t>(samples.reward.size()) == samples.size(), ExitCode::internal, "the samples have no rewards yet");
+  RewardTable out;
+  out.reward = samples.reward;
+  out.response_length = response_lengths(samples);
+  for (const FinishReason reason : samples.finish_reason) out.truncated.push_back(reason == FinishReason::length);
+  return out;
+}
+
+PipelineOptions pipeline_options(const config::Options& options, double kl_coef) {
+  PipelineOptions out;
+  out.estimator = options.algo.advantage.estimator;
+  out.n_samples_per_prompt = options.rollout.n_samples_per_prompt;
+  out.penalty = length_penalty(options);
+  out.clip_range = options.reward.clip_range;
+  out.kl_coef = kl_coef;
+  out.kl_estimator = options.algo.kl.estimator;
+  out.kl_in_loss = options.algo.kl.use_loss;
+  out.gamma = options.algo.advantage.gamma;
+  out.lambd = options.algo.advantage.lambd;
+  out.no_std_norm = options.algo.advantage.no_std_norm;
+  return out;
+}
+
+PipelineReport advantages(Experience& experience, const RewardTable& table, std::span<const int64_t> rows,
+                          const PipelineOptions& options, const Sum& sum) {
+  check(experience, rows, options);
+  const ShapedRewards shaped = shape_rewards(table, options.penalty, options.estimator, options.n_samples_per_prompt);
+  PipelineReport report = report_rewards(table, shaped, rows);
+  const Segments& segments = experience.segments;
+  const Tensor kl = reference_kl(experience, options);
+  report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments, options.kl_coef, options.clip_range);
+
+  if (options.estimator == config::Estimator::gae) {
+    const auto out = generalized_advantages(experience.values, report.token_rewards, experience.mask, segments, options.gamma,
+                                            options.lambd);
+    experience.advantages = out.advantages;
+    experience.returns = out.returns;
+  } else {
+    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments,
+                                            effective_gamma(options.estimator, options.gamma));
+    experience.advantages = experience.returns;
+  }
+  if (whitens(options.estimator)) {
+    experience.advantages =
+        whiten(experience.advantages, experience.mask, options.no_std_norm ? Whiten::center : Whiten::standardize, sum);
+  }
+  const Tensor actions = segments.sums(experience.mask.to(at::kFloat));
+  report.kl = to_vector(segments.sums(kl) / at::clamp_min(actions, 1.0));
+  report.returns = to_vector(segments.sums(report.token_rewards));
+  return report;
+}
+
+}  // namespace trireme::ppo

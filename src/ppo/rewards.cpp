@@ -1,0 +1,119 @@
+#include "trireme/ppo/rewards.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::ppo {
+namespace {
+
+double mean(std::span<const float> x) {
+  return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+}
+
+double unbiased_std(std::span<const float> x) {
+  if (x.size() < 2) return 0;
+  const double center = mean(x);
+  double squares = 0;
+  for (const float value : x) squares += (value - center) * (value - center);
+  return std::sqrt(squares / static_cast<double>(x.size() - 1));
+}
+
+template <class Body>
+void for_each_group(size_t count, int64_t n, const Body& body) {
+  VALIDATE(n > 0 && count % static_cast<size_t>(n) == 0, ExitCode::internal, "the ", count,
+           " rewards are not whole groups of ", n, " samples");
+  for (size_t first = 0; first < count; first += static_cast<size_t>(n)) body(first);
+}
+
+void center_group(std::span<float> group, config::Estimator estimator) {
+  const double center = mean(group);
+  const double n = static_cast<double>(group.size());
+  const double spread = estimator == config::Estimator::group_norm ? unbiased_std(group) + 1e-9 : 1.0;
+  for (float& value : group) {
+    if (estimator == config::Estimator::rloo) {
+      value = static_cast<float>(value - (center * n - value) / (n - 1));
+    } else {
+      value = static_cast<float>((value - center) / spread);
+    }
+  }
+}
+
+float overlong_penalty(int64_t length, const LengthPenalty& penalty) {
+  const int64_t buffer = *penalty.overlong_buffer;
+  const int64_t exceeded = std::min(length - (penalty.max_new_tokens - buffer), buffer);
+  if (exceeded <= 0) return 0;
+  return static_cast<float>(-static_cast<double>(exceeded) / static_cast<double>(buffer) * penalty.overlong_factor);
+}
+
+}  // namespace
+
+std::vector<float> apply_length_penalties(const RewardTable& table, const LengthPenalty& penalty) {
+  const size_t count = table.reward.size();
+  VALIDATE(table.response_length.size() == count && table.truncated.size() == count, ExitCode::internal,
+           "reward table: columns of different length");
+  if (penalty.overlong_buffer) {
+    VALIDATE(*penalty.overlong_buffer > 0, ExitCode::configuration, "reward.overlong_buffer_len = ", *penalty.overlong_buffer,
+             " (it is a number of tokens): give a positive number or none");
+  }
+  const auto coefficient = penalty.stop_properly_coef;
+  VALIDATE(!coefficient || *coefficient <= 1, ExitCode::configuration, "reward.stop_properly_penalty_coef = ", coefficient.value_or(0),
+           " (above 1 it would reward truncated answers): give a factor between 0 and 1, or a negative reward");
+  std::vector<float> out = table.reward;
+  for (size_t i = 0; i < count; ++i) {
+    if (penalty.overlong_buffer) out[i] += overlong_penalty(table.response_length[i], penalty);
+    if (!coefficient || table.truncated[i] == 0) continue;
+    out[i] = *coefficient < 0 ? static_cast<float>(*coefficient) : out[i] * static_cast<float>(*coefficient);
+  }
+  return out;
+}
+
+std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator, int64_t n) {
+  std::vector<float> out(rewards.begin(), rewards.end());
+  if (out.empty()) return out;
+  if (estimator == config::Estimator::flash_reinforce) {
+    const double center = mean(rewards);
+    for (float& value : out) value = static_cast<float>(value - center);
+  } else if (config::needs_group(estimator)) {
+    VALIDATE(n > 1, ExitCode::configuration, "algo.advantage.estimator = ", config::to_string(estimator),
+             " compares the samples of a prompt, but rollout.n_samples_per_prompt = ", n, ": set it to 2 or more");
+    for_each_group(out.size(), n,
+                   [&](size_t first) { center_group(std::span(out).subspan(first, static_cast<size_t>(n)), estimator); });
+  }
+  return out;
+}
+
+std::vector<float> group_std(std::span<const float> rewards, int64_t n) {
+  std::vector<float> out(rewards.size());
+  for_each_group(rewards.size(), n, [&](size_t first) {
+    const auto group = rewards.subspan(first, static_cast<size_t>(n));
+    std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(first), n, static_cast<float>(unbiased_std(group)));
+  });
+  return out;
+}
+
+ShapedRewards shape_rewards(const RewardTable& table, const LengthPenalty& penalty, config::Estimator estimator, int64_t n) {
+  ShapedRewards out;
+  out.after_penalty = apply_length_penalties(table, penalty);
+  out.shaped = apply_baseline(out.after_penalty, estimator, n);
+  out.group_std = group_std(out.after_penalty, n);
+  return out;
+}
+
+bool keep_group(std::span<const float> rewards, const config::Range& range) {
+  const double center = mean(rewards);
+  return range[0] < center && center < range[1];
+}
+
+LengthPenalty length_penalty(const config::Options& options) {
+  LengthPenalty out;
+  out.overlong_buffer = options.reward.overlong_buffer_len;
+  out.overlong_factor = options.reward.overlong_penalty_factor;
+  out.max_new_tokens = options.rollout.max_new_tokens > 0 ? options.rollout.max_new_tokens : options.max_len();
+  out.stop_properly_coef = options.reward.stop_properly_penalty_coef;
+  return out;
+}
+
+}  // namespace trireme::ppo
