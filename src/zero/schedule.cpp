@@ -19,7 +19,7 @@ LearningRate::LearningRate(const config::OptimizerOptions& options, int64_t step
            options.min_lr_ratio, " is not between 0 and 1: it is the last learning rate over the first");
 }
 
-double LearningRate::at(int64_t step) const { return base_ * factor(std::min(step, steps_)); }
+double LearningRate::at(int64_t step) const { return base_ * factor(step); }
 
 double LearningRate::factor(int64_t step) const {
   if (step < warmup_) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup_));

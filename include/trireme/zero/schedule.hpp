@@ -15,7 +15,8 @@ class LearningRate {
   // options.warmup_ratio in [0, 1], options.min_lr_ratio in [0, 1] and steps > 0, else UserError(configuration).
   LearningRate(const config::OptimizerOptions& options, int64_t steps);
 
-  // For optimizer step k, from 0: with a warm-up the first step has learning rate 0. Beyond `steps`: its last value.
+  // For optimizer step k, from 0: with a warm-up the first step has learning rate 0. Beyond `steps` as transformers: linear
+  // stays 0, the cosine rises again.
   double at(int64_t step) const;
   int64_t warmup_steps() const { return warmup_; }
   int64_t steps() const { return steps_; }

@@ -1,0 +1,166 @@
+// One training step as T1 and T2 have it: forward, backward with recompute, sharded AdamW, on random tokens.
+//   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5]
+//                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
+// Rank 0 prints one line per step and, last, one JSON object. The first step is warm-up and does not count.
+#include "torch/torch.hpp"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/session.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/model/forward.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/trace/region.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme {
+namespace {
+
+struct Setting {
+  std::string shape = "135M", dtype = "bf16", exchange = "auto";
+  int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1;
+};
+
+Setting parse(int argc, char** argv) {
+  Setting s;
+  const std::map<std::string, std::string*> words = {{"--shape", &s.shape}, {"--dtype", &s.dtype}, {"--exchange", &s.exchange}};
+  const std::map<std::string, int64_t*> numbers = {{"--sequences", &s.sequences}, {"--tokens", &s.tokens},
+      {"--steps", &s.steps}, {"--recompute", &s.recompute}, {"--micro-batches", &s.micro_batches}};
+  for (int i = 1; i < argc; i += 2) {
+    const std::string key = argv[i];
+    VALIDATE(i + 1 < argc && (words.contains(key) || numbers.contains(key)), ExitCode::usage, "unknown option or missing value: ", key);
+    if (words.contains(key)) *words.at(key) = argv[i + 1];
+    else *numbers.at(key) = std::atoll(argv[i + 1]);
+  }
+  VALIDATE(s.shape == "135M" || s.shape == "25M", ExitCode::usage, "--shape ", s.shape, ": 135M or 25M");
+  VALIDATE(s.dtype == "bf16" || s.dtype == "fp32", ExitCode::usage, "--dtype ", s.dtype, ": bf16 or fp32");
+  VALIDATE(s.exchange == "auto" || s.exchange == "window" || s.exchange == "ring", ExitCode::usage, "--exchange ", s.exchange,
+           ": auto, window or ring");
+  return s;
+}
+
+config::ModelShape shape_of(const std::string& name) {
+  config::ModelShape shape;
+  const bool large = name == "135M";
+  shape.layers = large ? 30 : 8;
+  shape.hidden = large ? 576 : 384;
+  shape.heads = large ? 9 : 6;
+  shape.kv_heads = large ? 3 : 2;
+  shape.head_dim = 64;
+  shape.ffn = large ? 1536 : 1024;
+  shape.vocab = large ? 49152 : 16384;
+  shape.norm_eps = 1e-5;
+  shape.tied = true;
+  return shape;
+}
+
+zero::ShardedModelOptions options_of(const Setting& s) {
+  zero::ShardedModelOptions options;
+  options.name = "model";
+  options.compute = s.dtype == "bf16" ? config::DType::bf16 : config::DType::fp32;
+  options.recompute = s.recompute;
+  if (s.exchange == "window") options.exchange = comm::ExchangeKind::shared_window;
+  if (s.exchange == "ring") options.exchange = comm::ExchangeKind::mpi_ring;
+  return options;
+}
+
+model::PackedBatch random_batch(const Setting& s, const config::ModelShape& shape, int rank) {
+  at::manual_seed(static_cast<uint64_t>(rank));
+  const at::Tensor ids = at::randint(0, shape.vocab, {s.sequences, s.tokens}, at::kInt);
+  std::vector<std::span<const int32_t>> sequences;
+  for (int64_t b = 0; b < s.sequences; ++b) {
+    sequences.emplace_back(ids.data_ptr<int32_t>() + b * s.tokens, static_cast<size_t>(s.tokens));
+  }
+  return model::pack(sequences, at::kCPU);
+}
+
+// Mean next-token cross-entropy over all ranks' tokens.
+zero::Loss language_loss(const model::PackedBatch& batch, double all_tokens) {
+  std::vector<int64_t> rows;
+  for (size_t b = 0; b + 1 < batch.cu_seqlens.size(); ++b) {
+    for (int64_t t = batch.cu_seqlens[b]; t + 1 < batch.cu_seqlens[b + 1]; ++t) rows.push_back(t);
+  }
+  const at::Tensor index = at::tensor(rows, at::kLong);
+  const at::Tensor targets = batch.ids.index_select(0, index.add(1));
+  return [index, targets, all_tokens](const at::Tensor& hidden, const at::Tensor& weight) {
+    const auto out = kernels::token_log_probs(hidden.index_select(0, index), weight, targets, 1.0, kernels::Entropy::skip);
+    return out.log_probs.sum().mul(-1 / all_tokens);
+  };
+}
+
+void report(const Setting& s, const comm::CommView& world, std::vector<double> seconds, const zero::ShardedModel& model) {
+  std::sort(seconds.begin(), seconds.end());
+  const double tokens = static_cast<double>(s.sequences * s.tokens * s.micro_batches * world.size());
+  const auto peaks = world.gather_values(trace::host_memory().peak);
+  const double wait = world.max(model.counters().wait_seconds);
+  if (world.rank() != 0) return;
+  const auto memory = model.memory();
+  std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"ranks\": %d, \"sequences\": %ld, \"tokens\": %ld, \"micro_batches\": %ld, "
+              "\"recompute\": %ld, \"exchange\": \"%s\", \"steps\": %zu, \"tokens_per_s_best\": %.1f, \"tokens_per_s_median\": %.1f, "
+              "\"peak_bytes\": %ld, \"fp32_state_bytes\": %ld, \"weight_bytes\": %ld, \"exchange_bytes\": %ld, \"wait_s\": %.2f}\n",
+              s.shape.c_str(), s.dtype.c_str(), world.size(), static_cast<long>(s.sequences), static_cast<long>(s.tokens),
+              static_cast<long>(s.micro_batches), static_cast<long>(s.recompute), model.exchange_kind().c_str(), seconds.size(),
+              tokens / seconds.front(), tokens / seconds[seconds.size() / 2], static_cast<long>(*std::max_element(peaks.begin(), peaks.end())),
+              static_cast<long>(memory.master + memory.gradients + memory.moments), static_cast<long>(memory.weights),
+              static_cast<long>(memory.exchange), wait);
+}
+
+void run(const Setting& s) {
+  // Freed blocks stay with the process: returning and re-faulting them every step costs a fifth of the time.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2147483647);
+  mallopt(M_TOP_PAD, 64 << 20);
+  const comm::Session session;
+  const auto& world = session.world();
+  at::set_num_threads(1);
+  const auto spec = model::describe(shape_of(s.shape), model::HeadKind::language);
+  zero::ShardedModel model(spec, world, std::nullopt, at::kCPU, options_of(s));
+  model.load([&spec](size_t p, const base::Block& block, float* out) { model::initial_values(spec, p, block, 1, out); });
+  const auto batch = random_batch(s, spec.shape, world.rank());
+  const double all_tokens = world.sum(static_cast<double>(batch.tokens() * s.micro_batches));
+  const auto loss = language_loss(batch, all_tokens);
+  zero::AdamWOptions adam;
+  adam.lr = 1e-6;
+
+  std::vector<double> seconds;
+  for (int64_t step = 0; step <= s.steps; ++step) {
+    world.barrier();
+    const base::Stopwatch watch;
+    for (int64_t m = 0; m < s.micro_batches; ++m) model.forward_backward(batch, loss);
+    const double passes = watch.seconds();
+    const auto result = model.step(adam);
+    world.barrier();
+    const double total = watch.seconds();
+    if (step > 0) seconds.push_back(total);
+    if (world.rank() == 0) {
+      std::printf("step %ld: %.3f s (passes %.3f, optimizer %.3f), %.1f tokens/s, norm %.4g, changed %.2f %%\n",
+                  static_cast<long>(step), total, passes, total - passes, all_tokens / total, result.grad_norm,
+                  100.0 * static_cast<double>(result.changed_values) / static_cast<double>(result.elements));
+      std::fflush(stdout);
+    }
+  }
+  report(s, world, seconds, model);
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  try {
+    trireme::run(trireme::parse(argc, argv));
+  } catch (const trireme::UserError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}

@@ -1,0 +1,185 @@
+#include "torch/torch.hpp"
+
+#include "trireme/kernels/adamw.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "support/golden.hpp"
+
+namespace trireme::test {
+namespace {
+
+kernels::AdamWShard shard_of(at::Tensor& p, at::Tensor& m, at::Tensor& v, const at::Tensor& g) {
+  kernels::AdamWShard shard;
+  shard.master = p.data_ptr<float>();
+  shard.moment1 = m.data_ptr<float>();
+  shard.moment2 = v.data_ptr<float>();
+  shard.gradient = g.data_ptr<float>();
+  shard.elements = p.numel();
+  return shard;
+}
+
+// Two parameters, as the case has them; weight decay on the first only. Row k of the outputs is the state after step k.
+void run_golden_case(const GoldenCase& c) {
+  at::Tensor w = c.input("w0").clone(), norm = c.input("norm0").clone();
+  const at::Tensor w_grads = c.input("w_grads").contiguous(), norm_grads = c.input("norm_grads").contiguous();
+  at::Tensor wm = at::zeros_like(w), wv = at::zeros_like(w), nm = at::zeros_like(norm), nv = at::zeros_like(norm);
+  const auto factors = c.numbers("lr_factors");
+  const auto betas = c.numbers("betas");
+  std::vector<at::Tensor> w_states, norm_states;
+  at::Tensor norms = at::zeros({w_grads.size(0)}, at::kDouble);
+  for (int64_t k = 0; k < w_grads.size(0); ++k) {
+    const at::Tensor wg = w_grads.select(0, k).contiguous(), ng = norm_grads.select(0, k).contiguous();
+    const double grad_norm = std::sqrt(kernels::squared_norm(wg.data_ptr<float>(), wg.numel()) +
+                                       kernels::squared_norm(ng.data_ptr<float>(), ng.numel()));
+    norms[k] = grad_norm;
+    kernels::AdamWStep step;
+    step.lr = c.number("lr").value() * (factors.empty() ? 1 : factors[static_cast<size_t>(k)]);
+    step.beta1 = betas[0];
+    step.beta2 = betas[1];
+    step.eps = c.number("eps").value();
+    step.weight_decay = c.number("weight_decay").value();
+    step.clip_factor = kernels::clip_factor(grad_norm, c.number("clip").value());
+    step.step = k + 1;
+    kernels::adamw(shard_of(w, wm, wv, wg), step);
+    step.weight_decay = 0;
+    kernels::adamw(shard_of(norm, nm, nv, ng), step);
+    w_states.push_back(w.clone());
+    norm_states.push_back(norm.clone());
+  }
+  EXPECT_TRUE(c.matches("w", at::stack(w_states))) << c.name;
+  EXPECT_TRUE(c.matches("norm", at::stack(norm_states))) << c.name;
+  EXPECT_TRUE(c.matches("grad_norm", norms)) << c.name;
+}
+
+TEST(AdamW, EqualsTorchOnGoldenCases) {
+  const auto cases = Golden::instance().starting_with("adamw.");
+  EXPECT_EQ(cases.size(), 3u);
+  for (const GoldenCase* c : cases) run_golden_case(*c);
+}
+
+struct State {
+  explicit State(int64_t n, uint64_t seed) {
+    at::manual_seed(seed);
+    p = at::randn({n});
+    m = at::randn({n}).mul_(0.1);
+    v = at::rand({n}).mul_(0.01);
+    g = at::randn({n});
+    compute = p.to(at::kBFloat16);
+    changed.assign(static_cast<size_t>((n + 63) / 64), ~uint64_t{0});
+  }
+  kernels::AdamWShard shard() {
+    auto s = shard_of(p, m, v, g);
+    s.compute_bf16 = static_cast<uint16_t*>(compute.data_ptr());
+    s.changed = changed.data();
+    return s;
+  }
+  at::Tensor p, m, v, g, compute;
+  std::vector<uint64_t> changed;
+};
+
+kernels::AdamWStep some_step() {
+  kernels::AdamWStep step;
+  step.lr = 1e-3;
+  step.weight_decay = 0.1;
+  step.clip_factor = 0.37;
+  step.step = 5;
+  return step;
+}
+
+// Lengths around a vector, a bitmap word and a task; the vector code has the bits of the portable one.
+TEST(AdamW, VectorAndPortableCodeAgreeBitwise) {
+  for (const int64_t n : {1, 15, 16, 63, 64, 65, 1000, 70001}) {
+    State a(n, 3), b(n, 3);
+    const int64_t changed_a = kernels::adamw(a.shard(), some_step());
+    const int64_t changed_b = kernels::adamw_portable(b.shard(), some_step());
+    EXPECT_EQ(changed_a, changed_b);
+    EXPECT_TRUE(a.p.equal(b.p) && a.m.equal(b.m) && a.v.equal(b.v) && a.compute.equal(b.compute)) << n;
+    EXPECT_EQ(a.changed, b.changed);
+  }
+}
+
+TEST(AdamW, EqualsLibTorchsFusedKernel) {
+  State ours(5000, 11), theirs(5000, 11);
+  const auto step = some_step();
+  kernels::adamw(ours.shard(), step);
+  const at::Tensor gradient = theirs.g.mul(step.clip_factor);
+  const at::Tensor count = at::full({}, static_cast<double>(step.step));
+  at::_fused_adamw_({theirs.p}, {gradient}, {theirs.m}, {theirs.v}, {}, {count}, step.lr, step.beta1, step.beta2,
+                    step.weight_decay, step.eps, false, false);
+  EXPECT_LE(ours.p.sub(theirs.p).abs().max().item<double>(), 5e-7);
+  EXPECT_LE(ours.v.sub(theirs.v).abs().max().item<double>(), 1e-7);
+}
+
+// The bitmap and the count say exactly which bf16 values differ from before.
+TEST(AdamW, KnowsWhichComputeValuesChanged) {
+  State s(1000, 5);
+  const at::Tensor before = s.compute.clone();
+  auto step = some_step();
+  step.lr = 2e-4;  // about the distance of neighbouring bf16 values near 0.05: some change, some do not
+  const int64_t count = kernels::adamw(s.shard(), step);
+  const at::Tensor want = s.p.to(at::kBFloat16).ne(before);
+  EXPECT_TRUE(s.compute.equal(s.p.to(at::kBFloat16)));
+  EXPECT_EQ(count, want.sum().item<int64_t>());
+  EXPECT_GT(count, 0);
+  EXPECT_LT(count, 1000);
+  for (int64_t i = 0; i < 1000; ++i) {
+    EXPECT_EQ((s.changed[static_cast<size_t>(i / 64)] >> (i % 64) & 1u) != 0, want[i].item<bool>()) << i;
+  }
+  step.lr = 0;
+  EXPECT_EQ(kernels::adamw(s.shard(), step), 0);
+}
+
+TEST(CastToBf16, RoundsAsLibTorch) {
+  at::manual_seed(1);
+  at::Tensor x = at::randn({100001}).mul_(100);
+  const float specials[] = {0.f, -0.f, 1e-40f, 3.3895314e38f, -3.4028235e38f, std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(), 1.00390625f, 1.01171875f};
+  std::memcpy(x.data_ptr<float>(), specials, sizeof specials);
+  at::Tensor got = at::empty(x.sizes(), at::kBFloat16);
+  kernels::cast_to_bf16(x.data_ptr<float>(), static_cast<uint16_t*>(got.data_ptr()), x.numel());
+  EXPECT_TRUE(std::isnan(got[6].item<float>()));  // with LibTorch's payload or another
+  got[6] = x[6] = 0;
+  EXPECT_TRUE(got.view(at::kShort).equal(x.to(at::kBFloat16).view(at::kShort)));
+}
+
+TEST(SquaredNorm, EqualsAnFp64Sum) {
+  at::manual_seed(2);
+  for (const int64_t n : {0, 1, 17, 4096, 100003}) {
+    const at::Tensor x = at::randn({n});
+    const double want = x.to(at::kDouble).pow(2).sum().item<double>();
+    EXPECT_NEAR(kernels::squared_norm(x.data_ptr<float>(), n), want, 1e-12 * (1 + want));
+  }
+}
+
+TEST(MovingAverage, EqualsOpenRlhfOnGoldenCases) {
+  const auto cases = Golden::instance().starting_with("ema.");
+  EXPECT_EQ(cases.size(), 3u);
+  for (const GoldenCase* c : cases) {
+    const at::Tensor params = c->input("params").contiguous();
+    at::Tensor average = c->input("ema_start").clone();
+    const auto every = c->flag("dynamic_batch").value() ? 1 : static_cast<int64_t>(c->number("gradient_accumulation").value());
+    std::vector<at::Tensor> states;
+    for (int64_t k = 0; k < params.size(0); ++k) {
+      const at::Tensor now = params.select(0, k).contiguous();
+      if ((k + 1) % every == 0) {
+        kernels::moving_average(average.data_ptr<float>(), now.data_ptr<float>(), c->number("beta").value(), now.numel());
+      }
+      states.push_back(average.clone());
+    }
+    EXPECT_TRUE(c->matches("ema", at::stack(states))) << c->name;
+  }
+}
+
+TEST(ClipFactor, FollowsTorch) {
+  EXPECT_EQ(kernels::clip_factor(0.5, 1), 1);
+  EXPECT_DOUBLE_EQ(kernels::clip_factor(4, 1), 1 / (4 + 1e-6));
+  EXPECT_EQ(kernels::clip_factor(1e9, 0), 1);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,125 @@
+#include "torch/torch.hpp"
+
+#include "unit/zero/tiny_model.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
+
+namespace trireme::test {
+
+config::ModelShape tiny_shape(Tied tied) {
+  config::ModelShape shape;
+  shape.vocab = 37;
+  shape.hidden = 24;
+  shape.layers = 3;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 6;
+  shape.ffn = 50;
+  shape.norm_eps = 1e-5;
+  shape.tied = tied == Tied::yes;
+  shape.initializer_range = 0.2;  // large enough for gradients that differ
+  return shape;
+}
+
+model::PackedBatch tiny_batch(const config::ModelShape& shape, uint64_t seed, const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<int32_t>> sequences;
+  uint64_t state = seed * 2654435761u + 12345;
+  for (const int64_t length : lengths) {
+    auto& sequence = sequences.emplace_back();
+    for (int64_t i = 0; i < length; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      sequence.push_back(static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(shape.vocab)));
+    }
+  }
+  const std::vector<std::span<const int32_t>> spans(sequences.begin(), sequences.end());
+  return model::pack(spans, at::kCPU);
+}
+
+model::PackedBatch tiny_work(const config::ModelShape& shape, int rank, int step) {
+  if ((rank + step) % 3 == 2) return tiny_batch(shape, 0, {});
+  const auto seed = static_cast<uint64_t>(100 * step + rank);
+  return tiny_batch(shape, seed, {5 + rank, 2 + 3 * step});
+}
+
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& head_weight, const model::PackedBatch& batch) {
+  std::vector<int64_t> rows;
+  for (size_t s = 0; s + 1 < batch.cu_seqlens.size(); ++s) {
+    for (int64_t t = batch.cu_seqlens[s]; t + 1 < batch.cu_seqlens[s + 1]; ++t) rows.push_back(t);
+  }
+  const at::Tensor index = at::tensor(rows, at::kLong);
+  const at::Tensor targets = batch.ids.index_select(0, index.add(1));
+  const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets, 1.0, kernels::Entropy::skip);
+  return out.log_probs.sum().div(-100);
+}
+
+at::Tensor score_loss(const at::Tensor& hidden, const at::Tensor& head_weight) {
+  return at::linear(hidden, head_weight).to(at::kFloat).pow(2).sum().div(100);
+}
+
+zero::Loss loss_of(const model::ModelSpec& spec, const model::PackedBatch& batch) {
+  if (spec.head == model::HeadKind::score) return score_loss;
+  return [&batch](const at::Tensor& hidden, const at::Tensor& weight) { return next_token_loss(hidden, weight, batch); };
+}
+
+void initial_rows(const model::ModelSpec& spec, size_t parameter, const base::Block& block, float* out) {
+  model::initial_values(spec, parameter, block, 7, out);
+  if (spec.parameters[parameter].spec.shape.size() > 1) return;
+  // Norm weights of exactly 1 would hide a mix-up.
+  for (int64_t i = 0; i < block.elements(); ++i) out[i] += 0.01f * static_cast<float>((block.row + i) % 7);
+}
+
+std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec) {
+  std::vector<at::Tensor> whole;
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    const auto& tensor = spec.parameters[p].spec;
+    whole.push_back(at::zeros(tensor.shape, at::kFloat));
+    initial_rows(spec, p, {0, tensor.rows(), 0, tensor.columns()}, whole.back().data_ptr<float>());
+  }
+  return whole;
+}
+
+std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std::vector<at::Tensor>& parameters,
+                                        const std::vector<model::PackedBatch>& batches, at::ScalarType compute) {
+  std::vector<at::Tensor> sums;
+  for (const auto& parameter : parameters) sums.push_back(at::zeros_like(parameter));
+  const auto rope = model::make_rope(spec.shape, 256, at::kCPU);
+  for (const auto& batch : batches) {
+    if (batch.tokens() == 0) continue;
+    const at::AutoGradMode mode(true);
+    std::vector<at::Tensor> leaves;
+    for (const auto& parameter : parameters) leaves.push_back(parameter.detach().to(compute).clone().set_requires_grad(true));
+    model::PackedPolicy policy(batch);
+    at::Tensor x;
+    std::vector<at::Tensor> weights;
+    for (const auto& stage : spec.stages) {
+      weights.clear();
+      for (const size_t p : stage.parameters) weights.push_back(leaves[p]);
+      if (stage.kind == model::StageKind::embedding) x = model::embed(spec, weights, batch.ids, policy);
+      if (stage.kind == model::StageKind::block) {
+        x = model::block(spec, weights, x, batch.positions, rope, stage.layer, policy);
+      }
+      if (stage.kind == model::StageKind::head) x = model::final_norm(spec, weights, x);
+    }
+    loss_of(spec, batch)(x, weights.back()).backward();
+    for (size_t p = 0; p < leaves.size(); ++p) {
+      if (leaves[p].grad().defined()) sums[p].add_(leaves[p].grad().to(at::kFloat));
+    }
+  }
+  return sums;
+}
+
+at::Tensor rows_of(const at::Tensor& whole, const base::Block& block) { return whole.narrow(0, block.row, block.rows); }
+
+double relative_error(const float* got, const base::Block& own, const at::Tensor& want_whole) {
+  if (own.empty()) return 0;
+  const at::Tensor want = rows_of(want_whole, own).contiguous();
+  const at::Tensor have = at::from_blob(const_cast<float*>(got), want.sizes(), at::kFloat);
+  const double scale = std::max(want_whole.abs().max().item<double>(), 1e-12);
+  return have.sub(want).abs().max().item<double>() / scale;
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,177 @@
+// Whole optimizer steps: against LibTorch's AdamW on the whole model, hybrid sharding, the average, refused updates.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/world.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/adamw.hpp"
+#include "unit/zero/tiny_model.hpp"
+
+namespace trireme::test {
+namespace {
+
+zero::ReadRows initial_reader(const model::ModelSpec& spec) {
+  return [&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); };
+}
+
+zero::AdamWOptions adam() {
+  zero::AdamWOptions options;
+  options.lr = 1e-2;
+  options.weight_decay = 0.1;
+  options.eps = 1e-4;  // large: a gradient of rounding size must not become a step of size lr
+  options.max_norm = 0.05;
+  return options;
+}
+
+bool is_norm(const std::string& name) { return name.find("norm.weight") != std::string::npos; }
+
+// The same steps on whole parameters by LibTorch; returns the norms before clipping.
+std::vector<double> plain_steps(const model::ModelSpec& spec, std::vector<at::Tensor>& parameters, int ranks, int steps) {
+  std::vector<at::Tensor> m, v;
+  for (const auto& p : parameters) {
+    m.push_back(at::zeros_like(p));
+    v.push_back(at::zeros_like(p));
+  }
+  std::vector<double> norms;
+  const auto options = adam();
+  for (int step = 0; step < steps; ++step) {
+    std::vector<model::PackedBatch> work;
+    for (int rank = 0; rank < ranks; ++rank) work.push_back(tiny_work(spec.shape, rank, step));
+    auto gradients = plain_gradients(spec, parameters, work, at::kFloat);
+    double squares = 0;
+    for (const auto& g : gradients) squares += g.to(at::kDouble).pow(2).sum().item<double>();
+    norms.push_back(std::sqrt(squares));
+    const double factor = std::min(1.0, options.max_norm / (norms.back() + 1e-6));
+    const at::Tensor count = at::full({}, static_cast<double>(step + 1));
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const double decay = is_norm(spec.parameters[p].spec.name) ? 0 : options.weight_decay;
+      at::_fused_adamw_({parameters[p]}, {gradients[p].mul(factor)}, {m[p]}, {v[p]}, {}, {count}, options.lr, options.beta1,
+                        options.beta2, decay, options.eps, false, false);
+    }
+  }
+  return norms;
+}
+
+void expect_trained(zero::ShardedModel& model, const std::vector<at::Tensor>& want) {
+  for (size_t p = 0; p < want.size(); ++p) {
+    EXPECT_LE(relative_error(model.master(p), model.own(p), want[p]), 2e-5) << model.spec().parameters[p].spec.name;
+  }
+}
+
+class Training : public testing::TestWithParam<comm::ExchangeKind> {};
+
+TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::fp32;
+  options.exchange = GetParam();
+  options.track_changes = true;
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  auto want = whole_parameters(spec);
+  const auto norms = plain_steps(spec, want, world().size(), 3);
+  for (int step = 0; step < 3; ++step) {
+    const auto batch = tiny_work(spec.shape, world().rank(), step);
+    model.forward_backward(batch, loss_of(spec, batch));
+    const auto result = model.step(adam());
+    EXPECT_TRUE(result.updated);
+    EXPECT_NEAR(result.grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
+    EXPECT_EQ(result.elements, spec.shape.parameter_count());
+    EXPECT_GT(result.changed_values, 0);
+    EXPECT_LE(result.changed_values, result.elements);
+  }
+  EXPECT_EQ(model.steps(), 3);
+  expect_trained(model, want);
+  // The compute-dtype weights are the master's, on every rank's view of the whole model.
+  const auto batch = tiny_batch(spec.shape, 1, {3});
+  model.forward(batch, [&](const at::Tensor&, const at::Tensor& head) {
+    const auto& embedding = want[spec.index_of(model::Role::embedding)];
+    EXPECT_LE(head.sub(embedding).abs().max().item<double>(), 2e-5 * embedding.abs().max().item<double>());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring),
+                         [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "window"; });
+
+// Two groups of two: sharded inside a group, summed across; the same training as on all four.
+TEST(HybridSharding, EqualsThePlainModel) {
+  if (world().size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  const int rank = world().rank(), half = world().size() / 2;
+  const auto shard = comm::Comm::split(world(), rank / half, rank, "shard");
+  const auto replicas = comm::Comm::split(world(), rank % half, rank, "replicas");
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::fp32;
+  zero::ShardedModel model(spec, shard, replicas.view(), at::kCPU, options);
+  model.load(initial_reader(spec));
+  auto want = whole_parameters(spec);
+  const auto norms = plain_steps(spec, want, world().size(), 2);
+  for (int step = 0; step < 2; ++step) {
+    const auto batch = tiny_work(spec.shape, rank, step);
+    model.forward_backward(batch, loss_of(spec, batch));
+    EXPECT_NEAR(model.step(adam()).grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
+  }
+  expect_trained(model, want);
+}
+
+TEST(Average, FollowsTheWeights) {
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
+  model.load(initial_reader(spec));
+  EXPECT_EQ(model.average(0), nullptr);
+  model.enable_average(0.9);
+  const int64_t n = model.own(0).elements();
+  std::vector<float> want(model.master(0), model.master(0) + n);
+  for (int step = 0; step < 2; ++step) {
+    const auto batch = tiny_work(spec.shape, world().rank(), step);
+    model.forward_backward(batch, loss_of(spec, batch));
+    model.step(adam());
+    for (int64_t i = 0; i < n; ++i) {
+      auto& e = want[static_cast<size_t>(i)];
+      e = e * 0.9f + model.master(0)[i] * 0.1f;
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(model.average(0)[i], want[static_cast<size_t>(i)], 1e-6);
+  EXPECT_THROW(model.enable_average(1.0), UserError);
+}
+
+// One rank's NaN must reach every rank's decision, and must not reach the weights.
+TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, {});
+  model.load(initial_reader(spec));
+  const int64_t n = model.own(0).elements();
+  const std::vector<float> before(model.master(0), model.master(0) + n);
+  if (world().rank() == world().size() - 1) model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  const auto result = model.step(adam());
+  EXPECT_FALSE(result.updated);
+  EXPECT_FALSE(std::isfinite(result.grad_norm));
+  EXPECT_EQ(model.steps(), 0);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), model.master(0)));
+  EXPECT_TRUE(std::isfinite(model.step(adam()).grad_norm));  // the gradients were cleared
+}
+
+// After a reader wrote master weights directly (a checkpoint), refresh() makes every rank compute with them.
+TEST(Refresh, PublishesWrittenMasterWeights) {
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  for (const auto exchange : {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring}) {
+    zero::ShardedModelOptions options;
+    options.exchange = exchange;
+    zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+    model.load(initial_reader(spec));
+    const size_t head = spec.index_of(model::Role::lm_head);
+    for (int64_t i = 0; i < model.own(head).elements(); ++i) model.master(head)[i] = 3;
+    model.refresh();
+    model.forward(tiny_batch(spec.shape, 1, {4}), [](const at::Tensor&, const at::Tensor& weight) {
+      EXPECT_EQ(weight.to(at::kFloat).min().item<double>(), 3);
+      EXPECT_EQ(weight.to(at::kFloat).max().item<double>(), 3);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
