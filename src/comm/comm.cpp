@@ -1,8 +1,10 @@
 #include "trireme/comm/comm.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "comm/mpi_support.hpp"
@@ -112,8 +114,22 @@ void in_pieces(void* data, int64_t count, DType type, Transfer transfer) {
 
 void CommView::barrier() const {
   if (!state_) return;
-  const trace::Region region{"barrier"};
+  const trace::Region region{"barrier", trace::no_argument, trace::Category::wait};
   TRIREME_MPI(MPI_Barrier(state_->handle));
+}
+
+void CommView::sleeping_barrier() const {
+  if (!state_) return;
+  const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
+  MPI_Request request = MPI_REQUEST_NULL;
+  TRIREME_MPI(MPI_Ibarrier(state_->handle, &request));
+  auto nap = std::chrono::microseconds(20);
+  for (int done = 0;;) {
+    TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done) return;
+    std::this_thread::sleep_for(nap);
+    nap = std::min(nap * 2, std::chrono::microseconds(1000));
+  }
 }
 
 void CommView::broadcast(void* data, int64_t count, DType type, int root) const {

@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "comm/mpi_support.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/stopwatch.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -72,13 +75,29 @@ Session::Session() {
   world_.view_.state_ = std::make_shared<CommView::State>(CommView::State{world, "world", false});
   check_mpi(MPI_Comm_rank(world, &world_.view_.rank_), "MPI_Comm_rank");
   world_.view_.size_ = size;
+  failures_ = Comm::duplicate(world_.view_, "failures");
 }
 
 Session::~Session() {
+  failures_ = Comm{};
   MPI_Comm handle = world_.view_.state_->handle;
   world_ = Comm{};
   MPI_Comm_free(&handle);
   if (started_here_) MPI_Finalize();
+}
+
+bool Session::all_failed_alike(int exit_code, double seconds) const {
+  std::array<int, 2> codes{exit_code, -exit_code};  // one maximum gives both ends
+  MPI_Request request = MPI_REQUEST_NULL;
+  const auto comm = static_cast<MPI_Comm>(failures_->native());
+  if (MPI_Iallreduce(MPI_IN_PLACE, codes.data(), 2, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return false;
+  const base::Stopwatch watch;
+  for (int done = 0; watch.seconds() < seconds;) {
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done) return codes[0] == exit_code && -codes[1] == exit_code;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;  // the request stays open: the caller ends the job
 }
 
 void abort_job(int exit_code) {

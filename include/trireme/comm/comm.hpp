@@ -66,6 +66,9 @@ class CommView {
 
   // Collective.
   void barrier() const;
+  // The same, but a rank that waits sleeps between looks (up to 1 ms) instead of spinning: for waits of a phase's length
+  // while other ranks use the cores.
+  void sleeping_barrier() const;
   void broadcast(void* data, int64_t count, DType type, int root) const;
   void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
   // Rank r's `count` elements already lie at data + r * count.

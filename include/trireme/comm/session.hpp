@@ -27,8 +27,13 @@ class Session {
   const CommView& world() const { return world_.view_; }
   const SessionFacts& facts() const { return facts_; }
 
+  // For the end of a failed job: true when every rank comes here with the same exit code within `seconds`, so that it can
+  // be said once and the job can end by itself; false when some rank does not come (it waits in a collective for ever).
+  bool all_failed_alike(int exit_code, double seconds) const;
+
  private:
   Comm world_;
+  Comm failures_;  // for all_failed_alike only
   SessionFacts facts_;
   bool started_here_ = false;
 };
