@@ -69,10 +69,12 @@ TEST(ShardLayout, AnyLayoutReachesAnyOther) {
   for (int ranks : {1, 2, 3, 5, 61}) {
     const auto rows = ShardLayout::by_rows(tensors(), ranks);
     check_resharding(rows, parallel);
-    check_resharding(parallel, rows);
     check_resharding(rows, ShardLayout::by_rows(tensors(), 4));
     check_resharding(rows, ShardLayout::whole(tensors(), 2));
   }
+  const std::vector<TensorSpec> matrices{{"embed", {50, 8}}, {"o", {6, 8}}};  // no replicated part: also a source
+  const auto cut_matrices = ShardLayout::sliced(matrices, 2, {{SliceAxis::rows, {0, 20, 50}}, {SliceAxis::columns, {0, 3, 8}}});
+  check_resharding(cut_matrices, ShardLayout::by_rows(matrices, 3));
 }
 
 TEST(CopyRun, ContiguousPiecesBecomeOneRow) {

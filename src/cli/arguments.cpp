@@ -1,0 +1,191 @@
+#include "cli/arguments.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "build_facts.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/config/deck.hpp"
+#include "trireme/config/key_table.hpp"
+
+namespace trireme::cli {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 64 usage, 65 bad data, 66 input missing, 69 environment unfit, 70 internal error or lost rank,\n"
+    "71 out of memory, 73 run folder locked, 74 I/O error, 75 stopped with a checkpoint (run again), 76 stopped without one,\n"
+    "77 permission, 78 configuration.";
+
+std::string build_text() {
+  return base::text("Trireme ", kVersion, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
+                    "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n");
+}
+
+const std::map<std::string, config::DType> kDTypes{{"bf16", config::DType::bf16}, {"fp32", config::DType::fp32}};
+
+CLI::Option* add_dtype(CLI::App& app, config::DType& dtype) {
+  return app.add_option("--dtype", dtype, "Compute type: bf16 or fp32")->transform(CLI::CheckedTransformer(kDTypes));
+}
+
+// Rank 0 of a launcher's job speaks; the others see the same mistake and stay silent.
+bool speaks() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+  }
+  return true;
+}
+
+class Parser {
+ public:
+  Parser() {
+    app_.set_version_flag("--version", base::text("Trireme ", kVersion));
+    app_.add_flag_callback("--config", [] { std::fputs(build_text().c_str(), stdout); throw CLI::Success(); },
+                           "What this program was built with");
+    app_.add_flag_callback("--keys", [] { std::fputs(config::key_table_markdown().c_str(), stdout); throw CLI::Success(); },
+                           "All deck keys as a Markdown page");
+    app_.add_option_function<std::string>(
+        "--help-deck", [](const std::string& what) { std::fputs(config::key_help(what == "all" ? "" : what).c_str(), stdout); throw CLI::Success(); },
+        "Help on a deck section or key (all: every key)");
+    app_.footer(kExitCodes);
+    app_.require_subcommand(1);
+    add_training(config::Command::ppo, "Train a policy with PPO or a relative of it", &driver::run_ppo);
+    add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
+    add_generate();
+    add_score();
+    add_tokenize();
+    add_init();
+    add_convert();
+    add_inspect();
+  }
+
+  Invocation parse(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::Success& success) {  // help or version: print and leave
+      if (speaks()) app_.exit(success);
+      return {};
+    } catch (const CLI::ParseError& error) {
+      throw UserError(ExitCode::usage, base::text(error.what(), ": see trireme --help"));
+    }
+    return invocation_ ? invocation_() : Invocation{};
+  }
+
+ private:
+  using Trainer = ExitCode (*)(const config::Options&, const comm::Session&);
+
+  void add_training(config::Command command, const char* help, Trainer trainer) {
+    auto* sub = app_.add_subcommand(std::string(config::to_string(command)), help);
+    auto deck = std::make_shared<std::string>();
+    auto overrides = std::make_shared<std::vector<std::string>>();
+    sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
+    sub->add_option("overrides", *overrides, "section.key=value, over the deck");
+    sub->footer("trireme --help-deck SECTION explains the keys.");
+    sub->final_callback([this, deck, overrides, command, trainer] {
+      invocation_ = [=] {
+        auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
+        if (options->run.name.empty()) options->run.name = std::filesystem::path(*deck).stem().string();
+        config::validate(*options, command, {.deck = *deck});
+        if (speaks()) {
+          for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
+        }
+        return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); }};
+      };
+    });
+  }
+
+  // A tool: its options fill `command`, `run` does it.
+  template <class Command, class Run>
+  CLI::App* add_tool(const char* name, const char* help, std::shared_ptr<Command> command, Needs needs, Run run) {
+    auto* sub = app_.add_subcommand(name, help);
+    sub->final_callback([this, command, needs, run] {
+      invocation_ = [=] {
+        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }};
+      };
+    });
+    return sub;
+  }
+
+  void add_generate() {
+    auto c = std::make_shared<driver::GenerateCommand>();
+    auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c, Needs::mpi,
+                         [](const auto& command, const comm::Session* session) { return driver::run_generate(command, *session); });
+    sub->add_option("--model", c->model, "Model folder")->required();
+    sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")->required();
+    sub->add_option("--output", c->output, "Answers; - for standard output")->required();
+    sub->add_option("--n", c->n, "Samples of each prompt")->check(CLI::Range(1, 4095));
+    sub->add_option("--max-new-tokens", c->max_new_tokens, "Length limit")->check(CLI::PositiveNumber);
+    sub->add_option("--temperature", c->temperature, "0: greedy")->check(CLI::NonNegativeNumber);
+    sub->add_option("--top-p", c->top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
+    sub->add_option("--top-k", c->top_k, "0: off")->check(CLI::NonNegativeNumber);
+    sub->add_option("--seed", c->seed, "Of the draws");
+    sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
+    sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
+    sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
+    sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
+    add_dtype(*sub, c->dtype);
+  }
+
+  void add_score() {
+    auto c = std::make_shared<driver::ScoreCommand>();
+    auto* sub = add_tool("score", "Log-probabilities of given texts, and rewards", c, Needs::mpi,
+                         [](const auto& command, const comm::Session* session) { return driver::run_score(command, *session); });
+    sub->add_option("--model", c->model, "Model folder")->required();
+    sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
+    sub->add_option("--input", c->input, "Lines with `text` or `input_ids`")->required();
+    sub->add_option("--output", c->output, "Scores; - for standard output")->required();
+    sub->add_option("--temperature", c->temperature, "Divides the logits")->check(CLI::PositiveNumber);
+    sub->add_option("--micro-batch-tokens", c->micro_batch_tokens, "Tokens of one forward pass")->check(CLI::PositiveNumber);
+    add_dtype(*sub, c->dtype);
+  }
+
+  void add_tokenize() {
+    auto c = std::make_shared<driver::TokenizeCommand>();
+    auto* sub = add_tool("tokenize", "Text to ids and back", c, Needs::nothing,
+                         [](const auto& command, const comm::Session*) { return driver::run_tokenize(command); });
+    sub->add_option("--model", c->model, "Model folder")->required();
+    sub->add_option("--input", c->input, "Lines with `text`, `ids` (--decode) or `messages` (--chat)")->required();
+    sub->add_option("--output", c->output, "Result; - for standard output")->required();
+    auto* decode = sub->add_flag_callback("--decode", [c] { c->mode = driver::TokenizeMode::decode; }, "ids to text");
+    sub->add_flag_callback("--chat", [c] { c->mode = driver::TokenizeMode::chat; }, "messages to text and ids")->excludes(decode);
+  }
+
+  void add_init() {
+    auto c = std::make_shared<driver::InitCommand>();
+    auto* sub = add_tool("init", "Random weights of a given shape", c, Needs::nothing,
+                         [](const auto& command, const comm::Session*) { return driver::run_init(command); });
+    sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")->required();
+    sub->add_option("--output", c->output, "Model folder to write")->required();
+    sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
+    sub->add_option("--seed", c->seed, "Of the weights");
+    add_dtype(*sub, c->dtype);
+  }
+
+  void add_convert() {
+    auto c = std::make_shared<driver::ConvertCommand>();
+    auto* sub = add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
+                         [](const auto& command, const comm::Session*) { return driver::run_convert(command); });
+    sub->add_option("input", c->input, ".gguf file, checkpoint (or run folder) or model folder")->required();
+    sub->add_option("output", c->output, "Model folder to write")->required();
+    sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
+    sub->add_option("--model-config", c->config, "Of a checkpoint: folder with config.json and tokenizer");
+    add_dtype(*sub, c->dtype);
+  }
+
+  void add_inspect() {
+    auto c = std::make_shared<driver::InspectCommand>();
+    auto* sub = add_tool("inspect", "What is in a checkpoint, a model, a trace", c, Needs::nothing,
+                         [](const auto& command, const comm::Session*) { return driver::run_inspect(command); });
+    sub->add_option("path", c->path, "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")->required();
+    sub->add_flag("--verify", c->verify, "Compare all digests of a checkpoint");
+  }
+
+  CLI::App app_{"Trireme: RLHF training as one MPI program", "trireme"};
+  std::function<Invocation()> invocation_;
+};
+
+}  // namespace
+
+Invocation parse(int argc, char** argv) { return Parser().parse(argc, argv); }
+
+}  // namespace trireme::cli

@@ -1,0 +1,25 @@
+// The command line: what was asked for, before anything starts.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/driver/commands.hpp"
+
+namespace trireme::cli {
+
+enum class Needs : uint8_t { nothing, mpi };
+
+// What to run. `action` gets the session of a command that needs one, null otherwise.
+struct Invocation {
+  Needs needs = Needs::nothing;
+  std::function<ExitCode(const comm::Session*)> action;
+};
+
+// Parses the arguments; decks are read and validated here, before MPI starts. Prints help and versions itself and returns
+// an empty action then. Throws UserError(usage, configuration, input_missing).
+Invocation parse(int argc, char** argv);
+
+}  // namespace trireme::cli

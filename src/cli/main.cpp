@@ -1,0 +1,85 @@
+// The program: parse, start MPI where the command needs it, run, and turn errors into one message and an exit code.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <optional>
+#include <string>
+
+#include "cli/arguments.hpp"
+#include "trireme/base/log.hpp"
+
+namespace {
+
+using trireme::ExitCode;
+using trireme::UserError;
+
+int to_int(ExitCode code) { return static_cast<int>(code); }
+
+// An error as its message and code, whatever threw it.
+struct Failure {
+  int code;
+  std::string message;
+};
+Failure describe_current() {
+  try {
+    throw;
+  } catch (const UserError& error) {
+    return {to_int(error.code()), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {to_int(ExitCode::out_of_memory), "out of memory: use smaller batches, a smaller model or more nodes"};
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    const bool memory = what.find("not enough memory") != std::string::npos || what.find("out of memory") != std::string::npos;
+    return {to_int(memory ? ExitCode::out_of_memory : ExitCode::internal), what.substr(0, what.find("\nException raised from"))};
+  } catch (...) {
+    return {to_int(ExitCode::internal), "an exception of an unknown kind"};
+  }
+}
+
+// Before MPI: every rank of a job sees the same mistake; one says it.
+bool first_of_job() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
+  }
+  return true;
+}
+
+// Inside MPI: an error that every rank meets is said once and the job ends by itself; an error that some ranks meet leaves
+// the others waiting in a collective, so it names the rank and ends the job.
+int fail_in_job(const trireme::comm::Session& session, const Failure& failure) {
+  constexpr double patience_seconds = 2;
+  const auto& world = session.world();
+  if (world.size() == 1 || session.all_failed_alike(failure.code, patience_seconds)) {
+    if (world.rank() == 0) trireme::log::error(failure.message);
+    return failure.code;
+  }
+  trireme::log::error(trireme::base::text("rank ", world.rank(), " (", session.facts().host, "): ", failure.message));
+  trireme::comm::abort_job(failure.code);
+}
+
+int run_in_job(const trireme::cli::Invocation& invocation) {
+  const trireme::comm::Session session;
+  try {
+    const int code = to_int(invocation.action(&session));
+    session.world().barrier();  // nothing is left to lose when the launcher sees the first exit code
+    return code;
+  } catch (...) {
+    return fail_in_job(session, describe_current());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto invocation = trireme::cli::parse(argc, argv);
+    if (!invocation.action) return 0;
+    if (invocation.needs == trireme::cli::Needs::mpi) return run_in_job(invocation);
+    return to_int(invocation.action(nullptr));
+  } catch (...) {
+    const Failure failure = describe_current();
+    if (first_of_job()) trireme::log::error(failure.message);
+    return failure.code;
+  }
+}

@@ -1,0 +1,173 @@
+#include "driver/checkpointing.hpp"
+
+#include <numeric>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/config/fault.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+constexpr const char* kPendingPath = "/experience/pending";
+
+// The fp32 arrays of a model that a checkpoint has, by the name of their group.
+struct Part {
+  const char* name;
+  float* (zero::ShardedModel::*array)(size_t);
+};
+std::vector<Part> parts_of(const SavedModel& saved) {
+  std::vector<Part> parts{{"weight", &zero::ShardedModel::master},
+                          {"m", &zero::ShardedModel::moment1},
+                          {"v", &zero::ShardedModel::moment2}};
+  if (saved.average) parts.push_back({"ema", &zero::ShardedModel::average});
+  return parts;
+}
+
+std::string path_of(const SavedModel& saved, const Part& part, const base::TensorSpec& tensor) {
+  return base::text("/", saved.name, "/", part.name, "/", tensor.name);
+}
+
+// First byte of this rank's part among the byte strings of all ranks, and their total.
+std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine) {
+  const auto sizes = world.gather_values(mine);
+  const auto here = sizes.begin() + world.rank();
+  return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
+    : options_(options), roles_(roles), folder_(folder),
+      writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
+  if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
+  checkpoint::Faults faults;
+  faults.crash_at = options.fault.crash_at;
+  if (const auto io = config::parse_fault_io(options.fault.io_fail)) {
+    faults.operation = io->operation;
+    faults.call = io->call;
+    faults.error = io->error;
+  }
+  if (!faults.crash_at.empty() || faults.call > 0) checkpoint::set_faults(faults);
+}
+
+Checkpointing::~Checkpointing() = default;
+
+bool Checkpointing::due(int64_t iteration) const {
+  return options_.ckpt.interval > 0 && iteration % options_.ckpt.interval == 0;
+}
+
+checkpoint::Content Checkpointing::content(const Progress& progress, const std::string& pending) const {
+  checkpoint::Content content;
+  // One shard group writes; its replicas hold the same values.
+  const bool writes = roles_.trainer && roles_.shard_replicas->rank() == 0;
+  for (const SavedModel& saved : models_) {
+    for (const Part& part : parts_of(saved)) {
+      for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+        const auto& tensor = saved.spec->parameters[p].spec;
+        checkpoint::Dataset dataset{path_of(saved, part, tensor), tensor.shape, comm::DType::f32, {}, nullptr};
+        if (writes) {
+          dataset.block = saved.model->own(p);
+          dataset.data = (saved.model->*part.array)(p);
+        }
+        content.datasets.push_back(std::move(dataset));
+      }
+    }
+  }
+  if (progress.pending_bytes > 0) {
+    const auto mine = static_cast<int64_t>(pending.size());
+    const auto [first, total] = byte_range(roles_.world, mine);
+    content.datasets.push_back({kPendingPath, {total}, comm::DType::u8, {first, mine, 0, 1}, pending.data()});
+  }
+  content.state = to_json(progress);
+  return content;
+}
+
+double Checkpointing::save(Progress progress, const std::string& pending, bool wait) {
+  const base::Stopwatch watch;
+  const trace::Region region{"checkpoint", progress.iteration, trace::Category::phase};
+  finish();
+  pending_ = pending;
+  progress.pending_bytes = roles_.world.sum(static_cast<int64_t>(pending.size()));
+  auto saved = content(progress, pending_);
+  datasets_ = saved.datasets.size();
+  saving_ = progress.iteration;
+  checkpoint::SaveOptions options;
+  options.keep = options_.ckpt.keep;
+  options.version = "0.1.0";
+  options.lock = &folder_.lock();
+  writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
+  if (wait || !options_.ckpt.background) finish();
+  return watch.seconds();
+}
+
+void Checkpointing::before_step() {
+  if (saving_ < 0 || !writer_->busy()) return;
+  for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
+}
+
+void Checkpointing::finish() {
+  if (saving_ < 0) return;
+  const auto report = writer_->wait();
+  committed_ = saving_;
+  saving_ = -1;
+  if (roles_.world.rank() == 0) {
+    log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
+                         base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
+  }
+}
+
+std::optional<Progress> Checkpointing::resume(std::string& pending) {
+  const std::string& how = options_.ckpt.resume;
+  if (how == "never") return std::nullopt;
+  const trace::Region region{"resume", trace::no_argument, trace::Category::phase};
+  std::optional<Progress> progress;
+  if (how != "auto") {
+    progress = load(how, pending);
+  } else {
+    checkpoint::load_newest(roles_.world, folder_.checkpoints(), [&](checkpoint::Reader& reader) {
+      progress = load(reader, pending);
+    });
+  }
+  if (progress) committed_ = progress->iteration;
+  return progress;
+}
+
+Progress Checkpointing::load(const std::filesystem::path& folder, std::string& pending) {
+  checkpoint::Reader reader(roles_.world, folder);
+  return load(reader, pending);
+}
+
+Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
+  const Progress progress = progress_from_json(reader.state());
+  std::vector<checkpoint::ReadRequest> requests;
+  for (const SavedModel& saved : models_) {
+    if (!saved.model) continue;
+    for (const Part& part : parts_of(saved)) {
+      for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+        const auto& tensor = saved.spec->parameters[p].spec;
+        const base::Block block = saved.model->own(p);
+        if (block.empty()) continue;
+        requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block, (saved.model->*part.array)(p)});
+      }
+    }
+  }
+  // A rollout that was waiting is read by the first rank and spread by the exchange like any other.
+  pending.clear();
+  if (progress.pending_bytes > 0 && roles_.world.rank() == 0) {
+    pending.resize(static_cast<size_t>(progress.pending_bytes));
+    requests.push_back({kPendingPath, {progress.pending_bytes}, comm::DType::u8, {0, progress.pending_bytes, 0, 1}, pending.data()});
+  }
+  reader.read(requests);
+  for (const SavedModel& saved : models_) {
+    if (!saved.model) continue;
+    saved.model->set_steps(saved.name == "critic" ? progress.critic_steps : progress.actor_steps);
+    saved.model->refresh();
+  }
+  return progress;
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,70 @@
+// What of a run goes into a checkpoint, and back. Collective over world; only trainers hold tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/progress.hpp"
+#include "driver/roles.hpp"
+#include "driver/run_folder.hpp"
+#include "trireme/checkpoint/background.hpp"
+#include "trireme/checkpoint/reader.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::driver {
+
+// A model that is saved: /<name>/{weight,m,v,ema}/<tensor>. `model` is null on ranks that are no trainers.
+struct SavedModel {
+  std::string name;
+  const model::ModelSpec* spec = nullptr;
+  zero::ShardedModel* model = nullptr;
+  bool average = false;
+};
+
+class Checkpointing {
+ public:
+  // Collective.
+  Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
+  ~Checkpointing();
+
+  void add(SavedModel model) { models_.push_back(std::move(model)); }
+
+  // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when there is none or the deck
+  // says never. `pending` receives this rank's share of a rollout that was waiting. Collective.
+  std::optional<Progress> resume(std::string& pending);
+
+  bool due(int64_t iteration) const;
+  // Saves; in the background when the deck allows it and `wait` is false. `pending` is this rank's part of a rollout that
+  // waits for the next iteration. Returns the seconds that it took the caller. Collective.
+  double save(Progress progress, const std::string& pending, bool wait);
+  // Before the optimizer changes what a save may still read. Local.
+  void before_step();
+  // Waits for a save in progress; errors of it are thrown here, on every rank. Collective.
+  void finish();
+
+  // Iteration of the last checkpoint that is committed for certain; -1: none.
+  int64_t committed() const { return committed_; }
+
+ private:
+  checkpoint::Content content(const Progress& progress, const std::string& pending) const;
+  Progress load(const std::filesystem::path& folder, std::string& pending);
+  Progress load(checkpoint::Reader& reader, std::string& pending);
+
+  const config::Options& options_;
+  const Roles& roles_;
+  const RunFolder& folder_;
+  std::vector<SavedModel> models_;
+  std::unique_ptr<checkpoint::BackgroundWriter> writer_;
+  std::string pending_;   // stays alive while the writer reads it
+  size_t datasets_ = 0;   // of the save in progress
+  int64_t saving_ = -1;
+  int64_t committed_ = -1;
+};
+
+}  // namespace trireme::driver

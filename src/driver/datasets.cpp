@@ -1,0 +1,56 @@
+#include "driver/datasets.hpp"
+
+#include <numeric>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+
+namespace trireme::driver {
+namespace {
+
+void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tokens) {
+  const int64_t rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0});
+  std::string line = base::text("data: ", rows, " ", what);
+  if (counts.too_long > 0) line += base::text(", ", counts.too_long, " longer than ", max_tokens, " tokens left out");
+  if (counts.empty > 0) line += base::text(", ", counts.empty, " empty ones left out");
+  log::info(line);
+}
+
+}  // namespace
+
+data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens) {
+  const auto& data = options.data;
+  data::SetOptions set;
+  set.files.assign(files.begin(), files.end());
+  set.keys = {data.prompt_key, data.messages_key, data.label_key, data.response_key,
+              data.chosen_key, data.rejected_key, data.margin_key};
+  set.max_samples = data.max_samples;
+  set.max_tokens = max_tokens;
+  set.unusable = data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
+  set.prompt_form = data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
+  return set;
+}
+
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const data::Tokenizer& tokenizer,
+                             const comm::CommView& world) {
+  const int64_t limit = options.max_len() - 1;
+  auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
+  return set;
+}
+
+data::SftSet load_sft(const config::Options& options, const data::Tokenizer& tokenizer, const comm::CommView& world) {
+  auto set = data::SftSet::load(set_options(options, options.data.dataset, options.max_len()), tokenizer);
+  if (world.rank() == 0) log_counts(set.counts(), "examples", options.max_len());
+  return set;
+}
+
+data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts) {
+  return data::PromptSampler({.sizes = counts.rows,
+                              .weights = weights,
+                              .seed = static_cast<uint64_t>(options.run.seed),
+                              .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
+                              .epoch_end = data::EpochEnd::carry_over});
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,75 @@
+#include "driver/exchange.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "trireme/base/error.hpp"
+#include "trireme/ppo/balance.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+
+std::vector<int64_t> lengths_of(const Cards& cards) {
+  std::vector<int64_t> lengths;
+  lengths.reserve(cards.size());
+  for (const Card& card : cards) lengths.push_back(card.tokens);
+  return lengths;
+}
+
+Cards Exchange::cards(const Samples& mine) const {
+  std::string bytes(static_cast<size_t>(mine.size()) * sizeof(Card), '\0');
+  for (int64_t i = 0; i < mine.size(); ++i) {
+    const Card card{mine.id[static_cast<size_t>(i)], mine.length(i)};
+    std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(Card), &card, sizeof card);
+  }
+  Cards cards;
+  for (const auto& part : world_.all_gather(bytes)) {
+    const size_t first = cards.size();
+    cards.resize(first + part.size() / sizeof(Card));
+    if (!part.empty()) std::memcpy(cards.data() + first, part.data(), part.size());
+  }
+  std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id < b.id; });
+  const auto twin = std::adjacent_find(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id == b.id; });
+  if (twin != cards.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
+  return cards;
+}
+
+Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vector<int>& rank_of) {
+  const trace::Region region{"exchange samples", trace::no_argument, trace::Category::communication};
+  std::unordered_map<uint64_t, int> target;
+  for (size_t i = 0; i < cards.size(); ++i) target.emplace(cards[i].id, rank_of[i]);
+
+  std::vector<Samples> outgoing(static_cast<size_t>(world_.size()));
+  for (int64_t i = 0; i < mine.size(); ++i) {
+    outgoing[static_cast<size_t>(target.at(mine.id[static_cast<size_t>(i)]))].append(mine, i);
+  }
+  std::vector<std::string> messages(outgoing.size());
+  for (size_t r = 0; r < outgoing.size(); ++r) {
+    if (outgoing[r].size() == 0) continue;
+    messages[r] = outgoing[r].to_bytes();
+    if (static_cast<int>(r) == world_.rank()) continue;
+    counters_.sequences_sent += outgoing[r].size();
+    counters_.bytes_sent += static_cast<int64_t>(messages[r].size());
+    ++counters_.messages;
+  }
+  Samples received;
+  for (const auto& message : world_.all_to_all(messages)) {
+    if (message.empty()) continue;
+    const Samples part = Samples::from_bytes(message);
+    for (int64_t i = 0; i < part.size(); ++i) received.append(part, i);
+  }
+  return received.sorted();
+}
+
+Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
+  const Cards all = cards(mine);
+  const auto bins = ppo::balanced_bins(lengths_of(all), static_cast<int64_t>(targets.size()), ppo::BinSize::any);
+  std::vector<int> rank_of(all.size(), 0);
+  for (size_t bin = 0; bin < bins.size(); ++bin) {
+    for (const int64_t item : bins[bin]) rank_of[static_cast<size_t>(item)] = targets[bin];
+  }
+  return move(mine, all, rank_of);
+}
+
+}  // namespace trireme::driver

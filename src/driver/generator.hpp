@@ -1,0 +1,67 @@
+// The generator role: one replica's engine, fed with prompts, giving samples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "driver/roles.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/data/tokenizer.hpp"
+#include "trireme/generate/engine.hpp"
+#include "trireme/generate/weights.hpp"
+
+namespace trireme::driver {
+
+// The prompts of a rollout, the same on every rank.
+struct PromptBatch {
+  int64_t iteration = 0;
+  int64_t first_ordinal = 0;   // of prompt 0 within the iteration (dynamic filtering draws several times)
+  std::vector<int64_t> rows;   // of the prompt set
+};
+
+// How a rollout samples; training and evaluation differ.
+struct SamplingPlan {
+  int64_t n = 1;
+  double temperature = 1;
+  uint64_t seed = 0;
+};
+
+class Generator {
+ public:
+  // Collective over the replica. Weights are zero until the first sync.
+  Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const data::Tokenizer& tokenizer,
+            at::Device device, int threads);
+
+  generate::GeneratorWeights& weights() { return weights_; }
+  const generate::EngineCounters& counters() const { return engine_->counters(); }
+  std::vector<std::string> describe() const { return engine_->describe(); }
+
+  // This replica's share of the batch: n samples of each of its prompts, sorted by id, on the replica's first rank; empty
+  // on its others. Prompts go to replicas by their place in the batch, so the texts do not depend on the replica count.
+  // Collective over the replica.
+  Samples rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan);
+
+ private:
+  generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
+
+  config::Options options_;
+  const Roles& roles_;
+  data::Tokenizer tokenizer_;
+  int threads_;
+  generate::GeneratorWeights weights_;
+  std::unique_ptr<generate::Engine> engine_;
+};
+
+// A predicate that sees tokens one by one and says when one of `strings` has appeared in their text; empty when there are
+// none.
+std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
+
+// Bytes of KV cache for a rank: the deck's share of the free memory, but not more than `sequences` of `max_len` can use.
+int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
+                       config::DType dtype, int64_t sequences, int64_t max_len, int ranks_on_node);
+
+}  // namespace trireme::driver

@@ -1,0 +1,109 @@
+#include "torch/torch.hpp"
+
+#include "driver/judge.hpp"
+
+#include <cstring>
+
+#include "driver/scoring.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/reward/model_source.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+double scoring_temperature(const config::Options& options) {
+  return options.rollout.temperature > 0 ? options.rollout.temperature : 1.0;
+}
+
+std::unique_ptr<reward::Source> make_source(const config::Options& options, const config::RewardSource& source,
+                                            const std::string& name, const comm::CommView& ranks,
+                                            const data::Tokenizer& tokenizer, at::Device device) {
+  reward::ModelSourceOptions model;
+  model.name = name;
+  model.path = source.path;
+  model.max_len = source.max_len > 0 ? source.max_len : options.max_len();
+  model.batch_tokens = source.batch_tokens > 0 ? source.batch_tokens : options.rollout_micro_batch_tokens();
+  model.dtype = options.model.dtype;
+  model.normalize = options.reward.normalize_enable;
+  return reward::make_model(model, ranks, device, tokenizer);
+}
+
+}  // namespace
+
+bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
+
+Judge::Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
+             const std::filesystem::path& log_folder, at::Device device, int threads)
+    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(threads) {
+  const auto& sources = options.reward.source;
+  std::vector<std::unique_ptr<reward::Source>> made(sources.size());
+  // Child processes first: they must not inherit a device context.
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const std::string name = reward::source_name(sources[i], i);
+    part_names_.push_back(name);
+    if (sources[i].kind == config::RewardKind::plugin) {
+      made[i] = reward::make_plugin(sources[i], name,
+                                    {.retries = static_cast<int>(options.reward.retries),
+                                     .log_dir = log_folder,
+                                     .rank = ranks_.rank(),
+                                     .fault = options.fault.plugin_fault});
+    }
+  }
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].kind == config::RewardKind::rule) made[i] = reward::make_rule(sources[i], part_names_[i]);
+    if (sources[i].kind == config::RewardKind::model) {
+      made[i] = make_source(options, sources[i], part_names_[i], ranks_, tokenizer, device);
+    }
+    rewards_.add(std::move(made[i]), sources[i].weight);
+  }
+}
+
+void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
+  reference_ = std::make_unique<zero::ShardedModel>(
+      spec, ranks_, std::nullopt, device_,
+      zero::ShardedModelOptions{.name = "reference", .compute = options_.model.dtype, .training = zero::Training::frozen});
+  reference_->load(read);
+}
+
+std::vector<reward::Request> Judge::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
+  std::vector<reward::Request> requests;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    const data::PromptRecord& prompt = prompts[samples.prompt_row[s]];
+    const auto ids = samples.tokens_of(i);
+    reward::Request request;
+    request.id = samples.id[s];
+    request.prompt = prompt.prompt;
+    request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])), data::Skip::special);
+    if (!prompt.messages.empty()) request.messages = data::messages_json(prompt.messages);
+    request.label = prompt.label;
+    request.extra = prompt.extra;
+    request.finish_reason = samples.finish_reason[s];
+    request.iteration = iteration;
+    request.ids.assign(ids.begin(), ids.end());
+    request.prompt_len = samples.prompt_len[s];
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  at::set_num_threads(threads_);
+  {
+    const trace::Region region{"reward sources"};
+    auto result = rewards_.score(requests(samples, prompts, iteration));
+    samples.reward = std::move(result.reward);
+    samples.reward_parts = std::move(result.parts);
+  }
+  if (!reference_) return;
+  const trace::Region region{"reference log-probs"};
+  const at::Tensor log_probs = action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
+                                                scoring_temperature(options_), device_);
+  samples.ref_log_probs.resize(static_cast<size_t>(samples.tokens()));
+  if (samples.tokens()) {
+    std::memcpy(samples.ref_log_probs.data(), log_probs.const_data_ptr(), samples.ref_log_probs.size() * sizeof(float));
+  }
+}
+
+}  // namespace trireme::driver

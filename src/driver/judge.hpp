@@ -1,0 +1,49 @@
+// The reward role: the reward sources of the deck and the frozen reference model.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/roles.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/data/tokenizer.hpp"
+#include "trireme/reward/reward.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::driver {
+
+class Judge {
+ public:
+  // Starts the plugins first: before any device is touched. Collective over the reward ranks.
+  Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
+        const std::filesystem::path& log_folder, at::Device device, int threads);
+
+  // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
+  void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
+  bool has_reference() const { return reference_ != nullptr; }
+
+  // Fills reward, reward_parts and, with a reference, ref_log_probs. Collective over the reward ranks.
+  void score(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  const std::vector<std::string>& part_names() const { return part_names_; }
+
+ private:
+  std::vector<reward::Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
+
+  config::Options options_;
+  comm::CommView ranks_;
+  data::Tokenizer tokenizer_;
+  at::Device device_;
+  int threads_;
+  reward::Rewards rewards_;
+  std::vector<std::string> part_names_;
+  std::unique_ptr<zero::ShardedModel> reference_;
+};
+
+// Whether the deck's algorithm looks at the reference policy at all.
+bool needs_reference(const config::Options& options);
+
+}  // namespace trireme::driver

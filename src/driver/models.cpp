@@ -1,0 +1,84 @@
+#include "driver/models.hpp"
+
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+ModelStart open(const std::string& path, model::HeadKind head, uint64_t seed) {
+  const auto folder = model::open_model(path);
+  ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
+  const auto allowed = head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;
+  model::warn_unexpected(model::check_weights(start.spec, *start.weights, allowed), *start.weights);
+  return start;
+}
+
+}  // namespace
+
+zero::ReadRows ModelStart::reader() const {
+  return [start = *this](size_t parameter, const base::Block& block, float* out) {
+    if (start.weights) {
+      model::load_parameter(start.spec, parameter, block, *start.weights, start.seed, out);
+    } else {
+      model::initial_values(start.spec, parameter, block, start.seed, out);
+    }
+  };
+}
+
+ModelStart actor_start(const config::Options& options) {
+  const auto seed = static_cast<uint64_t>(options.run.seed);
+  if (options.model.path.empty()) {
+    return {model::describe(config::load_model_shape(options.model.shape), model::HeadKind::language), nullptr, seed};
+  }
+  return open(options.model.path, model::HeadKind::language, seed);
+}
+
+ModelStart critic_start(const config::Options& options, const ModelStart& actor) {
+  const uint64_t seed = static_cast<uint64_t>(options.run.seed) + 1;
+  std::string path = options.critic.path;
+  for (const auto& source : options.reward.source) {
+    if (path.empty() && source.kind == config::RewardKind::model) path = source.path;
+  }
+  if (path.empty()) path = options.model.path;
+  if (!path.empty()) return open(path, model::HeadKind::score, seed);
+  return {model::describe(actor.spec.shape, model::HeadKind::score), nullptr, actor.seed};
+}
+
+ModelStart reference_start(const config::Options& options, const ModelStart& actor) {
+  if (options.reference.path.empty()) return actor;
+  auto start = open(options.reference.path, model::HeadKind::language, actor.seed);
+  VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data, "reference.path = ", options.reference.path,
+           " has a vocabulary of ", start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
+           ": the reference must share the actor's tokenizer");
+  return start;
+}
+
+void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+                  const std::filesystem::path& folder) {
+  const trace::Region region{"export", trace::no_argument, trace::Category::phase};
+  const bool first = roles.world.rank() == 0;
+  model::ModelExport exported(folder, spec,
+                              {.type = options.model.dtype == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32,
+                               .tokenizer_from = options.tokenizer_path()});
+  if (first) exported.create();
+  roles.world.barrier();
+  if (model && roles.shard_replicas->rank() == 0) {
+    for (size_t p = 0; p < spec.parameters.size(); ++p) {
+      const base::Block block = model->own(p);
+      if (!block.empty()) exported.write(p, block, model->master(p));
+    }
+  }
+  exported.sync();
+  roles.world.barrier();
+  if (first) {
+    exported.commit();
+    log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
+  }
+  roles.world.barrier();
+}
+
+}  // namespace trireme::driver

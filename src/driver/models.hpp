@@ -1,0 +1,37 @@
+// Models of a run: where shapes and weights come from, and the export of what was trained.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "driver/roles.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/model/model_files.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::driver {
+
+// A model before training: its spec and rows on demand, from a folder or drawn at random (model.shape).
+struct ModelStart {
+  model::ModelSpec spec;
+  std::shared_ptr<const model::WeightSource> weights;  // null: random
+  uint64_t seed = 0;
+
+  zero::ReadRows reader() const;
+};
+// model.path or model.shape. Every rank opens the files; nothing is collective. UserErrors name the path.
+ModelStart actor_start(const config::Options& options);
+// critic.path, else the first reward model, else the actor; a score head is drawn when the weights have none.
+ModelStart critic_start(const config::Options& options, const ModelStart& actor);
+ModelStart reference_start(const config::Options& options, const ModelStart& actor);
+
+// Writes the trained model as a Hugging Face folder: every trainer its own rows. Collective over world. `model` is null on
+// ranks that are no trainers.
+void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+                  const std::filesystem::path& folder);
+
+}  // namespace trireme::driver

@@ -1,0 +1,345 @@
+#include "torch/torch.hpp"
+
+#include "driver/ppo_loop.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "driver/datasets.hpp"
+#include "driver/ppo_metrics.hpp"
+#include "driver/refuse.hpp"
+#include "driver/sample_log.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/driver/commands.hpp"
+#include "trireme/ppo/minibatches.hpp"
+#include "trireme/reward/reward.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+// Rollouts that dynamic filtering may draw for one iteration before it gives up.
+constexpr int64_t kMaxDraws = 64;
+
+SamplingPlan training_plan(const config::Options& options) {
+  return {.n = options.rollout.n_samples_per_prompt,
+          .temperature = options.rollout.temperature,
+          .seed = static_cast<uint64_t>(options.run.seed)};
+}
+
+int64_t iterations_of(const config::Options& options, const data::PromptSampler& sampler) {
+  if (options.run.iterations > 0) return options.run.iterations;
+  return options.train.num_episodes * sampler.draws_per_epoch(options.rollout.batch_size);
+}
+
+int64_t schedule_steps(const config::Options& options, int64_t iterations) {
+  return std::max<int64_t>(1, iterations * options.train.max_epochs *
+                                  ppo::optimizer_steps(options.sequences_per_iteration(), options.train.batch_size));
+}
+
+std::vector<std::string> reward_names(const config::Options& options) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < options.reward.source.size(); ++i) names.push_back(reward::source_name(options.reward.source[i], i));
+  return names;
+}
+
+std::string to_frame(const std::optional<Samples>& samples) {
+  if (!samples || samples->size() == 0) return {};
+  const std::string bytes = samples->to_bytes();
+  const uint64_t size = bytes.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + bytes;
+}
+
+Samples from_frames(std::string_view frames) {
+  Samples all;
+  while (!frames.empty()) {
+    uint64_t size = 0;
+    VALIDATE(frames.size() >= sizeof size, ExitCode::bad_data, "the waiting rollout of the checkpoint is cut short");
+    std::memcpy(&size, frames.data(), sizeof size);
+    frames.remove_prefix(sizeof size);
+    VALIDATE(size <= frames.size(), ExitCode::bad_data, "the waiting rollout of the checkpoint is cut short");
+    const Samples part = Samples::from_bytes(frames.substr(0, size));
+    for (int64_t i = 0; i < part.size(); ++i) all.append(part, i);
+    frames.remove_prefix(size);
+  }
+  return all;
+}
+
+}  // namespace
+
+PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
+    : options_(options),
+      session_(session),
+      roles_(make_roles(options_, session.world())),
+      folder_(options_, roles_.world),
+      context_(options_, roles_, folder_),
+      threads_(plan_threads(options_, roles_)),
+      device_(choose_device(options_, roles_)),
+      tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
+      prompts_(load_prompts(options_, options_.data.prompt_dataset, tokenizer_, roles_.world)),
+      sampler_(make_sampler(options_, options_.data.prompt_probs, prompts_.counts())),
+      actor_start_(actor_start(options_)),
+      iterations_(iterations_of(options_, sampler_)),
+      exchange_(roles_.world) {
+  log_start(options_, roles_, session_, "ppo");
+  if (!options_.eval.dataset.empty()) held_out_ = load_prompts(options_, options_.eval.dataset, tokenizer_, roles_.world);
+  tokenizer_.check_model(actor_start_.spec.shape.vocab);
+  if (options_.has_critic()) critic_start_ = critic_start(options_, actor_start_);
+  if (roles_.reward) {
+    judge_ = std::make_unique<Judge>(options_, roles_, tokenizer_, folder_.path() / "logs", device_, threads_.reward);
+    if (needs_reference(options_)) {
+      const ModelStart reference = reference_start(options_, actor_start_);
+      judge_->add_reference(reference.spec, reference.reader());
+    }
+  }
+  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, session_.facts().thread_multiple);
+  if (roles_.trainer) {
+    const auto critic = critic_start_ ? std::optional(critic_start_->spec) : std::nullopt;
+    trainer_ = std::make_unique<Trainer>(options_, roles_, actor_start_.spec, critic, device_, threads_.trainer,
+                                         schedule_steps(options_, iterations_));
+    trainer_->before_step = [this] { checkpoint_->before_step(); };
+  }
+  if (roles_.generator) {
+    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator);
+    if (roles_.world.rank() == roles_.map.generator.front()) {
+      for (const auto& line : generator_->describe()) log::info("generator: " + line);
+    }
+  }
+  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec);
+  checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
+  if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
+}
+
+Progress PpoLoop::resume_or_start() {
+  if (trainer_) {
+    trainer_->actor().load(actor_start_.reader());
+    if (trainer_->critic()) trainer_->critic()->load(critic_start_->reader());
+    trainer_->start_average();
+  }
+  std::string pending;
+  Progress progress;
+  if (const auto found = checkpoint_->resume(pending)) {
+    progress = *found;
+    VALIDATE(progress.command == "ppo", ExitCode::bad_data, "the checkpoint in ", folder_.checkpoints().string(),
+             " is one of `trireme ", progress.command, "`: choose another run.dir or ckpt.resume = \"never\"");
+    sampler_.restore(progress.sampler);
+    if (trainer_) trainer_->set_kl_coefficient(progress.kl_coefficient);
+    if (roles_.world.sum(static_cast<int64_t>(pending.size())) > 0) pending_ = from_frames(pending);
+    if (roles_.world.rank() == 0) log::info(base::text("resumed after iteration ", progress.iteration));
+  } else {
+    progress.command = "ppo";
+    progress.schedule_steps = schedule_steps(options_, iterations_);
+    progress.kl_coefficient = options_.algo.kl.init_coef;
+  }
+  progress.deck = folder_.deck();
+  if (roles_.world.rank() == 0) {
+    metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress.metrics_cursor);
+  }
+  return progress;
+}
+
+ExitCode PpoLoop::run() {
+  progress_ = resume_or_start();  // collective: all ranks agree where they stand
+  sync_weights();                 // trainers -> generators: the weights that the first rollout samples from
+  while (progress_.iteration < iterations_) {
+    const base::Stopwatch watch;
+    const int64_t iteration = progress_.iteration + 1;
+    trace::reset_phases();
+    const trace::Region region{"iteration", iteration};
+    IterationMetrics metrics;
+    metrics.iteration = iteration;
+
+    Samples samples = collect(iteration);  // generators write, reward ranks score
+    add_rollout_metrics(roles_.world, samples, reward_names(options_), metrics);
+    samples = to_trainers(std::move(samples), iteration);  // balanced by tokens
+    // One step ahead: generators write the next batch while trainers learn from this one.
+    if (options_.train.async_depth > 0 && iteration < iterations_) pending_ = generate(draw(iteration + 1, 0));
+    learn(std::move(samples), metrics);  // trainers
+    sync_weights();                      // trainers -> generators
+    progress_.iteration = iteration;
+
+    if (evaluation_due(iteration)) evaluate_held_out(metrics);
+    report(metrics, watch.seconds());
+    context_.walltime().phase_took(watch.seconds());
+    const auto stop = context_.agree_to_stop();
+    if (stop > comm::StopReason::save_and_go_on && iteration < iterations_) return leave(stop);
+    if (iteration < iterations_ && (checkpoint_->due(iteration) || stop == comm::StopReason::save_and_go_on)) {
+      save(false);
+      comm::clear_save_request();
+    }
+  }
+  return finish();
+}
+
+PromptBatch PpoLoop::draw(int64_t iteration, int64_t draws_before) {
+  const int64_t count = options_.rollout.batch_size;
+  PromptBatch batch{iteration, draws_before * count, sampler_.draw(count)};  // the same on every rank, no message
+  progress_.sampler = sampler_.state();
+  return batch;
+}
+
+Samples PpoLoop::collect(int64_t iteration) {
+  if (pending_) {
+    Samples samples = std::move(*pending_);
+    pending_.reset();
+    return score(std::move(samples), prompts_, iteration);
+  }
+  if (options_.algo.dynamic_filtering_enable) return collect_informative(iteration);
+  context_.begin("rollout", iteration, iterations_);
+  return score(generate(draw(iteration, 0)), prompts_, iteration);
+}
+
+Samples PpoLoop::generate(const PromptBatch& batch) {
+  const trace::Phase phase{"rollout", batch.iteration};
+  return generator_ ? generator_->rollout(prompts_, batch, training_plan(options_)) : Samples{};
+}
+
+Samples PpoLoop::score(Samples samples, const data::PromptSet& prompts, int64_t iteration) {
+  {
+    const trace::Phase phase{"rollout", iteration};
+    context_.meet("wait for the rollout");
+  }
+  const trace::Phase phase{"reward", iteration};
+  context_.begin("reward", iteration, iterations_);
+  samples = exchange_.spread(samples, roles_.map.reward);
+  if (judge_) judge_->score(samples, prompts, iteration);
+  context_.meet("wait for the rewards");
+  return samples;
+}
+
+Samples PpoLoop::collect_informative(int64_t iteration) {
+  Samples kept;
+  std::set<uint64_t> groups;
+  const auto wanted = static_cast<size_t>(options_.rollout.batch_size);
+  for (int64_t draws = 0; groups.size() < wanted; ++draws) {
+    VALIDATE(draws < kMaxDraws, ExitCode::bad_data, "dynamic filtering found only ", groups.size(), " of ", wanted,
+             " prompts whose mean reward lies inside algo.dynamic_filtering_range after ", draws,
+             " rollouts: the task is too easy or too hard for this model, or the range too narrow");
+    context_.begin("rollout", iteration, iterations_);
+    const Samples drawn = score(generate(draw(iteration, draws)), prompts_, iteration);
+    for (const uint64_t group : informative_groups(roles_.world, drawn, options_.algo.dynamic_filtering_range)) {
+      if (groups.size() < wanted) groups.insert(group);
+    }
+    for (int64_t i = 0; i < drawn.size(); ++i) {
+      if (groups.count(group_of(drawn.id[static_cast<size_t>(i)]))) kept.append(drawn, i);
+    }
+    progress_.skipped_prompts += options_.rollout.batch_size;
+  }
+  progress_.skipped_prompts -= static_cast<int64_t>(wanted);
+  return kept;
+}
+
+Samples PpoLoop::to_trainers(Samples samples, int64_t iteration) {
+  const trace::Phase phase{"exchange", iteration};
+  save_samples(samples, iteration);
+  cards_ = exchange_.cards(samples);
+  owner_ = Trainer::place(options_, cards_, static_cast<int>(roles_.map.trainer.size()), iteration);
+  std::vector<int> rank_of;
+  for (const int trainer : owner_) rank_of.push_back(roles_.map.trainer[static_cast<size_t>(trainer)]);
+  return exchange_.move(samples, cards_, rank_of);
+}
+
+void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
+  const trace::Phase phase{"train", metrics.iteration};
+  context_.begin("train", metrics.iteration, iterations_);
+  if (trainer_) {
+    ppo::Experience experience = ppo::Experience::from(std::move(samples));
+    const Mismatch mismatch = trainer_->evaluate(experience);  // log-probs, values
+    const auto pipeline = trainer_->shape(experience, cards_);  // KL, returns, whitening
+    const auto update = trainer_->update(experience, cards_, owner_, metrics.iteration - 1);  // epochs, optimizer steps
+    add_training_metrics(options_, roles_, *trainer_, pipeline, mismatch, update, metrics);
+    trainer_->adapt_kl(metrics.get("kl"), options_.sequences_per_iteration());
+    progress_.actor_steps = trainer_->actor().steps();
+    progress_.critic_steps = trainer_->critic() ? trainer_->critic()->steps() : 0;
+    progress_.kl_coefficient = trainer_->kl_coefficient();
+  }
+  context_.meet("wait for the trainers");
+  share_training_state(roles_, metrics, progress_);
+}
+
+void PpoLoop::sync_weights() {
+  const trace::Phase phase{"sync", progress_.iteration};
+  ++progress_.version;
+  const auto counters = weight_sync_->run(progress_.version, trainer_ ? &trainer_->actor() : nullptr,
+                                          generator_ ? &generator_->weights() : nullptr);
+  const std::string line = weight_sync_->describe(counters);
+  if (roles_.world.rank() == 0) log::debug(line);
+}
+
+bool PpoLoop::evaluation_due(int64_t iteration) const {
+  return held_out_ && options_.eval.steps > 0 && iteration % options_.eval.steps == 0;
+}
+
+void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
+  const trace::Phase phase{"evaluate", metrics.iteration};
+  PromptBatch batch;
+  batch.iteration = metrics.iteration;
+  batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
+  for (int64_t row = 0; row < held_out_->size(); ++row) batch.rows.push_back(row);
+  const SamplingPlan plan{options_.eval.n_samples_per_prompt, options_.eval.temperature, static_cast<uint64_t>(options_.run.seed)};
+  Samples samples = generator_ ? generator_->rollout(*held_out_, batch, plan) : Samples{};
+  samples = score(std::move(samples), *held_out_, metrics.iteration);
+  add_evaluation_metrics(roles_.world, samples, plan.n, metrics);
+}
+
+void PpoLoop::save_samples(const Samples& samples, int64_t iteration) {
+  if (options_.rollout.save_samples == 0) return;
+  append_sample_log(roles_.world, folder_.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
+                    options_.rollout.save_samples);
+}
+
+void PpoLoop::report(IterationMetrics& metrics, double seconds) {
+  progress_.rewards.push_back(metrics.get("reward"));
+  metrics.version = progress_.version;
+  for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
+  metrics.seconds["total"] = seconds;
+  add_memory_metrics(roles_.world, trainer_.get(), generator_ ? &generator_->counters() : nullptr, metrics);
+  if (metrics_file_) {
+    metrics_file_->append(to_json(metrics));
+    log::info(to_console(metrics, iterations_));
+  }
+  progress_.metrics_cursor = roles_.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
+  last_ = metrics;
+}
+
+void PpoLoop::save(bool wait) {
+  context_.begin("checkpoint", progress_.iteration, iterations_);
+  context_.set_io_deadline(true);
+  const double seconds = checkpoint_->save(progress_, to_frame(pending_), wait);
+  context_.set_io_deadline(false);
+  context_.walltime().save_took(seconds);
+  context_.write_trace();
+}
+
+ExitCode PpoLoop::leave(comm::StopReason reason) {
+  if (roles_.world.rank() == 0) {
+    log::info(base::text("stopping after iteration ", progress_.iteration, " (", comm::to_string(reason), "): saving"));
+  }
+  save(true);
+  context_.finish("reward", progress_.rewards, last_);
+  if (roles_.world.rank() == 0) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
+  return ExitCode::stopped_with_checkpoint;
+}
+
+ExitCode PpoLoop::finish() {
+  if (checkpoint_->committed() != progress_.iteration) save(true);
+  if (options_.ckpt.save_hf != config::SaveHf::never) {
+    export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, folder_.path() / "hf");
+  }
+  context_.finish("mean reward by iteration", progress_.rewards, last_);
+  if (roles_.world.rank() == 0) {
+    log::info(base::text("metrics:     ", (folder_.path() / "metrics.jsonl").string()));
+    log::info(base::text("trace:       ", (folder_.path() / options_.trace.file).string(), " (open it in ui.perfetto.dev)"));
+    log::info(base::text("checkpoints: ", folder_.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));
+  }
+  return ExitCode::done;
+}
+
+ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
+  refuse_unbuilt(options, config::Command::ppo);
+  return PpoLoop(options, session).run();
+}
+
+}  // namespace trireme::driver

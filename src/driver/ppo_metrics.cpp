@@ -1,0 +1,173 @@
+#include "driver/ppo_metrics.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "trireme/base/log.hpp"
+#include "trireme/ppo/rewards.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
+  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
+}
+
+// Rewards of all samples on any rank, by group, in id order: the same on every rank.
+std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& world, const Samples& samples) {
+  struct Entry {
+    uint64_t id;
+    float reward;
+    float unused;
+  };
+  std::string bytes(static_cast<size_t>(samples.size()) * sizeof(Entry), '\0');
+  for (size_t i = 0; i < samples.id.size(); ++i) {
+    const Entry entry{samples.id[i], samples.reward[i], 0};
+    std::memcpy(bytes.data() + i * sizeof entry, &entry, sizeof entry);
+  }
+  std::vector<Entry> all;
+  for (const auto& part : world.all_gather(bytes)) {
+    const size_t first = all.size();
+    all.resize(first + part.size() / sizeof(Entry));
+    if (!part.empty()) std::memcpy(all.data() + first, part.data(), part.size());
+  }
+  std::sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.id < b.id; });
+  std::map<uint64_t, std::vector<float>> groups;
+  for (const Entry& entry : all) groups[group_of(entry.id)].push_back(entry.reward);
+  return groups;
+}
+
+}  // namespace
+
+void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
+                         IterationMetrics& metrics) {
+  enum : size_t { count, reward, length, truncated, tokens, first_part };
+  std::vector<double> sums(first_part + parts.size(), 0.0);
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    sums[count] += 1;
+    sums[reward] += double{samples.reward[s]};
+    sums[length] += static_cast<double>(samples.response_len(i));
+    sums[truncated] += samples.finish_reason[s] == FinishReason::length;
+    sums[tokens] += static_cast<double>(samples.length(i));
+    for (size_t part = 0; part < samples.reward_parts.size(); ++part) sums[first_part + part] += double{samples.reward_parts[part][s]};
+  }
+  sum_over(world, sums);
+  const double n = std::max(1.0, sums[count]);
+  metrics.set("reward", sums[reward] / n);
+  metrics.set("kl", std::numeric_limits<double>::quiet_NaN());  // keeps its place in the line; set by the trainers
+  if (parts.size() > 1) {
+    for (size_t part = 0; part < parts.size(); ++part) metrics.set("reward_" + parts[part], sums[first_part + part] / n);
+  }
+  metrics.set("response_length", sums[length] / n);
+  metrics.set("truncated", sums[truncated] / n);
+  metrics.tokens = static_cast<int64_t>(sums[tokens]);
+}
+
+void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
+                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+                          IterationMetrics& metrics) {
+  const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
+  std::vector<double> sums{total(pipeline.kl), total(pipeline.group_std), total(pipeline.returns),
+                           static_cast<double>(pipeline.kl.size())};
+  sum_over(roles.trainers.view(), sums);
+  const double n = std::max(1.0, sums[3]);
+  metrics.set("kl", sums[0] / n);
+  metrics.set("policy_loss", update.policy_loss);
+  metrics.set("value_loss", options.has_critic() ? update.value_loss : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("entropy", options.actor.entropy_coef ? update.entropy : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("clip_ratio", update.statistics.clip_ratio());
+  metrics.set("ppo_kl", update.statistics.ppo_kl());
+  metrics.set("rollout_kl", update.statistics.rollout_kl());
+  metrics.set("filter_ratio", update.statistics.filter_ratio());
+  metrics.set("grad_norm", update.grad_norm);
+  metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm : std::numeric_limits<double>::quiet_NaN());
+  metrics.set("lr", update.lr);
+  metrics.set("kl_coefficient", trainer.kl_coefficient());
+  metrics.set("kl_loss", update.kl_loss);
+  metrics.set("group_reward_std", sums[1] / n);
+  metrics.set("return", sums[2] / n);
+  metrics.set("mismatch_max", mismatch.max);
+  metrics.set("mismatch_mean", mismatch.mean);
+  metrics.set("optimizer_steps", static_cast<double>(update.steps));
+  metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
+  if (update.skipped_steps > 0 && roles.trainers->rank() == 0) {
+    log::warning(base::text(update.skipped_steps, " optimizer steps were left out: their gradient was not finite"));
+  }
+}
+
+void share_training_state(const Roles& roles, IterationMetrics& metrics, Progress& progress) {
+  const int root = roles.map.trainer.front();
+  struct State {
+    int64_t actor_steps, critic_steps;
+    double kl_coefficient;
+  } state{progress.actor_steps, progress.critic_steps, progress.kl_coefficient};
+  state = roles.world.broadcast_value(state, root);
+  progress.actor_steps = state.actor_steps;
+  progress.critic_steps = state.critic_steps;
+  progress.kl_coefficient = state.kl_coefficient;
+
+  std::string packed;
+  for (const auto& [name, value] : metrics.values) {
+    packed += name + '\n';
+    packed.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  packed = roles.world.broadcast(packed, root);
+  for (size_t at = 0; at < packed.size();) {
+    const size_t end = packed.find('\n', at);
+    double value = 0;
+    std::memcpy(&value, packed.data() + end + 1, sizeof value);
+    metrics.set(packed.substr(at, end - at), value);
+    at = end + 1 + sizeof value;
+  }
+}
+
+void add_memory_metrics(const comm::CommView& world, Trainer* trainer, const generate::EngineCounters* generator,
+                        IterationMetrics& metrics) {
+  zero::MemoryUse use;
+  if (trainer) use = trainer->actor().memory();
+  const auto host = trace::host_memory();
+  const std::array<std::pair<const char*, int64_t>, 8> mine{{{"host", host.resident},
+                                                              {"host_peak", host.peak},
+                                                              {"actor_master", use.master},
+                                                              {"actor_gradients", use.gradients},
+                                                              {"actor_moments", use.moments},
+                                                              {"actor_weights", use.weights},
+                                                              {"actor_activations", use.activations},
+                                                              {"kv_pages_peak", generator ? generator->pages_peak : 0}}};
+  std::array<int64_t, mine.size()> largest{};
+  for (size_t i = 0; i < mine.size(); ++i) largest[i] = mine[i].second;
+  world.all_reduce(largest.data(), static_cast<int64_t>(largest.size()), comm::DType::i64, comm::Op::max);
+  for (size_t i = 0; i < mine.size(); ++i) metrics.memory[mine[i].first] = largest[i];
+}
+
+void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics) {
+  double sum = 0;
+  double first = 0;
+  double any = 0;
+  const auto groups = rewards_by_group(world, samples);
+  for (const auto& [group, rewards] : groups) {
+    sum += std::accumulate(rewards.begin(), rewards.end(), 0.0);
+    first += std::count_if(rewards.begin(), rewards.end(), [](float r) { return r > 0.5f; }) / static_cast<double>(rewards.size());
+    any += std::any_of(rewards.begin(), rewards.end(), [](float r) { return r > 0.5f; });
+  }
+  const double count = std::max<double>(1, static_cast<double>(groups.size()));
+  metrics.set("eval_reward", sum / (count * static_cast<double>(n)));
+  metrics.set("eval_pass1", first / count);
+  metrics.set(base::text("eval_pass", n), any / count);
+}
+
+std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples, const config::Range& range) {
+  std::vector<uint64_t> groups;
+  for (const auto& [group, rewards] : rewards_by_group(world, samples)) {
+    if (ppo::keep_group(rewards, range)) groups.push_back(group);
+  }
+  return groups;
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,44 @@
+// The numbers of a PPO iteration, gathered from the roles. Everything here is collective over the communicator it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver/metrics.hpp"
+#include "driver/progress.hpp"
+#include "driver/roles.hpp"
+#include "driver/trainer.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/generate/engine.hpp"
+#include "trireme/ppo/experience.hpp"
+
+namespace trireme::driver {
+
+// reward, its parts, response_length, truncated share, tokens, of samples that lie on any ranks. `parts` names the reward
+// sources. Collective over world.
+void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
+                         IterationMetrics& metrics);
+
+// kl, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
+void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
+                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+                          IterationMetrics& metrics);
+
+// Every rank gets what the trainers know: their metrics and the part of the progress that they keep. Collective over world.
+void share_training_state(const Roles& roles, IterationMetrics& metrics, Progress& progress);
+
+// Bytes by kind, the largest over ranks. Null where this rank lacks the role. Collective over world.
+void add_memory_metrics(const comm::CommView& world, Trainer* trainer, const generate::EngineCounters* generator,
+                        IterationMetrics& metrics);
+
+// eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is above 0.5.
+void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics);
+
+// Prompt of a sample within its iteration: the samples of one prompt share it.
+inline uint64_t group_of(uint64_t id) { return id >> 20; }
+
+// Groups whose mean reward lies strictly inside `range`, in the order of their prompts. Collective over world.
+std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples, const config::Range& range);
+
+}  // namespace trireme::driver

@@ -1,0 +1,57 @@
+#include "driver/progress.hpp"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::driver {
+
+std::string to_json(const Progress& p) {
+  return nlohmann::json{{"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
+                        {"version", p.version},
+                        {"actor_steps", p.actor_steps},
+                        {"critic_steps", p.critic_steps},
+                        {"schedule_steps", p.schedule_steps},
+                        {"kl_coefficient", p.kl_coefficient},
+                        {"metrics_cursor", p.metrics_cursor},
+                        {"skipped_prompts", p.skipped_prompts},
+                        {"pending_bytes", p.pending_bytes},
+                        {"sampler", {{"sizes", p.sampler.sizes}, {"taken", p.sampler.taken}}},
+                        {"rewards", p.rewards},
+                        {"command", p.command},
+                        {"deck", p.deck}}
+      .dump();
+}
+
+Progress progress_from_json(const std::string& text) {
+  try {
+    const auto json = nlohmann::json::parse(text);
+    Progress p;
+    const auto& where = json.at("progress");
+    where.at("iteration").get_to(p.iteration);
+    where.at("phase").get_to(p.phase);
+    where.at("mini_batch").get_to(p.mini_batch);
+    json.at("version").get_to(p.version);
+    json.at("actor_steps").get_to(p.actor_steps);
+    json.at("critic_steps").get_to(p.critic_steps);
+    json.at("schedule_steps").get_to(p.schedule_steps);
+    json.at("kl_coefficient").get_to(p.kl_coefficient);
+    json.at("metrics_cursor").get_to(p.metrics_cursor);
+    json.at("skipped_prompts").get_to(p.skipped_prompts);
+    json.at("pending_bytes").get_to(p.pending_bytes);
+    json.at("sampler").at("sizes").get_to(p.sampler.sizes);
+    json.at("sampler").at("taken").get_to(p.sampler.taken);
+    for (const auto& reward : json.at("rewards")) {  // NaN is null in JSON
+      p.rewards.push_back(reward.is_null() ? std::numeric_limits<double>::quiet_NaN() : reward.get<double>());
+    }
+    json.at("command").get_to(p.command);
+    json.at("deck").get_to(p.deck);
+    return p;
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(ExitCode::bad_data, base::text("the state of the checkpoint is malformed (", error.what(),
+                                                   "): it was written by another version of Trireme"));
+  }
+}
+
+}  // namespace trireme::driver

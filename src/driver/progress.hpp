@@ -1,0 +1,35 @@
+// Where a run stands, and its text in a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/data/sampler.hpp"
+
+namespace trireme::driver {
+
+struct Progress {
+  int64_t iteration = 0;        // finished iterations
+  std::string phase = "iteration";  // what the checkpoint lies behind; "iteration": between two of them
+  int64_t mini_batch = 0;       // within the phase
+  int64_t version = 0;          // of the weights: one per weight sync
+  int64_t actor_steps = 0;      // optimizer steps
+  int64_t critic_steps = 0;
+  int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
+  double kl_coefficient = 0;
+  int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
+  int64_t skipped_prompts = 0;  // by dynamic filtering
+  int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1)
+  data::SamplerState sampler;
+  std::vector<double> rewards;  // of each iteration, for the plot
+  std::string command;          // ppo or sft
+  std::string deck;             // complete TOML
+  bool operator==(const Progress&) const = default;
+};
+
+std::string to_json(const Progress& progress);
+// Throws UserError(bad_data) when a field is missing or malformed.
+Progress progress_from_json(const std::string& text);
+
+}  // namespace trireme::driver

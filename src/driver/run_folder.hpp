@@ -1,0 +1,34 @@
+// The folder of a run: lock, logs, the complete deck, metrics. Collective construction; rank 0 writes.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "trireme/checkpoint/run_lock.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/config/options.hpp"
+
+namespace trireme::driver {
+
+class RunFolder {
+ public:
+  // Collective. Creates <run.dir> with logs/, takes the run lock (exit code 73 when another job has it), opens log.txt and
+  // logs/rank-NNNNN.log and writes deck.toml.
+  RunFolder(const config::Options& options, const comm::CommView& world);
+  ~RunFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path checkpoints() const { return checkpoints_; }
+  std::filesystem::path stop_file() const { return path_ / "stop"; }
+  const checkpoint::RunLock& lock() const { return *lock_; }
+  const std::string& deck() const { return deck_; }  // complete TOML
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path checkpoints_;
+  std::string deck_;
+  std::unique_ptr<checkpoint::RunLock> lock_;
+};
+
+}  // namespace trireme::driver

@@ -1,0 +1,19 @@
+// samples.jsonl: prompts, answers and rewards of some samples of each iteration, for people.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "trireme/base/samples.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/data/tokenizer.hpp"
+
+namespace trireme::driver {
+
+// Appends the first `count` samples in id order (-1: all) of those that lie on any rank. Collective over world; rank 0
+// writes.
+void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
+                       const data::PromptSet& prompts, const data::Tokenizer& tokenizer, int64_t iteration, int64_t count);
+
+}  // namespace trireme::driver

@@ -1,0 +1,88 @@
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/files.hpp"
+#include "trireme/checkpoint/reader.hpp"
+#include "trireme/driver/commands.hpp"
+#include "trireme/model/gguf.hpp"
+#include "trireme/model/model_files.hpp"
+
+namespace trireme::driver {
+namespace {
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += base::text(i ? ", " : "", shape[i]);
+  return out + "]";
+}
+
+void print_weights(const model::WeightSource& weights) {
+  int64_t elements = 0;
+  for (const auto& name : weights.names()) {
+    const auto& spec = weights.spec(name);
+    elements += spec.elements();
+    print(base::text("  ", name, "  ", shape_text(spec.shape), "  ", weights.type_name(name), "\n"));
+  }
+  print(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
+}
+
+void inspect_model(const std::filesystem::path& path) {
+  const auto folder = model::open_model(path);
+  print(base::text(path.string(), ": ", config::describe(folder.shape), "\n"));
+  print_weights(*folder.weights);
+}
+
+void inspect_trace(const std::filesystem::path& path) {
+  const auto json = nlohmann::json::parse(base::read_file(path), nullptr, false);
+  VALIDATE(!json.is_discarded(), ExitCode::bad_data, path.string(), " is not JSON");
+  const auto& events = json.is_array() ? json : json.value("traceEvents", nlohmann::json::array());
+  std::map<std::string, std::pair<int64_t, double>> by_name;
+  double end = 0;
+  for (const auto& event : events) {
+    if (event.value("ph", "") != "X") continue;
+    auto& entry = by_name[event.value("name", "")];
+    ++entry.first;
+    entry.second += event.value("dur", 0.0) * 1e-6;
+    end = std::max(end, (event.value("ts", 0.0) + event.value("dur", 0.0)) * 1e-6);
+  }
+  print(base::text(path.string(), ": ", events.size(), " events, ", base::human_seconds(end), "\n"));
+  for (const auto& [name, entry] : by_name) {
+    print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second), " in all\n"));
+  }
+}
+
+bool is_checkpoint(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") || !checkpoint::list_steps(path).empty();
+}
+
+}  // namespace
+
+ExitCode run_inspect(const InspectCommand& command) {
+  const auto& path = command.path;
+  VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(), " does not exist: check the path");
+  if (std::filesystem::is_directory(path)) {
+    if (is_checkpoint(path)) {
+      print(checkpoint::inspect(path, command.verify));
+    } else if (is_checkpoint(path / "ckpt")) {
+      print(checkpoint::inspect(path / "ckpt", command.verify));
+    } else {
+      inspect_model(path);
+    }
+  } else if (path.extension() == ".gguf") {
+    inspect_model(path);
+  } else if (path.extension() == ".safetensors") {
+    print_weights(model::SafetensorsSource(path));
+  } else if (path.extension() == ".json") {
+    inspect_trace(path);
+  } else {
+    throw UserError(ExitCode::usage, base::text(path.string(), ": inspect takes a checkpoint, a model folder, a .safetensors or .gguf "
+                                                "file, or a trace.json"));
+  }
+  return ExitCode::done;
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,129 @@
+#include "torch/torch.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/models.hpp"
+#include "driver/roles.hpp"
+#include "driver/scoring.hpp"
+#include "driver/tools/output.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/data/jsonl.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/driver/commands.hpp"
+#include "trireme/reward/model_source.hpp"
+
+namespace trireme::driver {
+namespace {
+
+// Records that all ranks together score between two writes.
+constexpr size_t kRecordsPerRank = 64;
+
+class ScoreTool {
+ public:
+  ScoreTool(const ScoreCommand& command, const comm::Session& session)
+      : command_(command),
+        world_(session.world()),
+        tokenizer_(data::Tokenizer::load(command.model)),
+        inputs_(data::read_inputs(command.input)) {
+    config::Options options;
+    options.model.path = command.model.string();
+    options.model.dtype = command.dtype;
+    const Roles roles = make_roles(options, world_);
+    at::set_num_threads(plan_threads(options, roles).trainer);
+    const ModelStart start = actor_start(options);
+    tokenizer_.check_model(start.spec.shape.vocab);
+    max_positions_ = start.spec.shape.max_positions;
+    model_ = std::make_unique<zero::ShardedModel>(
+        start.spec, world_, std::nullopt, at::kCPU,
+        zero::ShardedModelOptions{.name = "model", .compute = command.dtype, .training = zero::Training::frozen});
+    model_->load(start.reader());
+    if (!command.reward_model.empty()) {
+      reward::ModelSourceOptions source;
+      source.name = "reward";
+      source.path = command.reward_model.string();
+      source.max_len = max_positions_;
+      source.batch_tokens = command.micro_batch_tokens;
+      source.dtype = command.dtype;
+      reward_ = reward::make_model(source, world_, at::kCPU, tokenizer_);
+    }
+  }
+
+  ExitCode run() {
+    std::optional<OutputFile> output;
+    if (world_.rank() == 0) output.emplace(command_.output);
+    const size_t chunk = kRecordsPerRank * static_cast<size_t>(world_.size());
+    for (size_t first = 0; first < inputs_.size(); first += chunk) {
+      const auto lines = score(first, std::min(first + chunk, inputs_.size()));
+      const auto parts = world_.gather(lines, 0);
+      for (const auto& part : parts) output->write(part);
+    }
+    if (output) output->finish();
+    return ExitCode::done;
+  }
+
+ private:
+  // Contiguous shares, so that the gathered parts are in input order.
+  std::string score(size_t first, size_t last) {
+    const size_t count = last - first;
+    const auto ranks = static_cast<size_t>(world_.size());
+    const auto me = static_cast<size_t>(world_.rank());
+    const size_t begin = first + count * me / ranks;
+    const size_t end = first + count * (me + 1) / ranks;
+    Samples samples;
+    std::vector<reward::Request> requests;
+    for (size_t i = begin; i < end; ++i) add(i, samples, requests);
+    const at::Tensor log_probs = action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, at::kCPU);
+    reward::Scores rewards;
+    if (reward_) rewards = reward_->score(requests);
+    std::string lines;
+    const float* values = log_probs.const_data_ptr<float>();
+    for (int64_t s = 0; s < samples.size(); ++s) {
+      data::JsonObject line;
+      line.add("index", static_cast<int64_t>(begin) + s);
+      line.add("log_probs", std::span<const float>(values + samples.begin(s) + 1, static_cast<size_t>(samples.length(s) - 1)));
+      if (reward_) line.add("reward", double{rewards.values[static_cast<size_t>(s)]});
+      lines += line.str() + "\n";
+    }
+    return lines;
+  }
+
+  void add(size_t i, Samples& samples, std::vector<reward::Request>& requests) const {
+    const auto ids = inputs_[i].encode(tokenizer_);
+    VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
+    VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data, inputs_[i].where, ": the text has ", ids.size(),
+             " tokens, the model takes ", max_positions_, ": shorten it");
+    samples.id.push_back(i);
+    samples.prompt_row.push_back(static_cast<int64_t>(i));
+    samples.prompt_len.push_back(1);
+    samples.finish_reason.push_back(FinishReason::stop);
+    samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
+    samples.action_mask.push_back(0);
+    samples.action_mask.resize(samples.ids.size(), 1);
+    samples.log_probs.resize(samples.ids.size(), 0.0f);
+    samples.version.resize(samples.ids.size(), -1);
+    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    reward::Request request;
+    request.id = i;
+    request.ids.assign(ids.begin(), ids.end());
+    request.response = inputs_[i].text.value_or(tokenizer_.decode(ids));
+    requests.push_back(std::move(request));
+  }
+
+  ScoreCommand command_;
+  comm::CommView world_;
+  data::Tokenizer tokenizer_;
+  std::vector<data::InputRecord> inputs_;
+  int64_t max_positions_ = 0;
+  std::unique_ptr<zero::ShardedModel> model_;
+  std::unique_ptr<reward::Source> reward_;
+};
+
+}  // namespace
+
+ExitCode run_score(const ScoreCommand& command, const comm::Session& session) { return ScoreTool(command, session).run(); }
+
+}  // namespace trireme::driver

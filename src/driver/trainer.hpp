@@ -1,0 +1,96 @@
+// The trainer role: actor and critic, evaluation of experience, PPO epochs. All calls are collective over the trainers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "driver/exchange.hpp"
+#include "driver/metrics.hpp"
+#include "driver/roles.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/ppo/experience.hpp"
+#include "trireme/ppo/losses.hpp"
+#include "trireme/zero/schedule.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::driver {
+
+// Means over all trainers and optimizer steps of an iteration.
+struct UpdateReport {
+  double policy_loss = 0;
+  double value_loss = 0;
+  double kl_loss = 0;
+  double entropy = 0;
+  double grad_norm = 0;
+  double critic_grad_norm = 0;
+  double lr = 0;
+  double critic_lr = 0;
+  ppo::PolicyStatistics statistics;
+  int64_t steps = 0;
+  int64_t changed_values = 0;
+  int64_t skipped_steps = 0;  // the gradient was not finite
+};
+
+// How well the generator's log-probs agree with the trainer's, over all action tokens.
+struct Mismatch {
+  double mean = 0;
+  double max = 0;
+};
+
+class Trainer {
+ public:
+  // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
+  Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
+          const std::optional<model::ModelSpec>& critic, at::Device device, int threads, int64_t optimizer_steps);
+
+  zero::ShardedModel& actor() { return *actor_; }
+  zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
+  double kl_coefficient() const { return kl_coefficient_; }
+  void set_kl_coefficient(double value) { kl_coefficient_ = value; }
+
+  // After the weights were loaded and before a checkpoint is: starts the moving average where the deck asks for one.
+  void start_average();
+
+  // Sets old log-probs and, with a critic, values. Returns the mismatch with the rollout's log-probs.
+  Mismatch evaluate(ppo::Experience& experience);
+  // Rewards to advantages; group baselines see the rewards of all trainers.
+  ppo::PipelineReport shape(ppo::Experience& experience, const Cards& cards);
+  // PPO epochs. `cards` are those of the whole rollout, `owner` says which trainer has each sequence. `iteration` seeds the
+  // order of the optimizer steps and tells whether the actor still waits for the critic (critic.freezing_steps).
+  UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
+  // Adapts the KL coefficient to the KL that was seen (F26).
+  void adapt_kl(double kl, int64_t samples);
+
+  // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
+  static std::vector<int> place(const config::Options& options, const Cards& cards, int trainers, int64_t iteration);
+
+  // Called before anything that a checkpoint reads is changed.
+  std::function<void()> before_step;
+
+ private:
+  struct Step;
+  void train_actor(const Step& step, UpdateReport& report);
+  void train_critic(const Step& step, UpdateReport& report);
+  void sum(std::span<double> values) const;
+
+  config::Options options_;
+  comm::CommView ranks_;
+  at::Device device_;
+  int threads_;
+  std::unique_ptr<zero::ShardedModel> actor_;
+  std::unique_ptr<zero::ShardedModel> critic_;
+  zero::LearningRate actor_rate_;
+  std::optional<zero::LearningRate> critic_rate_;
+  double kl_coefficient_;
+};
+
+// The optimizer's options for one step.
+zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr);
+
+}  // namespace trireme::driver
