@@ -1,0 +1,153 @@
+#include "torch/torch.hpp"
+
+#include "trireme/model/model_files.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "scratch.hpp"
+#include "trireme/base/files.hpp"
+
+namespace trireme::model {
+namespace {
+
+using test::error_of;
+using test::Scratch;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+config::ModelShape tiny_shape() {
+  config::ModelShape shape;
+  shape.vocab = 16;
+  shape.hidden = 8;
+  shape.layers = 1;
+  shape.heads = 2;
+  shape.kv_heads = 1;
+  shape.head_dim = 4;
+  shape.ffn = 12;
+  shape.eos_ids = {2, 3};
+  shape.pad_id = 0;
+  return shape;
+}
+
+// Writes all of a drawn model through the export.
+void export_model(const std::filesystem::path& folder, const ModelSpec& spec, ModelExport::Options options = {}) {
+  ModelExport out(folder, spec, options);
+  out.create();
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    const auto& tensor = spec.parameters[i].spec;
+    std::vector<float> values(static_cast<size_t>(tensor.elements()));
+    const base::Block block{0, tensor.rows(), 0, tensor.columns()};
+    initial_values(spec, i, block, 1, values.data());
+    out.write(i, block, values.data());
+  }
+  out.sync();
+  out.commit();
+}
+
+TEST(OpenModel, a_missing_model_names_the_path_and_what_was_expected) {
+  const std::string message = error_of(ExitCode::input_missing, [] { open_model("/nonexistent/llama"); });
+  EXPECT_THAT(message, HasSubstr("/nonexistent/llama"));
+  EXPECT_THAT(message, HasSubstr("config.json"));
+  const Scratch scratch;
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }), HasSubstr("no config.json in it"));
+  error_of(ExitCode::input_missing, [&] { open_model(scratch / "x.gguf"); });
+  scratch.write("config.json", config::to_config_json(tiny_shape()));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { open_model(scratch.path()); }), HasSubstr("model.safetensors"));
+}
+
+TEST(OpenModel, an_export_opens_again_with_the_same_weights) {
+  const Scratch scratch;
+  for (const bool tied : {false, true}) {
+    for (const auto head : {HeadKind::language, HeadKind::score}) {
+      auto shape = tiny_shape();
+      shape.tied = tied;
+      const auto spec = describe(shape, head);
+      const auto folder = scratch / (std::string(tied ? "tied" : "untied") + (head == HeadKind::score ? "_score" : ""));
+      export_model(folder, spec, {StoredType::f32, SafetensorsWriter::default_file_bytes, {}});
+      const auto opened = open_model(folder);
+      EXPECT_EQ(opened.shape.score_head, head == HeadKind::score);
+      EXPECT_EQ(opened.shape.eos_ids, shape.eos_ids);
+      EXPECT_TRUE(check_weights(spec, *opened.weights).empty());
+      for (size_t i = 0; i < spec.parameters.size(); ++i) {
+        const auto& tensor = spec.parameters[i].spec;
+        const base::Block block{0, tensor.rows(), 0, tensor.columns()};
+        std::vector<float> got(static_cast<size_t>(tensor.elements())), want(got.size());
+        load_parameter(spec, i, block, *opened.weights, 0, got.data());
+        initial_values(spec, i, block, 1, want.data());
+        EXPECT_EQ(got, want) << tensor.name;
+      }
+    }
+  }
+}
+
+TEST(ModelExport, writes_what_transformers_looks_for) {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch / "from");
+  scratch.write("from/tokenizer.json", "{\"x\":1}");
+  scratch.write("from/chat_template.jinja", "{{ messages }}");
+  scratch.write("from/secret.txt", "no");
+  export_model(scratch / "out", describe(tiny_shape(), HeadKind::language), {StoredType::bf16, SafetensorsWriter::default_file_bytes, scratch / "from"});
+  const auto config = nlohmann::json::parse(base::read_file(scratch / "out/config.json"));
+  EXPECT_EQ(config.at("architectures").at(0), "LlamaForCausalLM");
+  const auto generation = nlohmann::json::parse(base::read_file(scratch / "out/generation_config.json"));
+  EXPECT_EQ(generation.at("eos_token_id"), (std::vector<int>{2, 3}));
+  EXPECT_EQ(generation.at("pad_token_id"), 0);
+  EXPECT_FALSE(generation.contains("bos_token_id"));
+  EXPECT_EQ(base::read_file(scratch / "out/tokenizer.json"), "{\"x\":1}");
+  EXPECT_TRUE(std::filesystem::exists(scratch / "out/chat_template.jinja"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "out/secret.txt"));
+  EXPECT_EQ(open_model(scratch / "out").shape.dtype, "bfloat16");
+  for (const auto& entry : std::filesystem::directory_iterator(scratch / "out")) EXPECT_NE(entry.path().extension(), ".tmp");
+}
+
+TEST(CheckWeights, names_the_tensor_and_both_shapes) {
+  const Scratch scratch;
+  export_model(scratch.path(), describe(tiny_shape(), HeadKind::language));
+  auto wider = tiny_shape();
+  wider.ffn = 13;
+  const auto weights = open_model(scratch.path()).weights;
+  const std::string message = error_of(ExitCode::bad_data, [&] { check_weights(describe(wider, HeadKind::language), *weights); });
+  EXPECT_THAT(message, HasSubstr("model.layers.0.mlp.gate_proj.weight"));
+  EXPECT_THAT(message, HasSubstr("[12, 8]"));
+  EXPECT_THAT(message, HasSubstr("[13, 8]"));
+  auto deeper = tiny_shape();
+  deeper.layers = 2;
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { check_weights(describe(deeper, HeadKind::language), *weights); }),
+              HasSubstr("model.layers.1.input_layernorm.weight"));
+}
+
+TEST(CheckWeights, lists_what_it_does_not_expect) {
+  const Scratch scratch;
+  auto shape = tiny_shape();
+  const auto spec = describe(shape, HeadKind::language);
+  auto tensors = spec.tensors();
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {2}});
+  tensors.push_back({"model.vision.weight", {2}});
+  SafetensorsWriter writer(scratch.path(), tensors, StoredType::f32);
+  writer.create();
+  writer.commit();
+  const SafetensorsSource weights(scratch.path());
+  EXPECT_THAT(check_weights(spec, weights), ElementsAre("model.vision.weight"));
+  shape.tied = true;  // lm_head.weight beside a tied embedding is harmless
+  EXPECT_THAT(check_weights(describe(shape, HeadKind::language), weights), ElementsAre("model.vision.weight"));
+}
+
+TEST(CheckWeights, a_critic_may_start_from_a_language_model) {
+  const Scratch scratch;
+  export_model(scratch.path(), describe(tiny_shape(), HeadKind::language));
+  const auto weights = open_model(scratch.path()).weights;
+  const auto critic = describe(tiny_shape(), HeadKind::score);
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { check_weights(critic, *weights); }), HasSubstr("score.weight"));
+  EXPECT_TRUE(check_weights(critic, *weights, Missing::score_head).empty());
+  std::vector<float> got(8), want(8);
+  const size_t head = critic.index_of(Role::score);
+  load_parameter(critic, head, {0, 1, 0, 8}, *weights, 11, got.data());
+  initial_values(critic, head, {0, 1, 0, 8}, 11, want.data());
+  EXPECT_EQ(got, want);
+}
+
+}  // namespace
+}  // namespace trireme::model

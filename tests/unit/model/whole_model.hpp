@@ -1,0 +1,54 @@
+// A whole model in one process, for tests: plain tensors and the stage functions one after another.
+#pragma once
+
+#include <vector>
+
+#include "trireme/model/forward.hpp"
+#include "trireme/model/model_files.hpp"
+
+namespace trireme::test {
+
+struct WholeModel {
+  model::ModelSpec spec;
+  std::vector<at::Tensor> parameters;  // in the order of spec.parameters
+  model::Rope rope;
+
+  // A score head that the source lacks is drawn with seed 0.
+  WholeModel(const model::ModelSpec& description, const model::WeightSource& weights, at::ScalarType type = at::kFloat) : spec(description) {
+    for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      const auto& tensor = spec.parameters[i].spec;
+      at::Tensor values = at::empty(tensor.shape, at::TensorOptions().dtype(at::kFloat));
+      model::load_parameter(spec, i, {0, tensor.rows(), 0, tensor.columns()}, weights, 0, values.mutable_data_ptr<float>());
+      parameters.push_back(values.to(type));
+    }
+    rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
+  }
+
+  std::vector<at::Tensor> of_stage(size_t stage) const {
+    std::vector<at::Tensor> out;
+    for (const size_t i : spec.stages[stage].parameters) out.push_back(parameters[i]);
+    return out;
+  }
+
+  void require_grad() {
+    for (auto& parameter : parameters) parameter.requires_grad_(true);
+  }
+
+  // [T, D] after the final norm.
+  at::Tensor hidden(const model::PackedBatch& batch, model::Policy& policy) const {
+    at::Tensor x = model::embed(spec, of_stage(0), batch.ids, policy);
+    for (size_t s = 1; s + 1 < spec.stages.size(); ++s) {
+      x = model::block(spec, of_stage(s), x, batch.positions, rope, spec.stages[s].layer, policy);
+    }
+    return model::final_norm(spec, of_stage(spec.stages.size() - 1), x);
+  }
+  at::Tensor hidden(const model::PackedBatch& batch) const {
+    model::PackedPolicy policy(batch);
+    return hidden(batch, policy);
+  }
+
+  // The head's matrix: [V, D], or [1, D] of a score head.
+  const at::Tensor& head() const { return parameters[spec.stages.back().parameters[1]]; }
+};
+
+}  // namespace trireme::test
