@@ -1,0 +1,54 @@
+#include "comm/cuda_support.hpp"
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+void check_cuda(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  VALIDATE(code != cudaErrorMemoryAllocation, ExitCode::out_of_memory, "the GPU has no memory left for ", call,
+           ": use more ranks, shorter micro-batches or recompute");
+  throw InternalError(base::text("CUDA: ", call, " failed: ", cudaGetErrorString(code)));
+}
+
+void check_nccl(ncclResult_t code, const char* call) {
+  if (code == ncclSuccess) return;
+  throw InternalError(base::text("NCCL: ", call, " failed: ", ncclGetErrorString(code), " (", ncclGetLastError(nullptr), ")"));
+}
+
+DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {
+  if (bytes == 0) return;
+  void* data = nullptr;
+  if (kind == Kind::registered) {
+    TRIREME_NCCL_CALL(ncclMemAlloc(&data, static_cast<size_t>(bytes)));
+  } else {
+    TRIREME_CUDA_CALL(cudaMalloc(&data, static_cast<size_t>(bytes)));
+  }
+  data_ = static_cast<std::byte*>(data);
+  TRIREME_CUDA_CALL(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (!data_) return;
+  if (kind_ == Kind::registered) {
+    static_cast<void>(ncclMemFree(data_));
+  } else {
+    static_cast<void>(cudaFree(data_));
+  }
+}
+
+Stream::Stream() {
+  int lowest = 0, highest = 0;
+  TRIREME_CUDA_CALL(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  TRIREME_CUDA_CALL(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, highest));
+}
+Stream::~Stream() { static_cast<void>(cudaStreamDestroy(handle_)); }
+
+Event::Event() { TRIREME_CUDA_CALL(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming)); }
+Event::~Event() {
+  if (handle_) static_cast<void>(cudaEventDestroy(handle_));
+}
+void Event::record(cudaStream_t stream) { TRIREME_CUDA_CALL(cudaEventRecord(handle_, stream)); }
+void Event::block(cudaStream_t stream) const { TRIREME_CUDA_CALL(cudaStreamWaitEvent(stream, handle_, 0)); }
+
+}  // namespace trireme::comm

@@ -1,0 +1,69 @@
+// CUDA and NCCL handles. Private to trireme_comm_cuda.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace trireme::comm {
+
+// Throw UserError: out_of_memory where the device has no memory left, else internal; both name the call.
+void check_cuda(cudaError_t code, const char* call);
+void check_nccl(ncclResult_t code, const char* call);
+#define TRIREME_CUDA_CALL(call) ::trireme::comm::check_cuda((call), #call)
+#define TRIREME_NCCL_CALL(call) ::trireme::comm::check_nccl((call), #call)
+
+// into[i] += values[i] on a stream; device pointers. In shard_exchange_add.cu.
+cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream);
+
+// Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it without copies.
+class DeviceBuffer {
+ public:
+  enum class Kind : uint8_t { plain, registered };
+  DeviceBuffer() = default;
+  DeviceBuffer(int64_t bytes, Kind kind);
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), kind_(other.kind_) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(kind_, other.kind_);
+    return *this;
+  }
+  ~DeviceBuffer();
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  Kind kind_ = Kind::plain;
+};
+
+class Stream {
+ public:
+  Stream();  // does not wait for the legacy default stream; highest priority
+  Stream(const Stream&) = delete;
+  ~Stream();
+  operator cudaStream_t() const { return handle_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+};
+
+class Event {
+ public:
+  Event();
+  Event(const Event&) = delete;
+  Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  ~Event();
+  void record(cudaStream_t stream);
+  void block(cudaStream_t stream) const;  // what is enqueued on `stream` from now on waits for the event
+
+ private:
+  cudaEvent_t handle_ = nullptr;
+};
+
+}  // namespace trireme::comm

@@ -1,0 +1,214 @@
+// The exchange between GPUs. All communication is enqueued on one stream of its own; events tie it to the compute stream:
+//   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
+//   reduce   waits for the stage's backward; compute waits for the sum in finish_reduce(), one stage later
+// The host never waits.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/cuda_support.hpp"
+#include "comm/shard_exchange_parts.hpp"
+#include "comm/shard_exchange_staged.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/comm/device_exchange.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::comm {
+namespace {
+
+// A communicator of NCCL over the ranks of ours; made and freed collectively.
+class NcclComm {
+ public:
+  explicit NcclComm(const CommView& comm) {
+    ncclUniqueId id{};
+    if (comm.rank() == 0) TRIREME_NCCL_CALL(ncclGetUniqueId(&id));
+    id = comm.broadcast_value(id, 0);
+    TRIREME_NCCL_CALL(ncclCommInitRank(&handle_, comm.size(), id, comm.rank()));
+  }
+  NcclComm(const NcclComm&) = delete;
+  ~NcclComm() {
+    for (void* registration : registrations_) static_cast<void>(ncclCommDeregister(handle_, registration));
+    static_cast<void>(ncclCommDestroy(handle_));
+  }
+  operator ncclComm_t() const { return handle_; }
+  void enroll(const DeviceBuffer& buffer) {
+    if (buffer.bytes() == 0) return;
+    void* registration = nullptr;
+    TRIREME_NCCL_CALL(ncclCommRegister(handle_, buffer.data(), static_cast<size_t>(buffer.bytes()), &registration));
+    registrations_.push_back(registration);
+  }
+
+ private:
+  ncclComm_t handle_ = nullptr;
+  std::vector<void*> registrations_;
+};
+
+class NcclRingExchange final : public ShardExchange {
+ public:
+  NcclRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
+      : comm_(std::move(comm)), stages_(std::move(stages)), options_(options), arena_(stages_), ring_(arena_),
+        storage_(stages_, 1), element_(static_cast<int64_t>(size_of(options.weight_type))),
+        compute_(static_cast<cudaStream_t>(options.compute_stream)), gathered_(stages_.size()),
+        own_(storage_.elements * element_, DeviceBuffer::Kind::plain),
+        weights_(arena_.elements() * element_, DeviceBuffer::Kind::registered), nccl_(comm_) {
+    nccl_.enroll(weights_);
+    counters_.weight_memory = own_.bytes() + weights_.bytes();
+    if (!options_.gradients) return;
+    constexpr int64_t kFloat = sizeof(float);
+    gradients_ = DeviceBuffer(arena_.elements() * kFloat, DeviceBuffer::Kind::registered);
+    summed_ = DeviceBuffer(largest_slice(stages_) * kFloat, DeviceBuffer::Kind::registered);
+    nccl_.enroll(gradients_);
+    nccl_.enroll(summed_);
+    counters_.gradient_memory = gradients_.bytes() + summed_.bytes();
+  }
+  ~NcclRingExchange() override { static_cast<void>(cudaStreamSynchronize(stream_)); }
+
+  std::byte* own_slice(size_t parameter) override { return own_.data() + storage_.offset[parameter] * element_; }
+  void begin_update() override {
+    ring_.forget();
+    follow(compute_, stream_);
+  }
+  void end_update() override {}  // the next gather waits for the compute stream
+
+  void gather(int stage) override;
+  std::vector<std::byte*> gathered(int stage) override;
+  void release(int stage) override { ring_.release(stage); }
+  bool holds(int stage) const override { return ring_.holds(stage); }
+  std::vector<float*> gradients(int stage) override;
+  void reduce(int stage) override;
+  void finish_reduce(int stage, const std::vector<float*>& into) override;
+  const ExchangeCounters& counters() const override { return counters_; }
+  std::string kind() const override { return "NCCL ring"; }
+
+ private:
+  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
+  float* gradient_base(int stage) const { return reinterpret_cast<float*>(gradients_.data()) + arena_.begin(stage); }
+  // What is enqueued on `later` from now on waits for what is on `earlier` now.
+  void follow(cudaStream_t later, cudaStream_t earlier) {
+    order_.record(earlier);
+    order_.block(later);
+  }
+
+  Comm comm_;
+  std::vector<SlotGeometry> stages_;
+  ExchangeOptions options_;
+  TwoStageArena arena_;
+  RingOccupancy ring_;
+  ParameterStorage storage_;
+  int64_t element_;
+  cudaStream_t compute_;
+  std::vector<Event> gathered_;  // by stage
+  Event order_;
+  DeviceBuffer own_, weights_, gradients_, summed_;
+  NcclComm nccl_;  // after the buffers that it registers: freed before them
+  Stream stream_;
+  int reducing_stage_ = -1;
+  ExchangeCounters counters_;
+};
+
+void NcclRingExchange::gather(int stage) {
+  if (ring_.holds(stage)) return;
+  ring_.occupy(stage);
+  trace::Region region{"gather", stage, trace::Category::communication};
+  follow(stream_, compute_);
+  const ncclDataType_t type = options_.weight_type == DType::bf16 ? ncclBfloat16 : ncclFloat;
+  std::byte* base = weights_.data() + arena_.begin(stage) * element_;
+  for (const auto& p : slot(stage).parameters) {
+    const int64_t bytes = p.per_rank * element_;
+    TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element_ + comm_->rank() * bytes, own_slice(p.id),
+                                      static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+    counters_.gathered_bytes += (comm_->size() - 1) * bytes;
+    region.add_bytes((comm_->size() - 1) * bytes);
+  }
+  TRIREME_NCCL_CALL(ncclGroupStart());
+  for (const auto& p : slot(stage).parameters) {
+    std::byte* whole = base + p.offset * element_;
+    TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element_, whole, static_cast<size_t>(p.per_rank), type,
+                                    nccl_, stream_));
+  }
+  TRIREME_NCCL_CALL(ncclGroupEnd());
+  gathered_[static_cast<size_t>(stage)].record(stream_);
+  ++counters_.gathers;
+}
+
+std::vector<std::byte*> NcclRingExchange::gathered(int stage) {
+  if (!ring_.holds(stage)) throw InternalError(base::text("stage ", stage, " is used without a gather"));
+  gathered_[static_cast<size_t>(stage)].block(compute_);
+  ring_.use(stage);
+  std::vector<std::byte*> pointers;
+  for (const auto& p : slot(stage).parameters) pointers.push_back(weights_.data() + (arena_.begin(stage) + p.offset) * element_);
+  return pointers;
+}
+
+std::vector<float*> NcclRingExchange::gradients(int stage) {
+  EXPECT(options_.gradients);
+  if (reducing_stage_ >= 0 && arena_.overlap(stage, reducing_stage_)) {
+    throw InternalError(base::text("gradients of stage ", stage, " over those of a reduction that is not finished"));
+  }
+  float* base = gradient_base(stage);
+  TRIREME_CUDA_CALL(cudaMemsetAsync(base, 0, static_cast<size_t>(slot(stage).elements) * sizeof(float), compute_));
+  std::vector<float*> pointers;
+  for (const auto& p : slot(stage).parameters) pointers.push_back(base + p.offset);
+  return pointers;
+}
+
+void NcclRingExchange::reduce(int stage) {
+  if (reducing_stage_ >= 0) throw InternalError("a reduction was begun before the last one was finished");
+  reducing_stage_ = stage;
+  trace::Region region{"reduce gradients", stage, trace::Category::communication};
+  follow(stream_, compute_);
+  auto* out = reinterpret_cast<float*>(summed_.data());
+  TRIREME_NCCL_CALL(ncclGroupStart());
+  for (const auto& p : slot(stage).parameters) {
+    TRIREME_NCCL_CALL(ncclReduceScatter(gradient_base(stage) + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
+                                        ncclSum, nccl_, stream_));
+    out += p.per_rank;
+  }
+  TRIREME_NCCL_CALL(ncclGroupEnd());
+}
+
+void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
+  if (stage != reducing_stage_) throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
+  const auto* sums = reinterpret_cast<const float*>(summed_.data());
+  const auto& parameters = slot(stage).parameters;
+  EXPECT(into.size() == parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    TRIREME_CUDA_CALL(launch_add(into[i], sums, parameters[i].per_rank, stream_));
+    sums += parameters[i].per_rank;
+    counters_.reduced_bytes += (comm_->size() - 1) * parameters[i].per_rank * static_cast<int64_t>(sizeof(float));
+  }
+  follow(compute_, stream_);
+  reducing_stage_ = -1;
+  ++counters_.reductions;
+}
+
+// NCCL refuses two ranks on one device.
+bool share_a_device(const CommView& comm) {
+  int device = 0;
+  TRIREME_CUDA_CALL(cudaGetDevice(&device));
+  char bus[32] = "";
+  TRIREME_CUDA_CALL(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+  const auto nodes = discover(comm);
+  const auto buses = comm.all_gather(base::text(nodes.node, ":", bus));
+  for (size_t i = 0; i < buses.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (buses[i] == buses[j]) return true;
+    }
+  }
+  return false;
+}
+
+std::unique_ptr<ShardExchange> make_device_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {
+  if (!share_a_device(comm)) return std::make_unique<NcclRingExchange>(std::move(comm), std::move(stages), options);
+  if (comm->rank() == 0) {
+    log::warning("several ranks share a GPU, which NCCL refuses: weights and gradients go through host memory and MPI");
+  }
+  return std::make_unique<StagedExchange>(std::move(comm), std::move(stages), options);
+}
+
+}  // namespace
+
+void enable_device_exchange() { device_exchange_maker() = &make_device_exchange; }
+
+}  // namespace trireme::comm
