@@ -100,7 +100,8 @@ void Save::describe() {
   state.shape = {state_bytes};
   entries_.push_back(std::move(state));
 
-  const Digest digest = xxh3(std::as_bytes(std::span(to_bytes(entries_))));
+  const std::string list = to_bytes(entries_);
+  const Digest digest = xxh3(std::as_bytes(std::span(list)));
   agreed(comm_, [&] {
     const bool same = comm_.min<uint64_t>(digest[0]) == comm_.max<uint64_t>(digest[0]);
     VALIDATE(same, ExitCode::internal, "the ranks list different datasets for one checkpoint");
