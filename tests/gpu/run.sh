@@ -43,6 +43,7 @@ use_pack() {
     cp -rs "$root/usr/include/hdf5/openmpi/." "$root/hdf5/include/"
     cp -rs "$lib/hdf5/openmpi/." "$root/hdf5/lib/"
     ln -sf "$(basename "$(find "$lib" -maxdepth 1 -name 'libhdf5_openmpi.so.*' | sort | tail -n 1)")" "$lib/libhdf5.so"
+    ln -sfn ../include/trilinos "$root/usr/lib/include"  # where a relocated KokkosConfig.cmake looks
     ln -sf "$root/usr/bin/mpirun.openmpi" "$root/bin/mpirun"
     ln -sf "$root/usr/bin/orted" "$root/bin/orted"
     # Packages name their program pkg-config and mpicc through the alternatives of an installed system.
@@ -61,13 +62,13 @@ SCRIPT
     touch "$root/.complete"
   fi
   export PATH=$root/bin:$root/usr/bin:$PATH
-  export LD_LIBRARY_PATH=$lib:$lib/openmpi/lib:$lib/pmix2/lib:$root/hdf5/lib:$lib/ucx:${LD_LIBRARY_PATH:-}
+  export LD_LIBRARY_PATH=$lib:$root/lib/x86_64-linux-gnu:$lib/openmpi/lib:$lib/pmix2/lib:$root/hdf5/lib:$lib/ucx:${LD_LIBRARY_PATH:-}
   export LIBRARY_PATH=$lib:${LIBRARY_PATH:-} CPATH=$root/usr/include:${CPATH:-}
   export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$lib/pkgconfig:$root/usr/share/pkgconfig
   export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
   export OPAL_PREFIX=$root/usr OPAL_LIBDIR=$lib/openmpi/lib OPAL_PKGDATADIR=$root/usr/share/openmpi OPAL_SYSCONFDIR=$root/etc/openmpi
   export OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3 PMIX_INSTALL_PREFIX=$lib/pmix2 PMIX_MCA_mca_base_component_path=$lib/pmix2/lib/pmix
-  export OMPI_MCA_btl=self,vader
+  export OMPI_MCA_btl=self,vader OMPI_MCA_plm_rsh_agent=true  # one machine: no ssh needed
   flags+=("-DCMAKE_PREFIX_PATH=$root/usr" "-DHDF5_ROOT=$root/hdf5" "-DMPI_C_COMPILER=$root/bin/mpicc" "-DTRIREME_MPIEXEC=$root/bin/mpirun"
     "-DCMAKE_BUILD_RPATH=$lib;$lib/openmpi/lib;$root/hdf5/lib")
 }
