@@ -154,7 +154,7 @@ at::Tensor block(const ModelSpec& spec, std::span<const at::Tensor> parameters, 
   const at::Tensor v = heads(policy.linear(normed, w.v, w.v_bias, Role::v));
   const auto [q, k] = apply_rope(heads(policy.linear(normed, w.q, w.q_bias, Role::q)), heads(policy.linear(normed, w.k, w.k_bias, Role::k)),
                                  positions, rope);
-  const at::Tensor attended = policy.attend(q, k, v, layer).reshape({x.size(0), -1});
+  const at::Tensor attended = policy.attend(q, k, v, layer).reshape({x.size(0), q.size(1) * head_dim});
   at::Tensor projected = policy.reduce(policy.linear(attended, w.o, std::nullopt, Role::o));
   if (w.o_bias) projected = projected.add(*w.o_bias);  // after the reduction: every rank has the whole bias
   const at::Tensor middle = x.add(projected);

@@ -71,7 +71,9 @@ config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span
   VALIDATE(tensor.shape == std::vector<int64_t>{shape.head_dim / 2} && gguf_type_name(tensor.type) == "F32", ExitCode::bad_data, file,
            ": rope_freqs.weight is not F32 [", shape.head_dim / 2, "]");
   dequantise(tensor.type, bytes.data() + tensor.begin, factors.size(), factors.data());
-  config::RopeScaling scaling{config::RopeKind::llama3, *std::max_element(factors.begin(), factors.end()), 1, 4, 8192};
+  const double largest = *std::max_element(factors.begin(), factors.end());
+  const bool whole = std::abs(largest - std::round(largest)) < 1e-3;  // fp32 noise around 8 or 32
+  config::RopeScaling scaling{config::RopeKind::llama3, whole ? std::round(largest) : largest, 1, 4, 8192};
   bool fits = true;
   for (size_t i = 0; i < factors.size(); ++i) {
     const double frequency = std::pow(shape.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(shape.head_dim));

@@ -15,10 +15,12 @@ namespace {
 
 using nlohmann::json;
 
-// Shortens names from the file, so that a 64 KiB name does not flood the terminal.
+// Names from the file as messages show them: short (a 64 KiB name must not flood the terminal), without control characters.
 std::string shown(std::string_view name) {
   constexpr size_t limit = 120;
-  return name.size() <= limit ? std::string(name) : std::string(name.substr(0, limit)) + "...";
+  std::string out(name.substr(0, limit));
+  std::replace_if(out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return name.size() <= limit ? out : out + "...";
 }
 
 // nlohmann's DOM silently keeps the last of two equal keys and recurses on deep input; a SAX handler sees every key and
@@ -116,7 +118,7 @@ class HeaderHandler : public StrictHandler {
   }
   bool begin_tensor(const std::string& name) {
     name_ = name;
-    if (name.find('\0') != std::string::npos) fail("the tensor name '" + shown(name.c_str()) + "...' contains a NUL byte");
+    if (name.find('\0') != std::string::npos) fail("the tensor name '" + shown(name) + "' contains a NUL byte");
     if (header.entries.contains(name) || (name == "__metadata__" && std::exchange(has_metadata_, true))) {
       fail("the tensor '" + shown(name) + "' appears twice");
     }
