@@ -38,6 +38,22 @@ const Bpe::Entry* Bpe::find(TokenId left, TokenId right) const {
   return nullptr;
 }
 
+void Bpe::start(std::string_view word, Scratch& scratch) const {
+  auto& symbols = scratch.symbols;
+  symbols.clear();
+  bool after_unknown = false;
+  for (const char byte : word) {
+    const TokenId id = byte_ids_[static_cast<uint8_t>(byte)];
+    const bool unknown = id < 0;
+    const bool dropped = unknown && (unknown_ < 0 || (fuse_unknown_ && after_unknown));
+    after_unknown = unknown;
+    if (dropped) continue;
+    const auto position = static_cast<int32_t>(symbols.size());
+    symbols.push_back({unknown ? unknown_ : id, position - 1, position + 1, true});
+  }
+  if (!symbols.empty()) symbols.back().next = -1;
+}
+
 void Bpe::merge(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
@@ -83,12 +99,7 @@ void Bpe::encode(std::string_view word, Scratch& scratch, std::vector<TokenId>& 
     return;
   }
   VALIDATE(word.size() < size_t{1} << 31, ExitCode::bad_data, "a word of ", word.size(), " bytes is too long: split the text");
-  const auto length = static_cast<int32_t>(word.size());
-  scratch.symbols.clear();
-  for (int32_t i = 0; i < length; ++i) {
-    const TokenId id = byte_ids_[static_cast<uint8_t>(word[static_cast<size_t>(i)])];
-    scratch.symbols.push_back({id, i - 1, i + 1 < length ? i + 1 : -1, true});
-  }
+  start(word, scratch);
   merge(scratch);
   const size_t start = out.size();
   for (const auto& symbol : scratch.symbols) {

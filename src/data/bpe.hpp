@@ -31,8 +31,13 @@ class Bpe {
   // Working memory of one encode call.
   struct Scratch;
 
-  // `byte_ids[b]` is the token of byte b alone.
+  // `byte_ids[b]` is the token of byte b alone, -1 when the vocabulary has none (SmolLM2 lacks some control characters).
   Bpe(const std::array<TokenId, 256>& byte_ids, std::span<const Merge> merges);
+  // What stands for such a byte; without it the byte is dropped, as in HF. `fuse`: one for several in a row.
+  void set_unknown(TokenId id, bool fuse) {
+    unknown_ = id;
+    fuse_unknown_ = fuse;
+  }
   // A word that is a token as a whole is not merged (`ignore_merges`). Keys are bytes.
   void set_whole_words(TextMap<TokenId> words) { whole_words_ = std::move(words); }
 
@@ -52,12 +57,15 @@ class Bpe {
   size_t slot_of(uint64_t pair) const { return (pair * 0x9E3779B97F4A7C15u) >> shift_; }
   const Entry* find(TokenId left, TokenId right) const;
   void insert(uint64_t pair, uint32_t rank, TokenId joined);
+  void start(std::string_view word, Scratch& scratch) const;
   void merge(Scratch& scratch) const;
 
   std::array<TokenId, 256> byte_ids_;
   std::vector<Entry> table_;  // open addressing, at most half full
   int shift_ = 0;
   TextMap<TokenId> whole_words_;
+  TokenId unknown_ = -1;
+  bool fuse_unknown_ = false;
 };
 
 struct Bpe::Scratch {

@@ -8,8 +8,8 @@ namespace trireme::data::jinja {
 
 namespace {
 
-// A template that needs more has gone wrong: a conversation of 10 MB takes some thousand steps.
-constexpr int64_t most_steps = 10'000'000;
+// A template that needs more has gone wrong: a conversation of 1000 turns takes some 10^5 steps.
+constexpr int64_t most_steps = 2'000'000;
 constexpr size_t longest_output = size_t{64} << 20;
 
 Value loop_state(const List& items, size_t index) {
@@ -36,8 +36,9 @@ std::string Renderer::run(const Body& body) {
   return std::move(out_);
 }
 
-void Renderer::step(size_t at) {
-  if (++steps_ > most_steps) source_.fail(at, base::text("the template took more than ", most_steps, " steps"));
+void Renderer::step(size_t at, size_t cost) {
+  steps_ += static_cast<int64_t>(cost);
+  if (steps_ > most_steps) source_.fail(at, base::text("the template took more than ", most_steps, " steps"));
 }
 
 void Renderer::emit(size_t at, const std::string& text) {
@@ -108,6 +109,7 @@ Renderer::Flow Renderer::loop(const Statement& statement) {
   const List items = loop_items(statement);
   if (items.empty()) return execute(statement.branches[1].body);
   for (size_t i = 0; i < items.size(); ++i) {
+    step(statement.at);
     Scope scope;
     scope["loop"] = loop_state(items, i);
     bind(statement, items[i], scope);
@@ -150,6 +152,15 @@ Value Renderer::lookup(const Expression& expression) const {
 
 Value Renderer::evaluate(const Expression& e) {
   step(e.at);
+  Value value = compute(e);
+  // Texts and lists that doubled themselves would fill the memory in a few steps.
+  const bool made = e.kind != Expression::Kind::name && e.kind != Expression::Kind::literal;
+  if (made && value.is_list()) step(e.at, value.items().size());
+  if (made && value.is_string()) step(e.at, value.string().size() / 256);
+  return value;
+}
+
+Value Renderer::compute(const Expression& e) {
   using Kind = Expression::Kind;
   switch (e.kind) {
     case Kind::literal: return e.value;

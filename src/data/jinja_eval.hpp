@@ -55,9 +55,10 @@ class Renderer {
   List loop_items(const Statement& statement);
   void assign(const Statement& statement);
   void emit(size_t at, const std::string& text);
-  void step(size_t at);
+  void step(size_t at, size_t cost = 1);
 
   Value evaluate(const Expression& expression);
+  Value compute(const Expression& expression);
   Value evaluate_or_none(const ExpressionPtr& expression) { return expression ? evaluate(*expression) : Value(None{}); }
   Value lookup(const Expression& expression) const;
   Value attribute(const Expression& expression);

@@ -9,7 +9,7 @@ namespace trireme::data::jinja {
 
 namespace {
 
-constexpr int64_t longest_range = 100'000;
+constexpr int64_t longest_range = 10'000;
 
 // Python's upper() and lower() for other scripts need tables that templates never use.
 std::string change_case(const Arguments& arguments, const std::string& text, bool upper) {

@@ -51,6 +51,8 @@ class Translator {
       if (alphanumeric && !same) refuse(base::text("\\", next));
       out_ += '\\';
       out_ += next;
+      const bool braces = (next == 'p' || next == 'P' || next == 'x') && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '{';
+      while (braces && pattern_[at_] != '}' && at_ + 1 < pattern_.size()) out_ += pattern_[++at_];
     }
   }
   void bracket(char c) {

@@ -134,6 +134,7 @@ Json tokenizer_json_of(const TokenizerParts& parts) {
 }
 
 Json tokenizer_config_of(const TokenizerParts& parts) {
+  check_parts(parts);
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   for (const auto& [name, id] : {std::pair{"bos_token", parts.bos}, {"eos_token", parts.eos}, {"pad_token", parts.pad}, {"unk_token", parts.unk}}) {
     if (id) config[name] = parts.tokens[static_cast<size_t>(*id)];

@@ -38,17 +38,42 @@ void read_vocabulary(const Json& model, Vocabulary& vocabulary, const std::strin
   for (const auto& [token, id] : vocab.items()) vocabulary.add(token, read_integer(id, "model.vocab[\"" + token + "\"]", where), where);
 }
 
-std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary, const std::string& where) {
+// The token of each byte, -1 where there is none.
+std::array<TokenId, 256> byte_tokens(const Vocabulary& vocabulary) {
   std::array<TokenId, 256> ids{};
   for (int byte = 0; byte < 256; ++byte) {
     std::string token;
     append_utf8(token, byte_to_char(static_cast<uint8_t>(byte)));
-    const auto id = vocabulary.find(token);
-    VALIDATE(id.has_value(), ExitCode::bad_data, where, ": the vocabulary has no token \"", token, "\" for the byte ", byte,
-             ": only complete byte-level vocabularies are known");
-    ids[static_cast<size_t>(byte)] = *id;
+    ids[static_cast<size_t>(byte)] = vocabulary.find(token).value_or(-1);
   }
   return ids;
+}
+
+bool is_true(const Json& model, const char* key) {
+  const auto found = model.find(key);
+  return found != model.end() && *found == true;
+}
+
+// What becomes of bytes that have no token.
+void read_unknown(const Json& model, const Vocabulary& vocabulary, std::span<const TokenId> byte_ids, Bpe& bpe, const std::string& where) {
+  std::vector<std::string> missing;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool in_utf8 = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
+    if (in_utf8 && byte_ids[static_cast<size_t>(byte)] < 0) missing.push_back(std::to_string(byte));
+  }
+  if (missing.empty()) return;
+  VALIDATE(missing.size() <= 64, ExitCode::bad_data, where, ": the vocabulary has no token for ", missing.size(),
+           " of the 256 bytes (", missing[0], ", ...): this is no byte-level vocabulary");
+  VALIDATE(!is_true(model, "byte_fallback"), ExitCode::bad_data, where, ": model.byte_fallback with no token for the bytes ",
+           base::join(missing), " is not known");
+  std::string fate = "are dropped";
+  if (!absent(model, "unk_token")) {
+    const auto id = model["unk_token"].is_string() ? vocabulary.find(model["unk_token"].get_ref<const std::string&>()) : std::nullopt;
+    VALIDATE(id.has_value(), ExitCode::bad_data, where, ": model.unk_token ", model["unk_token"].dump(), " is not in the vocabulary: the file is damaged");
+    bpe.set_unknown(*id, is_true(model, "fuse_unk"));
+    fate = "become " + model["unk_token"].dump();
+  }
+  log::info(base::text(where, ": the vocabulary has no token for the bytes ", base::join(missing), ": in texts they ", fate));
 }
 
 // "left right" or ["left", "right"]
@@ -99,10 +124,10 @@ Bpe read_bpe(const Json& model, Vocabulary& vocabulary, const std::string& where
   if (type != "BPE") refuse(where, "model type \"" + type + "\" is not known (known: BPE)");
   check_bpe_settings(model, where);
   read_vocabulary(model, vocabulary, where);
-  const auto bytes = byte_tokens(vocabulary, where);
-  Bpe bpe(bytes, read_merges(model, vocabulary, where));
-  const auto ignore_merges = model.find("ignore_merges");
-  if (ignore_merges == model.end() || *ignore_merges == false) return bpe;
+  const auto byte_ids = byte_tokens(vocabulary);
+  Bpe bpe(byte_ids, read_merges(model, vocabulary, where));
+  read_unknown(model, vocabulary, byte_ids, bpe, where);
+  if (!is_true(model, "ignore_merges")) return bpe;
   TextMap<TokenId> words;
   std::string word;
   for (TokenId id = 0; id < vocabulary.size(); ++id) {

@@ -20,7 +20,8 @@ namespace trireme::data {
 struct Message {
   std::string role;     // system, user, assistant, ...
   std::string content;  // text
-  std::string extra;    // JSON object with the turn's other fields (name, tool_calls, ...), or ""
+  std::string extra;    // JSON object with the turn's other fields (name, tool_calls, ...), or ""; templates see them
+                        // behind role and content
 };
 
 // Whether the text ends with the opening of the assistant's turn.
@@ -32,7 +33,7 @@ class ChatTemplate {
   ChatTemplate(const std::string& text, std::string source);
 
   // Renders. `special_tokens` holds bos_token, eos_token, ... as the template sees them; one that is absent is undefined.
-  // Throws UserError(bad_data) with line and column: raise_exception, type errors, more than 10^7 steps or 64 MiB.
+  // Throws UserError(bad_data) with line and column: raise_exception, type errors, more than 2 10^6 steps or 64 MiB of text.
   std::string render(std::span<const Message> messages, GenerationPrompt prompt,
                      const std::map<std::string, std::string>& special_tokens) const;
 

@@ -1,0 +1,150 @@
+"""Renders templates with jinja2 in the settings of HF transformers (utils/chat_template_utils.py) and prints jinja.jsonl.
+
+    python3 make_jinja.py > jinja.jsonl      # jinja2 3.1
+"""
+import itertools
+import json
+import sys
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+ENVIRONMENT = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+ENVIRONMENT.filters["tojson"] = tojson
+ENVIRONMENT.globals["raise_exception"] = raise_exception
+
+CONVERSATIONS = [
+    [{"role": "user", "content": "hello"}],
+    [{"role": "system", "content": " be brief \n"}, {"role": "user", "content": "\u00a0a \"q\" \\ \u00e9\u65e5\U0001f600\t"}],
+    [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}],
+    [{"role": "user", "content": "call"},
+     {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": 1, "y": [1.5, 1e22, None, True]}}}]},
+     {"role": "tool", "content": "{}", "name": "f"}],
+]
+
+# Whitespace control, set and scopes, loops, operators, filters, tests, methods, slices.
+EXPRESSIONS = r"""
+1 + 2 * 3 - 4
+7 // 2 ~ 7 % 3 ~ -7 // 2 ~ -7 % 3 ~ 7 / 2
+1 ~ 2 + 3
+'a' ~ 1 ~ none ~ true ~ 1.5
+1.0 ~ 0.1 ~ 100000.0 * 10000000000000.0 ~ 0.00001
+'x' if messages else 'y'
+'x' if nothing
+('a' 'b') + "c\n\t\\\"\x41\u00e9"
+not messages | length == 2
+messages | length > 1 and messages[1].role == 'assistant'
+'ser' in messages[0].role
+'tool_calls' in messages[-1]
+'x' not in messages[0]
+messages[0]['content'] | trim
+messages[0].content | trim ~ '|' ~ messages[-1].content | trim | length
+messages[0].content | upper if messages[0].content == 'hello' else 'n'
+messages[1:] | length ~ messages[:-1] | length ~ messages[::-1][0].role ~ messages[::2] | length
+messages[0].content[0] ~ messages[0].content[-1] ~ messages[0].content[1:3] ~ messages[0].content[::-1]
+messages[5] is defined ~ messages[0].nope is defined ~ nope is defined ~ messages is defined
+messages is iterable ~ messages is mapping ~ messages[0] is mapping ~ messages[0].role is string ~ 1 is number ~ none is none ~ 1.5 is float ~ 2 is integer ~ true is boolean
+messages is sequence ~ 'a' is sequence ~ true is true ~ 1 is true ~ false is false
+messages[0] | tojson
+messages | tojson
+messages[-1] | tojson(indent=2)
+messages[0].content | tojson
+[1, 'a', none, {'k': [true, 2.5]}] | tojson
+[] | tojson(indent=4) ~ {} | tojson
+nope | default('d') ~ '' | default('e', true) ~ '' | default('f') ~ nope | d('g')
+[1, 2, 3] | join(', ') ~ ['a'] | join ~ 'abc' | join('-')
+[3, 4] | first ~ [3, 4] | last ~ 'abc' | first
+{'a': 1, 'b': 2} | items | list | length ~ {'a': 1}.get('a') ~ {'a': 1}.get('z', 9) ~ {'a': 1}.get('z')
+' x '.strip() ~ '|' ~ ' x '.lstrip() ~ '|' ~ ' x '.rstrip() ~ '|' ~ 'xxaxx'.strip('x') ~ 'abcabc'.rstrip('bc')
+'a</think>b'.split('</think>')[-1] ~ 'a,b,c'.split(',', 1)[1] ~ 'a,b'.split(',') | length
+'abc'.startswith('ab') ~ 'abc'.endswith('ab') ~ 'AbC'.lower() ~ 'AbC'.upper()
+'banana' | replace('an', 'x') ~ 'banana'.replace('a', '')
+range(3) | list | join ~ range(1, 4) | list | join ~ range(5, 0, -2) | list | join
+(1 == 1.0) ~ ('a' == 1) ~ ([1] == [1]) ~ ({'a': 1} == {'a': 1}) ~ (1 != 2) ~ (true == 1)
+('a' < 'b') ~ (2 >= 2) ~ (1.5 <= 1) ~ (3 > 2)
+none or 'x' ~ ('' and 'y') ~ (1 and 2) ~ (0 or '')
+true and false or true
+messages[0]
+[1, 2][5]
+messages[0].role.nope.deeper
+1 + 'a'
+tools is none ~ tools is defined
+bos_token + eos_token ~ pad_token
+{'a': 1}['a'] + [5][0]
+loop
+- 3 + 5
+'a' in ['a', 'b'] and 'c' not in {'a': 1}
+(messages | last).role
+2 * 3 ~ 'z'
+'\u00a0 x\u3000'.strip() ~ '|' ~ '\u00a0 x\u3000' | trim
+messages | length - 1
+[messages[0].role, messages[0].content] | join(': ')
+nope | length
+nope ~ 'x'
+nope | items | list | length
+"""
+
+BLOCKS = [
+    "{% for m in messages %}\n{{ m.role }}: {{ m.content }}\n{% endfor %}\nend\n",
+    "  {% for m in messages %}  \n  {{ m.role }}\n  {% endfor %}  \n",
+    "{%- for m in messages -%}\n  {{- m.role -}} \n{%- endfor -%}\n",
+    "a {%+ if true %}b{% endif +%}\n c\n\n",
+    "a\n   {# comment #}\nb {#- c -#} d\n {%- if 1 %} x {%- endif %} y",
+    "\n\n{% if messages %}\n\n x\n{% endif %}\n\n",
+    "x\t {% if 1 %}\ty{% endif %}\r\nz\r\n",
+    "{% set x = 1 %}{% for m in messages %}{{ x }}{% set x = x + 1 %}{{ x }}{% endfor %}{{ x }}",
+    "{% set ns = namespace(a=0, b='q') %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}{{ ns.b }}",
+    "{% for m in messages %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }};{% endfor %}",
+    "{% for m in messages %}{{ loop.previtem.role if loop.previtem is defined }}<{{ m.role }}>{{ loop.nextitem.role if loop.nextitem is defined }};{% endfor %}",
+    "{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ m.content }}{% else %}none{% endfor %}",
+    "{% for m in [] %}x{% else %}empty{% endfor %}{% for m in nope %}x{% else %}undefined{% endfor %}",
+    "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}{% for k in messages[0] %}{{ k }}{% endfor %}",
+    "{% for k, v in messages[0] | items %}{{ k }}={{ v }};{% endfor %}",
+    "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
+    "{% for a in [1, 2] %}{% for b in [3, 4] %}{{ loop.index }}{{ a * b }} {% endfor %}{{ loop.index }};{% endfor %}",
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}[{{ system }}]{{ messages | length }}",
+    "{% if not nope is defined %}{% set nope = true %}{% endif %}{% if nope and not tools is not none %}yes{% elif nope %}elif{% else %}no{% endif %}",
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}",
+    "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}{% if c.function is defined %}{% set c = c.function %}{% endif %}{{ c.name }}({{ c.arguments | tojson }}){% endfor %}{% elif m.role == 'tool' %}[{{ m.name }}]{% else %}{{ m.content }}{% endif %}{% endfor %}",
+    "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] | trim + eos_token }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}",
+    "{% if messages[0]['role'] == 'system' -%}\n    {%- set offset = 1 -%}\n{%- else -%}\n    {%- set offset = 0 -%}\n{%- endif -%}\n{%- for m in messages -%}\n    {%- if m.role == 'user' and loop.index0 % 2 == offset -%}U{%- endif -%}\n{%- endfor -%}\n",
+    "{{ '{{' }}{{ \"%}\" }}{{ {'a': {'b': 1}} | tojson }}{% set d = {'k': 'v',} %}{{ d.k }}{{ d['k'] }}",
+    "plain } { % # text {} ",
+    "{% set x = messages[0].content if messages[0].content is string else 'list' %}{{ x }}",
+    "",
+    "\n",
+    "{{ 1 }}\n",
+    "{{ 1 }}\n\n",
+    "{%- set ns = namespace(multi=true, last=messages|length - 1) %}\n{%- for m in messages[::-1] %}\n    {%- set i = (messages|length - 1) - loop.index0 %}\n    {%- if ns.multi and m.role == 'user' and not (m.content.startswith('<t>') and m.content.endswith('</t>')) %}\n        {%- set ns.multi = false %}\n        {%- set ns.last = i %}\n    {%- endif %}\n{%- endfor %}\n{{- ns.last }}",
+]
+
+
+def render(template, messages, add_generation_prompt):
+    try:
+        compiled = ENVIRONMENT.from_string(template)
+        return compiled.render(messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt,
+                               bos_token="<s>", eos_token="</s>")
+    except (jinja2.exceptions.TemplateError, TypeError):
+        return None
+
+
+templates = ["{{ " + line + " }}" for line in EXPRESSIONS.strip().splitlines()] + BLOCKS
+for template, messages in itertools.product(templates, CONVERSATIONS):
+    for prompt in ([True, False] if "add_generation_prompt" in template else [True]):
+        text = render(template, messages, prompt)
+        # Printing a list or mapping gives Python's repr, which no chat template wants; the interpreter refuses it.
+        if template == "{{ messages[0] }}":
+            text = None
+        json.dump({"template": template, "messages": messages, "add_generation_prompt": prompt, "text": text}, sys.stdout)
+        print()

@@ -1,0 +1,116 @@
+#include "trireme/data/sampler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "support.hpp"
+
+namespace trireme::data {
+namespace {
+
+TEST(PromptSampler, EachEpochIsAPermutation) {
+  PromptSampler sampler({.sizes = {7, 5}, .weights = {}, .seed = 3});
+  std::vector<std::vector<int64_t>> epochs;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    EXPECT_EQ(sampler.epoch(), epoch);
+    std::vector<int64_t> rows;
+    for (int draw = 0; draw < 3; ++draw) {
+      const auto batch = sampler.draw(4);
+      rows.insert(rows.end(), batch.begin(), batch.end());
+    }
+    epochs.push_back(rows);
+    std::sort(rows.begin(), rows.end());
+    std::vector<int64_t> all(12);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(rows, all);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epochs[1], epochs[2]);
+}
+
+TEST(PromptSampler, DropLastLeavesTheRestOut) {
+  PromptSampler sampler({.sizes = {10}, .weights = {}, .order = Order::file});
+  EXPECT_EQ(sampler.draws_per_epoch(4), 2);
+  EXPECT_EQ(sampler.draw(4), (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(sampler.draw(4), (std::vector<int64_t>{4, 5, 6, 7}));
+  EXPECT_EQ(sampler.draw(4), (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(sampler.epoch(), 1);
+  const auto message = test::error_of(ExitCode::configuration, [&] { sampler.draw(11); });
+  EXPECT_NE(message.find("11"), std::string::npos);
+  EXPECT_NE(message.find("10"), std::string::npos);
+}
+
+TEST(PromptSampler, CarryOverUsesEveryRow) {
+  PromptSampler sampler({.sizes = {3}, .weights = {}, .order = Order::file, .epoch_end = EpochEnd::carry_over});
+  EXPECT_EQ(sampler.draws_per_epoch(2), 2);
+  EXPECT_EQ(sampler.draw(8), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0, 1}));
+}
+
+TEST(PromptSampler, RestoredAtAnyPointGoesOnAlike) {
+  for (const auto& weights : {std::vector<double>{}, std::vector<double>{0.7, 0.1, 0.2}}) {
+    const SamplerOptions options{.sizes = {11, 4, 9}, .weights = weights, .seed = 42};
+    PromptSampler whole(options);
+    for (int stop = 0; stop < 20; ++stop) {
+      PromptSampler resumed(options);
+      resumed.restore(whole.state());
+      PromptSampler fresh(options);
+      for (int i = 0; i < stop; ++i) fresh.draw(5);
+      EXPECT_EQ(fresh.state().taken, whole.state().taken);
+      const auto next = whole.draw(5);
+      EXPECT_EQ(resumed.draw(5), next);
+      EXPECT_EQ(fresh.draw(5), next);
+    }
+  }
+}
+
+TEST(PromptSampler, SharesFollowTheWeightsToWithinOneRow) {
+  const std::vector<double> weights{5, 0, 2, 1.5};
+  PromptSampler sampler({.sizes = {50, 0, 7, 100}, .weights = weights, .seed = 1});
+  std::vector<int64_t> taken(4);
+  for (int64_t k = 1; k <= 2000; ++k) {
+    const int64_t row = sampler.draw(1)[0];
+    ++taken[row < 50 ? 0 : row < 57 ? 2 : 3];
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_LE(std::abs(static_cast<double>(taken[i]) - weights[i] / 8.5 * static_cast<double>(k)), 1.0 + 1e-9) << k;
+    }
+  }
+  EXPECT_EQ(taken[1], 0);
+}
+
+TEST(PromptSampler, WeightedSourcesHaveEpochsOfTheirOwn) {
+  PromptSampler sampler({.sizes = {4, 4}, .weights = {1, 1}, .seed = 9});
+  std::vector<std::vector<int64_t>> rows(2);
+  for (const int64_t row : sampler.draw(64)) rows[row < 4 ? 0 : 1].push_back(row % 4);
+  for (const auto& source : rows) {
+    ASSERT_EQ(source.size(), 32u);
+    for (size_t epoch = 0; epoch < 8; ++epoch) {
+      const std::set<int64_t> seen(source.begin() + static_cast<int64_t>(epoch) * 4, source.begin() + static_cast<int64_t>(epoch) * 4 + 4);
+      EXPECT_EQ(seen.size(), 4u);
+    }
+  }
+  EXPECT_NE(rows[0], rows[1]) << "two sources of one size are not shuffled alike";
+}
+
+TEST(PromptSampler, Refusals) {
+  const auto refuse = [](SamplerOptions options) {
+    return test::error_of(ExitCode::configuration, [&] { PromptSampler sampler(std::move(options)); });
+  };
+  EXPECT_NE(refuse({.sizes = {}, .weights = {}}).find("no rows"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {0, 0}, .weights = {}}).find("no rows"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1}}).find("1 weights for 2 files"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1, -1}}).find("negative"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {1, NAN}}).find("finite"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 1}, .weights = {0, 0}}).find("zero"), std::string::npos);
+  EXPECT_NE(refuse({.sizes = {1, 0}, .weights = {1, 1}}).find("no usable rows"), std::string::npos);
+  PromptSampler sampler({.sizes = {5}, .weights = {}});
+  PromptSampler other({.sizes = {6}, .weights = {}});
+  const auto message = test::error_of(ExitCode::bad_data, [&] { sampler.restore(other.state()); });
+  EXPECT_NE(message.find("other data"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::data
