@@ -11,7 +11,8 @@
 namespace trireme::config {
 
 std::string_view kind_of(const Value& value) {
-  static constexpr std::array<std::string_view, 5> kinds{"a truth value", "an integer", "a number with a fraction", "a text", "a list"};
+  static constexpr std::array<std::string_view, 5> kinds{"a truth value", "an integer", "a number with a fraction", "a text",
+                                                         "a list"};
   if (const auto* other = value.get<OtherValue>()) return other->what;
   return kinds[value.data.index()];
 }
@@ -138,7 +139,8 @@ std::string read_word(const Value& value, std::span<const std::string_view> word
   if (found == words.end()) {
     const std::vector<std::string> candidates(words.begin(), words.end());
     const std::string near = base::nearest(*word, candidates);
-    return base::text("is \"", *word, "\" (allowed: ", base::join(candidates), ")", near.empty() ? "" : ": did you mean \"" + near + "\"?");
+    return base::text("is \"", *word, "\" (allowed: ", base::join(candidates), ")",
+                      near.empty() ? "" : ": did you mean \"" + near + "\"?");
   }
   index = static_cast<size_t>(found - words.begin());
   return "";
@@ -148,7 +150,8 @@ std::string read(const Value& value, const Limits& limits, Duration& out) {
   double seconds = 0;
   if (const auto* text = value.get<std::string>()) {
     const auto parsed = duration_seconds(*text);
-    if (!parsed) return base::text("is \"", *text, "\", which is no duration: write seconds, \"90s\", \"30m\", \"1h30m\" or \"2:00:00\"");
+    if (!parsed)
+      return base::text("is \"", *text, "\", which is no duration: write seconds, \"90s\", \"30m\", \"1h30m\" or \"2:00:00\"");
     seconds = *parsed;
   } else if (std::string problem = read(value, Limits{}, seconds); !problem.empty()) {
     return must_be("a duration (seconds, \"30m\", \"1h30m\" or \"2:00:00\")", value);
@@ -246,7 +249,9 @@ std::string write(const Duration& value) {
   return whole ? write(static_cast<int64_t>(value.seconds)) : write(value.seconds);
 }
 std::string write(const Bytes& value) { return write(value.count); }
-std::string write(const MemoryShare& value) { return value.bytes > 0 ? quoted(std::to_string(value.bytes) + " B") : write(value.fraction); }
+std::string write(const MemoryShare& value) {
+  return value.bytes > 0 ? quoted(std::to_string(value.bytes) + " B") : write(value.fraction);
+}
 std::string write(const Range& value) { return write_list(value); }
 std::string write(const Strings& value) { return write_list(value); }
 std::string write(const std::vector<double>& value) { return write_list(value); }
@@ -303,9 +308,9 @@ std::optional<int64_t> byte_count(std::string_view text) {
     std::string_view name;
     double bytes;
   };
-  static constexpr std::array units{Unit{"", 1},           Unit{"B", 1},           Unit{"KB", 1e3},         Unit{"MB", 1e6},
-                                    Unit{"GB", 1e9},       Unit{"TB", 1e12},       Unit{"KiB", 0x1p10},     Unit{"MiB", 0x1p20},
-                                    Unit{"GiB", 0x1p30},   Unit{"TiB", 0x1p40}};
+  static constexpr std::array units{Unit{"", 1},         Unit{"B", 1},       Unit{"KB", 1e3},     Unit{"MB", 1e6},
+                                    Unit{"GB", 1e9},     Unit{"TB", 1e12},   Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20},
+                                    Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40}};
   text = trimmed(text);
   int64_t whole = 0;
   // Plain integers exactly, beyond what a double holds.

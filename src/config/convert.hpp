@@ -23,7 +23,9 @@ struct Limits {
   bool number_as_text = false;     // an integer is taken as its digits
   bool never_empty = false;
 
-  bool bounded() const { return low > -std::numeric_limits<double>::infinity() || high < std::numeric_limits<double>::infinity(); }
+  bool bounded() const {
+    return low > -std::numeric_limits<double>::infinity() || high < std::numeric_limits<double>::infinity();
+  }
   std::string describe() const;  // "> 0", "0 ... 1", "" when all is allowed
 };
 
@@ -41,8 +43,7 @@ std::string read(const Value& value, const Limits& limits, std::vector<double>& 
 std::string read_word(const Value& value, std::span<const std::string_view> words, size_t& index);
 
 template <class E>
-  requires std::is_enum_v<E>
-std::string read(const Value& value, const Limits&, E& out) {
+requires std::is_enum_v<E> std::string read(const Value& value, const Limits&, E& out) {
   size_t index = 0;
   std::string problem = read_word(value, Words<E>::list, index);
   if (problem.empty()) out = static_cast<E>(index);
@@ -73,10 +74,7 @@ std::string write(const Strings& value);
 std::string write(const std::vector<double>& value);
 std::string quoted(std::string_view text);
 template <class E>
-  requires std::is_enum_v<E>
-std::string write(E value) {
-  return quoted(to_string(value));
-}
+requires std::is_enum_v<E> std::string write(E value) { return quoted(to_string(value)); }
 template <class T>
 std::string write(const std::optional<T>& value) {
   return value ? write(*value) : "\"none\"";
@@ -94,10 +92,7 @@ std::string type_name(const Strings*);
 std::string type_name(const std::vector<double>*);
 std::string type_of_words(std::span<const std::string_view> words);
 template <class E>
-  requires std::is_enum_v<E>
-std::string type_name(const E*) {
-  return type_of_words(Words<E>::list);
-}
+requires std::is_enum_v<E> std::string type_name(const E*) { return type_of_words(Words<E>::list); }
 template <class T>
 std::string type_name(const std::optional<T>*) {
   return type_name(static_cast<const T*>(nullptr)) + " or \"none\"";

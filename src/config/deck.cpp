@@ -64,7 +64,8 @@ class Assignment {
     auto& sources = options_.reward.source;
     if (index >= sources.size()) {
       if (is_override || index >= max_sources) {
-        mistake(where, base::text(entry.key, ": the deck has ", sources.size(), " [[reward.source]] (numbered from 0, at most ", max_sources, ")"));
+        mistake(where, base::text(entry.key, ": the deck has ", sources.size(), " [[reward.source]] (numbered from 0, at most ",
+                                  max_sources, ")"));
         return;
       }
       sources.resize(index + 1);
@@ -81,13 +82,15 @@ class Assignment {
     std::vector<std::string> names;
     for (const auto& key : source_keys()) names.push_back(key.name());
     const std::string near = base::nearest(member, names);
-    mistake(where, base::text(name, " is no key", near.empty() ? base::text(" (known: ", base::join(names), ")")
-                                                                : base::text(" (nearest: ", near, ")")));
+    mistake(where,
+            base::text(name, " is no key",
+                       near.empty() ? base::text(" (known: ", base::join(names), ")") : base::text(" (nearest: ", near, ")")));
   }
 
   void unknown(const std::string& name, const std::string& where) {
     const std::string section(section_of(name));
-    const bool known_section = std::any_of(sections().begin(), sections().end(), [&](const Section& s) { return s.name == section; });
+    const bool known_section =
+        std::any_of(sections().begin(), sections().end(), [&](const Section& s) { return s.name == section; });
     if (const std::string hint = hint_for(name); !hint.empty()) {
       mistake(where, name + " " + hint);
     } else if (!known_section) {
@@ -97,8 +100,9 @@ class Assignment {
       std::vector<std::string> names;
       for (const auto& key : option_keys()) names.push_back(key.name());
       const std::string near = nearest_key(name, names);
-      mistake(where, base::text(name, " is no key", near.empty() ? base::text(" (`trireme help ", section, "` lists those of its section)")
-                                                                  : base::text(" (nearest: ", near, ")")));
+      mistake(where, base::text(name, " is no key",
+                                near.empty() ? base::text(" (`trireme help ", section, "` lists those of its section)")
+                                             : base::text(" (nearest: ", near, ")")));
     }
   }
 
@@ -107,8 +111,8 @@ class Assignment {
     for (const auto& s : sections()) names.emplace_back(s.name);
     if (name == section) return base::text(name, " is no key (keys stand in a section: ", base::join(names), ")");
     const std::string near = base::nearest(section, names);
-    return base::text("[", section, "] is no section", near.empty() ? base::text(" (sections: ", base::join(names), ")")
-                                                                      : base::text(" (nearest: [", near, "])"));
+    return base::text("[", section, "] is no section",
+                      near.empty() ? base::text(" (sections: ", base::join(names), ")") : base::text(" (nearest: [", near, "])"));
   }
 
   // By spelling; else a key of the same section that ends in the same word (actor.lr -> actor.adam.lr).
@@ -150,7 +154,8 @@ std::vector<Entry> read_overrides(std::span<const std::string> overrides, std::v
 
 [[noreturn]] void report(std::string_view name, const std::vector<std::string>& mistakes) {
   if (mistakes.size() == 1) throw UserError(ExitCode::configuration, mistakes[0]);
-  throw UserError(ExitCode::configuration, base::text(name, " has ", mistakes.size(), " mistakes:\n  ", base::join(mistakes, "\n  ")));
+  throw UserError(ExitCode::configuration,
+                  base::text(name, " has ", mistakes.size(), " mistakes:\n  ", base::join(mistakes, "\n  ")));
 }
 
 // The same key may be written in two ways that TOML keeps apart: [actor] with adam.lr, and "actor.adam.lr" in quotes.
@@ -158,7 +163,8 @@ void report_twice(const std::vector<Entry>& entries, std::string_view name, std:
   std::map<std::string, int> line_of;
   for (const auto& entry : entries) {
     const auto [it, is_new] = line_of.emplace(entry.key, entry.line);
-    if (!is_new) mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " is set twice (first in line ", it->second, ")"));
+    if (!is_new)
+      mistakes.push_back(base::text(name, ":", entry.line, ": ", entry.key, " is set twice (first in line ", it->second, ")"));
   }
 }
 

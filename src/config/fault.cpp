@@ -83,7 +83,8 @@ std::optional<FaultDelay> parse_fault_delay(std::string_view text) {
   const auto parts = split(text, 3);
   const auto rank = to_rank(parts[0]);
   const auto milliseconds = parts.size() == 3 ? to_number<double>(parts[2]) : std::nullopt;
-  if (!rank || !milliseconds || !(*milliseconds >= 0 && *milliseconds < 1e9) || parts[1].empty()) malformed("delay", text, "rank:phase:ms");
+  if (!rank || !milliseconds || !(*milliseconds >= 0 && *milliseconds < 1e9) || parts[1].empty())
+    malformed("delay", text, "rank:phase:ms");
   return FaultDelay{*rank, std::string(parts[1]), *milliseconds};
 }
 

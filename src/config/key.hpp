@@ -11,7 +11,8 @@
 #include "trireme/config/key_table.hpp"
 
 // Name and accessor from one spelling, so that a key cannot differ from its member.
-#define KEY(path) #path, [](auto& root) -> auto& { return root.path; }
+#define KEY(path) \
+#path, [](auto& root) -> auto& { return root.path; }
 
 namespace trireme::config {
 
@@ -86,8 +87,8 @@ struct Section {
 };
 std::span<const Section> sections();
 
-const KeyList<Options>& option_keys();         // all but the elements of reward.source, sections in order
-const KeyList<RewardSource>& source_keys();    // of one [[reward.source]]
+const KeyList<Options>& option_keys();       // all but the elements of reward.source, sections in order
+const KeyList<RewardSource>& source_keys();  // of one [[reward.source]]
 inline constexpr std::string_view source_prefix = "reward.source.";
 
 // "actor" of "actor.adam.lr"

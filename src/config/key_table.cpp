@@ -74,7 +74,8 @@ std::string key_help(std::string_view wanted) {
     std::string part;
     for (const KeyInfo& info : key_infos()) {
       const bool in_section = section_of(info.name) == section.name;
-      const bool asked = wanted.empty() || info.name == wanted || (info.name.starts_with(wanted) && info.name[wanted.size()] == '.');
+      const bool asked =
+          wanted.empty() || info.name == wanted || (info.name.starts_with(wanted) && info.name[wanted.size()] == '.');
       if (in_section && asked) part += help_text(info);
     }
     if (!part.empty()) out += (out.empty() ? "" : "\n") + title_of(section) + part;
@@ -93,17 +94,23 @@ std::string key_table_markdown() {
   std::string out =
       "# Deck keys\n\n"
       "Made from the key table of the program (`trireme help --markdown`); the same texts come with `trireme help SECTION`.\n"
-      "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an optional value off. Durations are seconds,\n"
-      "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. Relative paths start at the working directory.\n";
+      "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an optional value off. Durations "
+      "are seconds,\n"
+      "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. Relative paths start at the working "
+      "directory.\n";
   for (const Section& section : sections()) {
-    out += base::text("\n## ", section.name, "\n\n", section.title, ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
+    out += base::text("\n## ", section.name, "\n\n", section.title,
+                      ".\n\n| key | default | type | meaning |\n| --- | --- | --- | --- |\n");
     for (const KeyInfo& info : key_infos()) {
       if (section_of(info.name) != section.name) continue;
-      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)), " | ", cell(info.help), " |\n");
+      out += base::text("| `", info.name, "` | `", cell(info.initial), "` | ", cell(type_text(info)), " | ", cell(info.help),
+                        " |\n");
     }
   }
-  out += "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats otherwise. All others have its meaning and its default.\n\n"
-         "| key | departure |\n| --- | --- |\n";
+  out +=
+      "\n## Departures from OpenRLHF\n\nKeys that OpenRLHF 0.11 names, defaults or treats otherwise. All others have its meaning "
+      "and its default.\n\n"
+      "| key | departure |\n| --- | --- |\n";
   for (const KeyInfo& info : key_infos()) {
     if (!info.departure.empty()) out += base::text("| `", info.name, "` | ", cell(info.departure), " |\n");
   }

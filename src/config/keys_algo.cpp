@@ -4,17 +4,23 @@
 namespace trireme::config {
 
 void add_algo_keys(KeyList<Options>& keys) {
-  keys.add(KEY(algo.advantage.estimator), "How rewards become advantages. gae has a critic; rloo, reinforce_baseline, group_norm (GRPO) and dr_grpo compare the answers "
-                                          "to one prompt; flash_reinforce compares all answers; reinforce compares nothing.");
+  keys.add(KEY(algo.advantage.estimator),
+           "How rewards become advantages. gae has a critic; rloo, reinforce_baseline, group_norm (GRPO) and dr_grpo compare the "
+           "answers "
+           "to one prompt; flash_reinforce compares all answers; reinforce compares nothing.");
   keys.add(KEY(algo.advantage.gamma), "Discount; counts for gae and reinforce, 1 for the others.").range(0, 1);
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
   keys.add(KEY(algo.advantage.no_std_norm), "Centers advantages over the batch without dividing by their standard deviation.");
-  keys.add(KEY(algo.advantage.is_correction_enable), "Weights the policy loss by the ratio of training to rollout probabilities (truncated importance sampling).");
-  keys.add(KEY(algo.advantage.is_correction_type), "tis: token weights clipped to the threshold; icepop: tokens outside it are dropped; seq-mask-tis: sequences outside it are "
-                                                   "dropped; custom: as the next three keys say.");
+  keys.add(KEY(algo.advantage.is_correction_enable),
+           "Weights the policy loss by the ratio of training to rollout probabilities (truncated importance sampling).");
+  keys.add(KEY(algo.advantage.is_correction_type),
+           "tis: token weights clipped to the threshold; icepop: tokens outside it are dropped; seq-mask-tis: sequences outside "
+           "it are "
+           "dropped; custom: as the next three keys say.");
   keys.add(KEY(algo.advantage.is_correction_level), "custom: whether tokens or whole sequences are judged.");
   keys.add(KEY(algo.advantage.is_correction_mode), "custom: clip the weight to the threshold, or drop what lies outside.");
-  keys.add(KEY(algo.advantage.is_correction_gating), "custom: what is held against the threshold: the ratio, or a divergence of the two probabilities.");
+  keys.add(KEY(algo.advantage.is_correction_gating),
+           "custom: what is held against the threshold: the ratio, or a divergence of the two probabilities.");
   keys.add(KEY(algo.advantage.is_correction_threshold), "[low, high] of the above.").at_least(0).ordered();
 
   keys.add(KEY(algo.kl.init_coef), "Weight of the KL term against the reference; 0: no reference model is loaded.")
@@ -24,16 +30,19 @@ void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.kl.horizon), "Time constant of the adaptive coefficient, in samples.").at_least(1);
   keys.add(KEY(algo.kl.estimator), "k1: log ratio; k2: half its square; k3: exp(-ratio) - 1 + ratio.");
   keys.add(KEY(algo.kl.use_loss), "The KL term goes into the policy loss instead of the reward.");
-  keys.add(KEY(algo.kl.unbiased_gradient), "With use_loss: the gradient of the expected KL, by importance weights, instead of that of the estimate.");
+  keys.add(KEY(algo.kl.unbiased_gradient),
+           "With use_loss: the gradient of the expected KL, by importance weights, instead of that of the estimate.");
 
-  keys.add(KEY(algo.dynamic_filtering_enable), "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO).");
+  keys.add(KEY(algo.dynamic_filtering_enable),
+           "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO).");
   keys.add(KEY(algo.dynamic_filtering_range), "[low, high], both ends excluded.").ordered();
 
   keys.add(KEY(algo.dpo.beta), "dpo: temperature of the implicit reward.").above(0);
   keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).").at_least(0).below(0.5);
   keys.add(KEY(algo.dpo.ipo), "dpo: the squared loss of IPO.");
   keys.add(KEY(algo.dpo.nll_loss_coef), "dpo: weight of the language-model loss on the chosen answers.").at_least(0);
-  keys.add(KEY(algo.rm.loss), "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), which has no margin.");
+  keys.add(KEY(algo.rm.loss),
+           "rm: -log sigmoid(chosen - rejected - margin), or log(1 + exp(rejected - chosen)), which has no margin.");
 }
 
 }  // namespace trireme::config

@@ -9,7 +9,8 @@ namespace {
 template <class Access>
 void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access optimizer) {
   const auto add = [&](const char* name, auto member, std::string_view help) -> Key<Options>& {
-    return keys.add(role + "." + name, [optimizer, member](auto& root) -> auto& { return member(optimizer(root)); }, help);
+    return keys.add(
+        role + "." + name, [ optimizer, member ](auto& root) -> auto& { return member(optimizer(root)); }, help);
   };
   add(KEY(adam.lr), "Peak learning rate of AdamW.").at_least(0);
   add(KEY(adam.betas), "Decay of AdamW's first and second moments.").at_least(0).below(1);
@@ -26,30 +27,42 @@ void add_optimizer_keys(KeyList<Options>& keys, const std::string& role, Access 
 void add_model_keys(KeyList<Options>& keys) {
   keys.add(KEY(model.path), "Folder of the policy to train, in Hugging Face layout: config.json, *.safetensors, tokenizer.json.")
       .departs("OpenRLHF: actor.model_name_or_path. Nothing is downloaded: a local folder.");
-  keys.add(KEY(model.shape), "A config.json, or a folder with one: random weights of this shape instead of model.path, for tests and performance studies.")
+  keys.add(KEY(model.shape),
+           "A config.json, or a folder with one: random weights of this shape instead of model.path, for tests and performance "
+           "studies.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(model.tokenizer), "Folder of the tokenizer; empty: model.path.");
   keys.add(KEY(model.dtype), "Type in which models compute and weights travel; the optimizer's masters are fp32 in any case.")
       .departs("OpenRLHF: ds.param_dtype; its generator is always bf16, ours is the same as the trainer.");
   keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.").at_least(0);
 
-  add_optimizer_keys(keys, "actor", [](auto& root) -> auto& { return root.actor; });
+  add_optimizer_keys(
+      keys, "actor", [](auto& root) -> auto& { return root.actor; });
   keys.add(KEY(actor.eps_clip), "Clip distance of the probability ratio.").at_least(0).below(1);
   keys.add(KEY(actor.eps_clip_low_high), "[low, high] clip distances instead of actor.eps_clip (clip-higher).").at_least(0);
-  keys.add(KEY(actor.dual_clip), "Lower bound c of the objective where the advantage is negative: max(S, c A). More than 1.").above(1);
+  keys.add(KEY(actor.dual_clip), "Lower bound c of the objective where the advantage is negative: max(S, c A). More than 1.")
+      .above(1);
   keys.add(KEY(actor.policy_loss_type), "ppo: ratio per token; gspo: one ratio per sequence.");
   keys.add(KEY(actor.loss_agg_mode), "Mean over all action tokens of the optimizer step, or over sequences of their token means.")
       .departs("gspo always takes seq-mean-token-mean, as in OpenRLHF.");
-  keys.add(KEY(actor.entropy_coef), "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none does not compute it.").at_least(0);
+  keys.add(KEY(actor.entropy_coef),
+           "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none does not compute it.")
+      .at_least(0);
 
   keys.add(KEY(critic.path), "Folder of the critic's start; empty: the first reward model, else the actor with a new value head.")
       .departs("OpenRLHF: critic.model_name_or_path.");
-  add_optimizer_keys(keys, "critic", [](auto& root) -> auto& { return root.critic; });
-  keys.add(KEY(critic.value_clip), "New values are clipped to this distance from the old ones in the value loss; none: plain squared error.").above(0);
-  keys.add(KEY(critic.freezing_steps), "The actor starts to train after this iteration number, so N + 1 iterations train the critic alone; -1: none.").at_least(-1);
+  add_optimizer_keys(
+      keys, "critic", [](auto& root) -> auto& { return root.critic; });
+  keys.add(KEY(critic.value_clip),
+           "New values are clipped to this distance from the old ones in the value loss; none: plain squared error.")
+      .above(0);
+  keys.add(KEY(critic.freezing_steps),
+           "The actor starts to train after this iteration number, so N + 1 iterations train the critic alone; -1: none.")
+      .at_least(-1);
   keys.add(KEY(critic.save_value_network), "Exports the critic beside the actor where ckpt.save_hf exports.");
 
-  keys.add(KEY(reference.path), "Folder of the frozen reference of the KL terms; empty: model.path.").departs("OpenRLHF: the actor's path, always.");
+  keys.add(KEY(reference.path), "Folder of the frozen reference of the KL terms; empty: model.path.")
+      .departs("OpenRLHF: the actor's path, always.");
 }
 
 }  // namespace trireme::config

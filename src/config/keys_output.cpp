@@ -40,19 +40,26 @@ void add_output_keys(KeyList<Options>& keys) {
   keys.add(KEY(ckpt.interval), "Iterations between two checkpoints; 0: only when the run stops or ends.")
       .at_least(0)
       .departs("OpenRLHF: ckpt.save_steps = -1, never; here on, since jobs on supercomputers are killed.");
-  keys.add(KEY(ckpt.keep), "Checkpoints that are kept; the oldest goes only after a newer one is committed.").at_least(2).departs("OpenRLHF: ckpt.max_num, which deletes first.");
-  keys.add(KEY(ckpt.resume), "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; never; or the folder of one checkpoint.")
+  keys.add(KEY(ckpt.keep), "Checkpoints that are kept; the oldest goes only after a newer one is committed.")
+      .at_least(2)
+      .departs("OpenRLHF: ckpt.max_num, which deletes first.");
+  keys.add(KEY(ckpt.resume),
+           "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; never; or the folder of one "
+           "checkpoint.")
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
-  keys.add(KEY(ckpt.save_hf), "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
+  keys.add(KEY(ckpt.save_hf),
+           "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
       .departs("OpenRLHF: true or false; its end export is always made.");
   keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
 
   keys.add(KEY(eval.steps), "Iterations between two evaluations; -1: never.").at_least(-1);
-  keys.add(KEY(eval.dataset), "JSONL files of evaluation prompts, in the form of data.prompt_dataset.").departs("Local files only.");
+  keys.add(KEY(eval.dataset), "JSONL files of evaluation prompts, in the form of data.prompt_dataset.")
+      .departs("Local files only.");
   keys.add(KEY(eval.temperature), "Sampling temperature of the evaluation.").range(0, 100);
-  keys.add(KEY(eval.n_samples_per_prompt), "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.").range(1, 4096);
+  keys.add(KEY(eval.n_samples_per_prompt), "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.")
+      .range(1, 4096);
 
   keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.").departs("Not in OpenRLHF.");
   keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.").never_empty();

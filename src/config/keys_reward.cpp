@@ -6,18 +6,27 @@ namespace trireme::config {
 void add_reward_keys(KeyList<Options>& keys) {
   keys.add(KEY(reward.clip_range), "Rewards are clipped to [low, high] after the group baseline; none: not clipped.").ordered();
   keys.add(KEY(reward.normalize_enable), "Reward models subtract `mean` and divide by `std` of their config.json.");
-  keys.add(KEY(reward.overlong_buffer_len), "Answers that reach into the last tokens of this number before rollout.max_new_tokens lose reward, linearly.").at_least(1);
+  keys.add(KEY(reward.overlong_buffer_len),
+           "Answers that reach into the last tokens of this number before rollout.max_new_tokens lose reward, linearly.")
+      .at_least(1);
   keys.add(KEY(reward.overlong_penalty_factor), "Reward lost at the end of that buffer.").at_least(0);
-  keys.add(KEY(reward.stop_properly_penalty_coef), "For answers cut off at the length limit: 0 ... 1 multiplies their reward, a negative number replaces it.").at_most(1);
-  keys.add(KEY(reward.retries), "Times that a failed or late plugin is started again before the run ends with exit code 69.").range(0, 100);
+  keys.add(KEY(reward.stop_properly_penalty_coef),
+           "For answers cut off at the length limit: 0 ... 1 multiplies their reward, a negative number replaces it.")
+      .at_most(1);
+  keys.add(KEY(reward.retries), "Times that a failed or late plugin is started again before the run ends with exit code 69.")
+      .range(0, 100);
 }
 
 namespace {
 
 void add_rule_keys(KeyList<RewardSource>& keys) {
-  keys.add(KEY(rule), "exact: the answer equals the label; number: the last number of the answer equals the label's; regex: `pattern` matches the answer; none: only "
-                      "format and length count.");
-  keys.add(KEY(pattern), "Regular expression (PCRE2). exact and number: its first group is the answer within the response; regex: what must match.");
+  keys.add(KEY(rule),
+           "exact: the answer equals the label; number: the last number of the answer equals the label's; regex: `pattern` "
+           "matches the answer; none: only "
+           "format and length count.");
+  keys.add(
+      KEY(pattern),
+      "Regular expression (PCRE2). exact and number: its first group is the answer within the response; regex: what must match.");
   keys.add(KEY(label_key), "Column of the data to compare with; empty: data.label_key.");
   keys.add(KEY(case_sensitive), "Whether letters' case counts.");
   keys.add(KEY(score_right), "Reward of a right answer.").range(-1e9, 1e9);
@@ -30,8 +39,12 @@ void add_rule_keys(KeyList<RewardSource>& keys) {
 
 KeyList<RewardSource> make_source_keys() {
   KeyList<RewardSource> keys;
-  keys.add(KEY(kind), "rule: a comparison with the label; model: a reward model; plugin: a program of yours that reads and writes JSON lines.")
-      .departs("OpenRLHF: one reward model (reward.model_name_or_path) or one function or server (reward.remote_url); here a weighted list.");
+  keys.add(KEY(kind),
+           "rule: a comparison with the label; model: a reward model; plugin: a program of yours that reads and writes JSON "
+           "lines.")
+      .departs(
+          "OpenRLHF: one reward model (reward.model_name_or_path) or one function or server (reward.remote_url); here a weighted "
+          "list.");
   keys.add(KEY(name), "Name in the log and metrics; empty: the kind and its place in the list.");
   keys.add(KEY(weight), "The reward is the sum of weight x score over the sources.").range(-1e9, 1e9);
   add_rule_keys(keys);

@@ -10,29 +10,38 @@ void add_rollout_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.top_p), "Samples from the likeliest tokens that hold this probability together.").above(0).at_most(1);
   keys.add(KEY(rollout.top_k), "Samples from this many likeliest tokens; 0: all.").at_least(0);
   keys.add(KEY(rollout.max_new_tokens), "Longest answer in tokens; 0: what data.max_len leaves after the prompt.").at_least(0);
-  keys.add(KEY(rollout.ignore_eos), "Goes on after the end token up to the length limit, for performance studies.").departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.ignore_eos), "Goes on after the end token up to the length limit, for performance studies.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.stop), "Texts that end an answer; they stay in it.");
-  keys.add(KEY(rollout.micro_batch_tokens), "Tokens of one forward pass for log-probabilities, values and rewards; 0: train.micro_batch_tokens.")
+  keys.add(KEY(rollout.micro_batch_tokens),
+           "Tokens of one forward pass for log-probabilities, values and rewards; 0: train.micro_batch_tokens.")
       .at_least(0)
       .departs("OpenRLHF: rollout.max_tokens_per_gpu.");
-  keys.add(KEY(rollout.save_samples), "Samples per iteration that are written to samples.jsonl; -1: all.").at_least(-1).departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.save_samples), "Samples per iteration that are written to samples.jsonl; -1: all.")
+      .at_least(-1)
+      .departs("Not in OpenRLHF.");
 
   keys.add(KEY(data.prompt_dataset), "ppo: JSONL files of prompts.").departs("Local files only.");
   keys.add(KEY(data.prompt_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
   keys.add(KEY(data.dataset), "sft, rm, dpo: JSONL files of training data.").departs("Local files only.");
   keys.add(KEY(data.dataset_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
   keys.add(KEY(data.prompt_key), "Column of the prompt's text.").never_empty().departs("OpenRLHF: data.input_key = input.");
-  keys.add(KEY(data.messages_key), "Column of a chat, a list of {role, content}; used when the line has no prompt column.").never_empty();
+  keys.add(KEY(data.messages_key), "Column of a chat, a list of {role, content}; used when the line has no prompt column.")
+      .never_empty();
   keys.add(KEY(data.response_key), "sft: column of the answer's text.").never_empty().departs("OpenRLHF: data.output_key.");
-  keys.add(KEY(data.label_key), "Column that rules compare with and plugins receive.").never_empty().departs("OpenRLHF: none; here a column that may be absent.");
+  keys.add(KEY(data.label_key), "Column that rules compare with and plugins receive.")
+      .never_empty()
+      .departs("OpenRLHF: none; here a column that may be absent.");
   keys.add(KEY(data.chosen_key), "rm, dpo: column of the preferred answer.").never_empty();
   keys.add(KEY(data.rejected_key), "rm, dpo: column of the other answer.").never_empty();
   keys.add(KEY(data.margin_key), "rm: column of the margin between the two; a line without it has margin 0.").never_empty();
-  keys.add(KEY(data.apply_chat_template), "Renders prompts that are plain texts as a user's turn of the model's chat template. Chats are always rendered.");
+  keys.add(KEY(data.apply_chat_template),
+           "Renders prompts that are plain texts as a user's turn of the model's chat template. Chats are always rendered.");
   keys.add(KEY(data.system_prompt), "System turn in front of every chat that has none.").departs("Not in OpenRLHF.");
   keys.add(KEY(data.max_len), "Longest sequence, prompt and answer together, in tokens.").range(2, 1 << 24);
   keys.add(KEY(data.max_samples), "Lines used of the data.").at_least(1);
-  keys.add(KEY(data.overlong_prompt), "What to do with a prompt that leaves no room for an answer: skip and count it, or stop with its line number.");
+  keys.add(KEY(data.overlong_prompt),
+           "What to do with a prompt that leaves no room for an answer: skip and count it, or stop with its line number.");
   keys.add(KEY(data.shuffle), "A new order in every pass, from run.seed.");
 }
 

@@ -10,41 +10,58 @@ void add_run_keys(KeyList<Options>& keys) {
       .range(0, 9007199254740992.0)
       .departs("OpenRLHF: train.seed.");
   keys.add(KEY(run.device), "Where tensors live; auto takes CUDA when the build has it and every rank sees a GPU.");
-  keys.add(KEY(run.iterations), "Iterations to run (sft, rm, dpo: optimizer steps); 0: train.num_episodes passes over the data. Fixes the length of the "
-                                "learning-rate schedule.")
+  keys.add(KEY(run.iterations),
+           "Iterations to run (sft, rm, dpo: optimizer steps); 0: train.num_episodes passes over the data. Fixes the length of "
+           "the "
+           "learning-rate schedule.")
       .at_least(0)
       .departs("OpenRLHF counts episodes only.");
-  keys.add(KEY(run.walltime), "Time limit of the job. The run saves and leaves with exit code 75 when what is left is less than one more iteration and a "
-                              "checkpoint take; 0: no limit.")
+  keys.add(KEY(run.walltime),
+           "Time limit of the job. The run saves and leaves with exit code 75 when what is left is less than one more iteration "
+           "and a "
+           "checkpoint take; 0: no limit.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.term_grace), "Time between the scheduler's SIGTERM and its SIGKILL. When a step and a checkpoint take longer, the run leaves at once with "
-                                "exit code 76.")
+  keys.add(KEY(run.term_grace),
+           "Time between the scheduler's SIGTERM and its SIGKILL. When a step and a checkpoint take longer, the run leaves at "
+           "once with "
+           "exit code 76.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.hang_timeout), "A rank that has waited this long in one collective writes a hang report and ends the job with exit code 70; 0: never.")
+  keys.add(
+          KEY(run.hang_timeout),
+          "A rank that has waited this long in one collective writes a hang report and ends the job with exit code 70; 0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.io_timeout), "The same deadline while files are written or read, which may be slow on a loaded file system; 0: never.")
+  keys.add(KEY(run.io_timeout),
+           "The same deadline while files are written or read, which may be slow on a loaded file system; 0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.mismatch_check), "Collectives between two checks that all ranks made the same calls; 0: off.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.threads), "Threads per rank: auto divides the node's cores by its ranks; phase also gives waiting ranks' cores to the busy ones; or a number.")
+  keys.add(KEY(run.threads),
+           "Threads per rank: auto divides the node's cores by its ranks; phase also gives waiting ranks' cores to the busy "
+           "ones; or a number.")
       .number_as_text()
       .never_empty();
   keys.add(KEY(run.log_level), "What log.txt and the rank logs contain.");
   keys.add(KEY(run.production), "Refuses everything that is for tests only, such as [fault].").departs("Not in OpenRLHF.");
 
-  keys.add(KEY(ranks.trainer), "Ranks that train: a count (4), ranks (\"0-3,6\") or nodes (\"nodes:0-1\"). Empty: all ranks, or those that ranks.generator leaves.")
+  keys.add(KEY(ranks.trainer),
+           "Ranks that train: a count (4), ranks (\"0-3,6\") or nodes (\"nodes:0-1\"). Empty: all ranks, or those that "
+           "ranks.generator leaves.")
       .number_as_text()
       .departs("OpenRLHF places roles by actor.num_nodes and the like; here rank sets of one MPI job.");
-  keys.add(KEY(ranks.generator), "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, generator, reward) when they fit, else "
-                                 "all from rank 0. Empty: all ranks, or those that ranks.trainer leaves.")
+  keys.add(KEY(ranks.generator),
+           "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, generator, reward) when they "
+           "fit, else "
+           "all from rank 0. Empty: all ranks, or those that ranks.trainer leaves.")
       .number_as_text()
       .departs("OpenRLHF: vllm.num_engines.");
-  keys.add(KEY(ranks.reward), "Ranks of the reward model and the frozen reference, in the same forms. Empty: the trainer's ranks when ranks.trainer is set, else all.")
+  keys.add(KEY(ranks.reward),
+           "Ranks of the reward model and the frozen reference, in the same forms. Empty: the trainer's ranks when ranks.trainer "
+           "is set, else all.")
       .number_as_text()
       .departs("OpenRLHF: reward.num_nodes and ref.num_nodes.");
 }

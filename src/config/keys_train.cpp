@@ -5,29 +5,40 @@ namespace trireme::config {
 
 void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.batch_size), "Sequences per optimizer step, over all ranks (rm, dpo: pairs).").range(1, 1 << 26);
-  keys.add(KEY(train.micro_batch_tokens), "Packed tokens of one forward and backward pass on a rank; a longer sequence makes a pass of its own.")
+  keys.add(KEY(train.micro_batch_tokens),
+           "Packed tokens of one forward and backward pass on a rank; a longer sequence makes a pass of its own.")
       .range(1, 1 << 26)
-      .departs("OpenRLHF: train.max_tokens_per_gpu with train.dynamic_batch_enable; here always packed by tokens, so there is no train.micro_batch_size.");
+      .departs(
+          "OpenRLHF: train.max_tokens_per_gpu with train.dynamic_batch_enable; here always packed by tokens, so there is no "
+          "train.micro_batch_size.");
   keys.add(KEY(train.max_epochs), "Passes over the samples of one iteration (sft, rm, dpo: over the data).").range(1, 1000000);
   keys.add(KEY(train.num_episodes), "Passes over the prompts when run.iterations is 0.").range(1, 1000000);
-  keys.add(KEY(train.async_depth), "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers train, with "
-                                   "weights one step older.")
+  keys.add(KEY(train.async_depth),
+           "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers "
+           "train, with "
+           "weights one step older.")
       .range(0, 1)
       .departs("OpenRLHF: train.async_enable.");
-  keys.add(KEY(train.shard_group), "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; must divide their number.")
+  keys.add(KEY(train.shard_group),
+           "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
+           "must divide their number.")
       .at_least(0)
       .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
-  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.").departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
+  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")
+      .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
   keys.add(KEY(train.recompute), "Blocks whose activations are computed again in backward instead of being kept; -1: all.")
       .at_least(-1)
       .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
   keys.add(KEY(train.optimizer_offload), "Optimizer state in host memory.").departs("OpenRLHF: ds.adam_offload.");
   keys.add(KEY(train.enable_ema), "Keeps an exponential moving average of the actor's weights.");
   keys.add(KEY(train.ema_beta), "Its decay per optimizer step.").range(0, 1);
-  keys.add(KEY(train.deterministic), "GPUs: only kernels and reductions of a fixed order. CPUs are bitwise reproducible in any case.")
+  keys.add(KEY(train.deterministic),
+           "GPUs: only kernels and reductions of a fixed order. CPUs are bitwise reproducible in any case.")
       .departs("OpenRLHF: train.full_determinism_enable.");
 
-  keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.").range(1, 1024).departs("OpenRLHF: vllm.tensor_parallel_size.");
+  keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
+      .range(1, 1024)
+      .departs("OpenRLHF: vllm.tensor_parallel_size.");
   keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").range(1, 4096);
   keys.add(KEY(generate.kv_memory), "Memory of the KV cache: a share of what is free when generation starts, or a size.")
       .departs("OpenRLHF: vllm.gpu_memory_utilization = 0.95 of the whole device; here a share of what the other roles leave.");
@@ -36,9 +47,14 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
       .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
 
-  keys.add(KEY(weightsync.delta), "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.").departs("Not in OpenRLHF.");
-  keys.add(KEY(weightsync.bucket_bytes), "Weights are sent in pieces of this size, several at a time.").range(4096, 0x1p40).departs("Not in OpenRLHF: a message per tensor.");
-  keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.").departs("Not in OpenRLHF.");
+  keys.add(KEY(weightsync.delta),
+           "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(weightsync.bucket_bytes), "Weights are sent in pieces of this size, several at a time.")
+      .range(4096, 0x1p40)
+      .departs("Not in OpenRLHF: a message per tensor.");
+  keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
+      .departs("Not in OpenRLHF.");
 }
 
 }  // namespace trireme::config

@@ -55,8 +55,8 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
     for (const auto& known : known_architectures) {
       if (!known.score_head && type == to_string(known.architecture)) name = known.name;
     }
-    VALIDATE(!name.empty(), ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type, "' is not supported (",
-             "supported: llama, mistral, qwen2)");
+    VALIDATE(!name.empty(), ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type,
+             "' is not supported (", "supported: llama, mistral, qwen2)");
   }
   for (const auto& known : known_architectures) {
     if (known.name == name) {
@@ -74,7 +74,8 @@ void read_architecture(const JsonReader& json, ModelShape& shape) {
 // Features that change the arithmetic and that the blocks do not have.
 void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
   const std::string activation = json.string("hidden_act", "silu");
-  VALIDATE(activation == "silu", ExitCode::bad_data, json.file(), ": hidden_act ", activation, " is not supported (only silu, in SwiGLU)");
+  VALIDATE(activation == "silu", ExitCode::bad_data, json.file(), ": hidden_act ", activation,
+           " is not supported (only silu, in SwiGLU)");
   VALIDATE(!json.has("quantization_config"), ExitCode::bad_data, json.file(),
            ": the weights are quantised (quantization_config), which is not supported: use the model's float weights");
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
@@ -84,6 +85,8 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
            ": attention_dropout is not supported (training here has no dropout): set it to 0");
   VALIDATE(json.number("partial_rotary_factor", 1) == 1, ExitCode::bad_data, json.file(),
            ": partial_rotary_factor is not supported (RoPE turns whole heads)");
+  VALIDATE(!json.flag("rope_interleaved", false), ExitCode::bad_data, json.file(),
+           ": rope_interleaved is not supported (RoPE pairs the halves of a head)");
   if (json.has("layer_types")) {
     for (const Json& type : json.at("layer_types")) {
       VALIDATE(type == "full_attention", ExitCode::bad_data, json.file(), ": layer_types has ", type.dump(),
@@ -160,7 +163,8 @@ void read_rope(const JsonReader& json, ModelShape& shape) {
 
 int32_t token_id(const JsonReader& json, const char* key, const Json& value, int64_t vocab) {
   const int64_t id = json.checked_integer(key, value);
-  VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id, " (the vocabulary has ids 0 ... ", vocab - 1, ")");
+  VALIDATE(id >= 0 && id < vocab, ExitCode::bad_data, json.file(), ": ", key, " is ", id, " (the vocabulary has ids 0 ... ",
+           vocab - 1, ")");
   return static_cast<int32_t>(id);
 }
 
@@ -192,7 +196,8 @@ void read_score_head(const JsonReader& json, ModelShape& shape) {
   if (json.has("std")) shape.score_std = json.positive("std", 1);
   if (!shape.score_head) return;
   const int64_t labels = json.has("id2label") ? static_cast<int64_t>(json.at("id2label").size()) : json.integer("num_labels", 1);
-  VALIDATE(labels == 1, ExitCode::bad_data, json.file(), ": a classifier of ", labels, " labels is no reward model (one score is needed)");
+  VALIDATE(labels == 1, ExitCode::bad_data, json.file(), ": a classifier of ", labels,
+           " labels is no reward model (one score is needed)");
 }
 
 }  // namespace
@@ -258,7 +263,8 @@ std::string to_config_json(const ModelShape& shape) {
   json["rope_theta"] = shape.rope_theta;
   json["rope_scaling"] = nullptr;
   if (shape.rope_scaling.kind != RopeKind::plain) {
-    auto& scaling = json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)}, {"factor", shape.rope_scaling.factor}};
+    auto& scaling =
+        json["rope_scaling"] = {{"rope_type", to_string(shape.rope_scaling.kind)}, {"factor", shape.rope_scaling.factor}};
     if (shape.rope_scaling.kind == RopeKind::llama3) {
       scaling["low_freq_factor"] = shape.rope_scaling.low_freq_factor;
       scaling["high_freq_factor"] = shape.rope_scaling.high_freq_factor;

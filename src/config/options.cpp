@@ -8,11 +8,8 @@ ImportanceCorrection importance_correction(const AdvantageOptions& options) {
   out.low = options.is_correction_threshold[0];
   out.high = options.is_correction_threshold[1];
   switch (options.is_correction_type) {
-    case CorrectionType::tis:
-      break;
-    case CorrectionType::icepop:
-      out.mode = CorrectionMode::mask;
-      break;
+    case CorrectionType::tis: break;
+    case CorrectionType::icepop: out.mode = CorrectionMode::mask; break;
     case CorrectionType::seq_mask_tis:
       out.level = CorrectionLevel::sequence;
       out.mode = CorrectionMode::mask;

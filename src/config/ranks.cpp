@@ -24,8 +24,9 @@ struct RankSet {
 };
 
 [[noreturn]] void malformed(std::string_view key, std::string_view text) {
-  throw UserError(ExitCode::configuration, base::text("ranks.", key, " = \"", text, "\" is no set of ranks: write a count (\"4\"), ranks ",
-                                                      "(\"0-3,6\") or nodes (\"nodes:0-1\")"));
+  throw UserError(ExitCode::configuration,
+                  base::text("ranks.", key, " = \"", text, "\" is no set of ranks: write a count (\"4\"), ranks ",
+                             "(\"0-3,6\") or nodes (\"nodes:0-1\")"));
 }
 
 int to_number(std::string_view key, std::string_view text, std::string_view part) {
@@ -45,19 +46,20 @@ std::vector<int> to_list(std::string_view key, std::string_view text, std::strin
     const int first = to_number(key, text, part.substr(0, dash));
     const int last = dash == std::string_view::npos ? first : to_number(key, text, part.substr(dash + 1));
     VALIDATE(first <= last, ExitCode::configuration, "ranks.", key, " = \"", text, "\": the range ", part, " runs backwards");
-    VALIDATE(last < limit, ExitCode::configuration, "ranks.", key, " = \"", text, "\": there is no ", what, " ", last, " (this job has ", limit,
-             " ", what, "s, numbered from 0): start more, or name fewer");
+    VALIDATE(last < limit, ExitCode::configuration, "ranks.", key, " = \"", text, "\": there is no ", what, " ", last,
+             " (this job has ", limit, " ", what, "s, numbered from 0): start more, or name fewer");
     for (int i = first; i <= last; ++i) out.push_back(i);
     begin = end + 1;
   }
   std::sort(out.begin(), out.end());
   const auto twice = std::adjacent_find(out.begin(), out.end());
-  VALIDATE(twice == out.end(), ExitCode::configuration, "ranks.", key, " = \"", text, "\" names ", what, " ", twice == out.end() ? 0 : *twice,
-           " twice");
+  VALIDATE(twice == out.end(), ExitCode::configuration, "ranks.", key, " = \"", text, "\" names ", what, " ",
+           twice == out.end() ? 0 : *twice, " twice");
   return out;
 }
 
-std::vector<int> ranks_of_nodes(const std::vector<int>& nodes, std::span<const int> node_of_rank, const std::vector<int>& node_order) {
+std::vector<int> ranks_of_nodes(const std::vector<int>& nodes, std::span<const int> node_of_rank,
+                                const std::vector<int>& node_order) {
   std::vector<int> out;
   for (size_t rank = 0; rank < node_of_rank.size(); ++rank) {
     const auto at = std::find(node_order.begin(), node_order.end(), node_of_rank[rank]) - node_order.begin();
@@ -86,15 +88,16 @@ RankSet parse(std::string_view key, std::string_view text, int world, std::span<
   set.form = Form::list;
   if (compact.starts_with(prefix)) {
     const std::vector<int> order = order_of_nodes(node_of_rank);
-    const auto nodes = to_list(key, text, std::string_view(compact).substr(prefix.size()), static_cast<int>(order.size()), "node");
+    const auto nodes =
+        to_list(key, text, std::string_view(compact).substr(prefix.size()), static_cast<int>(order.size()), "node");
     set.ranks = ranks_of_nodes(nodes, node_of_rank, order);
   } else if (compact.find_first_of(",-") != std::string::npos) {
     set.ranks = to_list(key, text, compact, world, "rank");
   } else {
     set.form = Form::count;
     set.count = to_number(key, text, compact);
-    VALIDATE(set.count > 0, ExitCode::configuration, "ranks.", key, " = \"", text, "\": a role needs at least one rank (leave the key out to ",
-             "share the ranks of the others)");
+    VALIDATE(set.count > 0, ExitCode::configuration, "ranks.", key, " = \"", text,
+             "\": a role needs at least one rank (leave the key out to ", "share the ranks of the others)");
     VALIDATE(set.count <= world, ExitCode::configuration, "ranks.", key, " = \"", text, "\": this job has ", world,
              " ranks: start it with more (mpirun -n ", set.count, "), or ask for fewer");
   }

@@ -46,7 +46,8 @@ void flatten(const toml::table& table, const std::string& prefix, std::vector<En
       for (const auto& element : *node.as_array()) {
         // An empty table still is an element of the list.
         if (element.as_table()->empty()) {
-          out.push_back({base::text(name, ".", index), Value{OtherValue{"an empty table"}}, static_cast<int>(element.source().begin.line), ""});
+          out.push_back({base::text(name, ".", index), Value{OtherValue{"an empty table"}},
+                         static_cast<int>(element.source().begin.line), ""});
         }
         flatten(*element.as_table(), base::text(name, ".", index++, "."), out);
       }
@@ -63,7 +64,8 @@ std::vector<Entry> read_toml(std::string_view text, std::string_view name, std::
   const toml::parse_result result = toml::parse(text, name);
   if (!result) {
     const auto& error = result.error();
-    mistakes.push_back(base::text(name, ":", error.source().begin.line, ":", error.source().begin.column, ": ", error.description()));
+    mistakes.push_back(
+        base::text(name, ":", error.source().begin.line, ":", error.source().begin.column, ": ", error.description()));
     return out;
   }
   flatten(result.table(), "", out);

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 class Checks {
  public:
-  Checks(const Options& options, Command command, const ValidateInputs& inputs) : o_(options), command_(command), inputs_(inputs) {}
+  Checks(const Options& options, Command command, const ValidateInputs& inputs)
+      : o_(options), command_(command), inputs_(inputs) {}
 
   void run();
 
@@ -56,29 +57,35 @@ bool is_thread_setting(const std::string& text) {
 }
 
 void Checks::general() {
-  refuse_if(o_.model.path.empty() && o_.model.shape.empty(), "model.path is missing (the folder of the model to train; model.shape makes random weights)");
-  refuse_if(!o_.model.path.empty() && !o_.model.shape.empty(), "model.path and model.shape are both set (weights are either read or random): keep one");
-  refuse_if(!o_.model.shape.empty() && o_.model.tokenizer.empty(), "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
-  refuse_if(!is_thread_setting(o_.run.threads), "run.threads = \"", o_.run.threads, "\" (allowed: auto, phase, or a number of at least 1)");
-  refuse_if(o_.model.max_len > 0 && o_.model.max_len < o_.data.max_len, "model.max_len ", o_.model.max_len, " is shorter than data.max_len ",
-            o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
-  refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_), " has no generators to overlap with)");
-  refuse_if(command_ != Command::ppo && !o_.ranks.generator.empty(), "ranks.generator is for ppo (", to_string(command_), " does not generate)");
+  refuse_if(o_.model.path.empty() && o_.model.shape.empty(),
+            "model.path is missing (the folder of the model to train; model.shape makes random weights)");
+  refuse_if(!o_.model.path.empty() && !o_.model.shape.empty(),
+            "model.path and model.shape are both set (weights are either read or random): keep one");
+  refuse_if(!o_.model.shape.empty() && o_.model.tokenizer.empty(),
+            "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
+  refuse_if(!is_thread_setting(o_.run.threads), "run.threads = \"", o_.run.threads,
+            "\" (allowed: auto, phase, or a number of at least 1)");
+  refuse_if(o_.model.max_len > 0 && o_.model.max_len < o_.data.max_len, "model.max_len ", o_.model.max_len,
+            " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
+  refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),
+            " has no generators to overlap with)");
+  refuse_if(command_ != Command::ppo && !o_.ranks.generator.empty(), "ranks.generator is for ppo (", to_string(command_),
+            " does not generate)");
 }
 
 void Checks::faults() {
-  refuse_if(o_.run.production && o_.fault.any(), "[fault] is set while run.production is true (faults are for tests): remove one of them");
+  refuse_if(o_.run.production && o_.fault.any(),
+            "[fault] is set while run.production is true (faults are for tests): remove one of them");
   try {
     check_faults(o_.fault);
-  } catch (const UserError& error) {
-    mistakes_.emplace_back(error.what());
-  }
+  } catch (const UserError& error) { mistakes_.emplace_back(error.what()); }
 }
 
 void Checks::probs(const std::string& section, const Strings& files, const std::vector<double>& weights) {
   if (weights.empty()) return;
   refuse_if(weights.size() != files.size(), section, "_probs has ", weights.size(), " weights for ", files.size(), " files");
-  refuse_if(std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; }), section, "_probs are all 0 (no file would be drawn from)");
+  refuse_if(std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0; }), section,
+            "_probs are all 0 (no file would be drawn from)");
 }
 
 void Checks::data() {
@@ -95,42 +102,54 @@ void Checks::data() {
 void Checks::ppo_batches() {
   const int64_t sequences = o_.sequences_per_iteration();
   refuse_if(sequences % o_.train.batch_size != 0, "train.batch_size ", o_.train.batch_size, " does not divide the ", sequences,
-            " sequences of an iteration (rollout.batch_size ", o_.rollout.batch_size, " x rollout.n_samples_per_prompt ", o_.rollout.n_samples_per_prompt,
+            " sequences of an iteration (rollout.batch_size ", o_.rollout.batch_size, " x rollout.n_samples_per_prompt ",
+            o_.rollout.n_samples_per_prompt,
             "; the last optimizer step of an epoch would be a smaller one): change one of the three");
-  refuse_if(o_.rollout.max_new_tokens >= o_.data.max_len, "rollout.max_new_tokens ", o_.rollout.max_new_tokens, " leaves no token of data.max_len ",
-            o_.data.max_len, " for the prompt");
-  refuse_if(o_.rollout.temperature == 0, "rollout.temperature 0 takes the likeliest token (the policy gradient needs samples): use 1");
+  refuse_if(o_.rollout.max_new_tokens >= o_.data.max_len, "rollout.max_new_tokens ", o_.rollout.max_new_tokens,
+            " leaves no token of data.max_len ", o_.data.max_len, " for the prompt");
+  refuse_if(o_.rollout.temperature == 0,
+            "rollout.temperature 0 takes the likeliest token (the policy gradient needs samples): use 1");
   refuse_if(o_.algo.dynamic_filtering_enable && o_.rollout.n_samples_per_prompt == 1,
-            "algo.dynamic_filtering_enable with rollout.n_samples_per_prompt = 1 (it looks at the mean over the answers to one prompt): use 4 or more");
+            "algo.dynamic_filtering_enable with rollout.n_samples_per_prompt = 1 (it looks at the mean over the answers to one "
+            "prompt): use 4 or more");
 }
 
 void Checks::ppo_algorithm() {
   const auto& advantage = o_.algo.advantage;
   const auto& kl = o_.algo.kl;
-  refuse_if(needs_group(advantage.estimator) && o_.rollout.n_samples_per_prompt == 1, "algo.advantage.estimator = \"", to_string(advantage.estimator),
-            "\" with rollout.n_samples_per_prompt = 1 (it compares the answers to one prompt, so every advantage would be 0 or undefined): ",
+  refuse_if(needs_group(advantage.estimator) && o_.rollout.n_samples_per_prompt == 1, "algo.advantage.estimator = \"",
+            to_string(advantage.estimator),
+            "\" with rollout.n_samples_per_prompt = 1 (it compares the answers to one prompt, so every advantage would be 0 or "
+            "undefined): ",
             "use 4 or more, or reinforce or gae");
-  refuse_if(kl.unbiased_gradient && !kl.use_loss, "algo.kl.unbiased_gradient without algo.kl.use_loss (only a KL in the loss has a gradient): set both or none");
-  refuse_if(kl.target && kl.init_coef == 0, "algo.kl.target with algo.kl.init_coef = 0 (the coefficient is multiplied at each step and would stay 0)");
+  refuse_if(kl.unbiased_gradient && !kl.use_loss,
+            "algo.kl.unbiased_gradient without algo.kl.use_loss (only a KL in the loss has a gradient): set both or none");
+  refuse_if(kl.target && kl.init_coef == 0,
+            "algo.kl.target with algo.kl.init_coef = 0 (the coefficient is multiplied at each step and would stay 0)");
   refuse_if(kl.use_loss && kl.init_coef == 0, "algo.kl.use_loss with algo.kl.init_coef = 0 (the term would be multiplied by 0)");
   refuse_if(advantage.is_correction_enable && advantage.is_correction_type == CorrectionType::custom &&
                 advantage.is_correction_mode == CorrectionMode::clip && advantage.is_correction_gating != CorrectionGate::ratio,
-            "algo.advantage.is_correction_gating = \"", to_string(advantage.is_correction_gating), "\" with mode clip (a divergence decides what is dropped, ",
-            "it has nothing to clip): use mode mask");
+            "algo.advantage.is_correction_gating = \"", to_string(advantage.is_correction_gating),
+            "\" with mode clip (a divergence decides what is dropped, ", "it has nothing to clip): use mode mask");
   refuse_if(advantage.is_correction_enable && advantage.is_correction_type == CorrectionType::custom &&
-                advantage.is_correction_mode == CorrectionMode::clip && advantage.is_correction_level == CorrectionLevel::sequence,
-            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are clipped per token): use mode mask");
-  refuse_if(o_.critic.freezing_steps >= 0 && !o_.has_critic(), "critic.freezing_steps with algo.advantage.estimator = \"", to_string(advantage.estimator),
-            "\" (only gae has a critic to train alone)");
+                advantage.is_correction_mode == CorrectionMode::clip &&
+                advantage.is_correction_level == CorrectionLevel::sequence,
+            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are "
+            "clipped per token): use mode mask");
+  refuse_if(o_.critic.freezing_steps >= 0 && !o_.has_critic(), "critic.freezing_steps with algo.advantage.estimator = \"",
+            to_string(advantage.estimator), "\" (only gae has a critic to train alone)");
 }
 
 void Checks::ppo_reward() {
   const auto& reward = o_.reward;
-  refuse_if(reward.source.empty(), "there is no [[reward.source]] (ppo needs at least one: kind = \"rule\", \"model\" or \"plugin\")");
+  refuse_if(reward.source.empty(),
+            "there is no [[reward.source]] (ppo needs at least one: kind = \"rule\", \"model\" or \"plugin\")");
   refuse_if(reward.overlong_buffer_len && o_.rollout.max_new_tokens == 0,
             "reward.overlong_buffer_len without rollout.max_new_tokens (the buffer lies before that limit): set both");
-  refuse_if(reward.overlong_buffer_len && o_.rollout.max_new_tokens > 0 && *reward.overlong_buffer_len > o_.rollout.max_new_tokens,
-            "reward.overlong_buffer_len ", reward.overlong_buffer_len.value_or(0), " is longer than rollout.max_new_tokens ", o_.rollout.max_new_tokens);
+  refuse_if(
+      reward.overlong_buffer_len && o_.rollout.max_new_tokens > 0 && *reward.overlong_buffer_len > o_.rollout.max_new_tokens,
+      "reward.overlong_buffer_len ", reward.overlong_buffer_len.value_or(0), " is longer than rollout.max_new_tokens ",
+      o_.rollout.max_new_tokens);
   std::set<std::string> names;
   for (size_t i = 0; i < reward.source.size(); ++i) {
     reward_source(i, reward.source[i]);
@@ -142,12 +161,16 @@ void Checks::ppo_reward() {
 void Checks::reward_source(size_t index, const RewardSource& source) {
   const std::string at = base::text("reward.source.", index, ".");
   foreign_keys(at, source);
-  refuse_if(source.kind == RewardKind::model && source.path.empty(), at, "path is missing (kind = \"model\" needs the reward model's folder)");
-  refuse_if(source.kind == RewardKind::plugin && source.command.empty(), at, "command is missing (kind = \"plugin\" needs the program to start)");
+  refuse_if(source.kind == RewardKind::model && source.path.empty(), at,
+            "path is missing (kind = \"model\" needs the reward model's folder)");
+  refuse_if(source.kind == RewardKind::plugin && source.command.empty(), at,
+            "command is missing (kind = \"plugin\" needs the program to start)");
   if (source.kind != RewardKind::rule) return;
-  refuse_if(source.rule == Rule::regex && source.pattern.empty(), at, "pattern is missing (rule = \"regex\" needs what to match)");
+  refuse_if(source.rule == Rule::regex && source.pattern.empty(), at,
+            "pattern is missing (rule = \"regex\" needs what to match)");
   refuse_if(source.format_weight != 0 && source.format_pattern.empty(), at, "format_weight without ", at, "format_pattern");
-  refuse_if(source.format_weight == 0 && !source.format_pattern.empty(), at, "format_pattern with ", at, "format_weight = 0 (it would not count)");
+  refuse_if(source.format_weight == 0 && !source.format_pattern.empty(), at, "format_pattern with ", at,
+            "format_weight = 0 (it would not count)");
   refuse_if(source.length_weight != 0 && source.length_target == 0, at, "length_weight without ", at, "length_target");
   refuse_if(source.rule == Rule::none && source.format_weight == 0 && source.length_weight == 0, at,
             "rule = \"none\" with neither format nor length (the reward would always be 0)");
@@ -161,8 +184,11 @@ void Checks::foreign_keys(const std::string& at, const RewardSource& source) {
   const RewardSource initial;
   for (const auto& key : source_keys()) {
     if (common.contains(key.name()) || key.dump(source) == key.dump(initial)) continue;
-    const RewardKind owner = of_model.contains(key.name()) ? RewardKind::model : of_plugin.contains(key.name()) ? RewardKind::plugin : RewardKind::rule;
-    refuse_if(owner != source.kind, at, key.name(), " is for kind = \"", to_string(owner), "\", this source has kind = \"", to_string(source.kind), "\"");
+    const RewardKind owner = of_model.contains(key.name())    ? RewardKind::model
+                             : of_plugin.contains(key.name()) ? RewardKind::plugin
+                                                              : RewardKind::rule;
+    refuse_if(owner != source.kind, at, key.name(), " is for kind = \"", to_string(owner), "\", this source has kind = \"",
+              to_string(source.kind), "\"");
   }
 }
 
@@ -173,7 +199,8 @@ void Checks::preference() {
 
 void Checks::evaluation() {
   refuse_if(o_.eval.steps == 0, "eval.steps = 0 (iterations between two evaluations; -1 switches them off)");
-  refuse_if(o_.eval.steps > 0 && o_.eval.dataset.empty(), "eval.steps without eval.dataset (the JSONL files of evaluation prompts)");
+  refuse_if(o_.eval.steps > 0 && o_.eval.dataset.empty(),
+            "eval.steps without eval.dataset (the JSONL files of evaluation prompts)");
 }
 
 void Checks::file(const std::string& key, const std::string& path) {
@@ -181,9 +208,11 @@ void Checks::file(const std::string& key, const std::string& path) {
   if (path.empty() || fs::exists(path, error)) return;
   const fs::path beside = inputs_.deck.parent_path() / path;
   const bool is_beside = fs::path(path).is_relative() && !inputs_.deck.empty() && fs::exists(beside, error);
-  missing_.push_back(base::text(key, " = \"", path, "\" does not exist",
-                                is_beside ? base::text(" (relative paths start at the working directory, and it lies beside the deck): write ", beside.string())
-                                          : base::text(fs::path(path).is_relative() ? " (seen from " + fs::current_path(error).string() + ")" : "")));
+  missing_.push_back(base::text(
+      key, " = \"", path, "\" does not exist",
+      is_beside
+          ? base::text(" (relative paths start at the working directory, and it lies beside the deck): write ", beside.string())
+          : base::text(fs::path(path).is_relative() ? " (seen from " + fs::current_path(error).string() + ")" : "")));
 }
 
 void Checks::files() {
@@ -240,14 +269,20 @@ std::vector<std::string> warnings(const Options& options, Command command) {
   if (command != Command::ppo) return out;
   const auto& kl = options.algo.kl;
   warn_if(kl.use_loss && kl.estimator == KlEstimator::k1 && !kl.unbiased_gradient,
-          "algo.kl.use_loss with estimator k1: the gradient of its mean is 0 in expectation; k2 or k3, or algo.kl.unbiased_gradient, is meant for the loss");
-  warn_if(!kl.use_loss && kl.estimator != KlEstimator::k1 && kl.init_coef > 0, "algo.kl.estimator k2 or k3 in the reward is biased; k1 is meant for the reward");
-  warn_if(options.train.async_depth > 0 && !options.algo.advantage.is_correction_enable,
-          "train.async_depth = 1 without algo.advantage.is_correction_enable: samples are one step old and nothing corrects for it");
-  warn_if(!options.has_critic() && options.critic != CriticOptions{},
-          base::text("[critic] has no effect with algo.advantage.estimator = \"", to_string(options.algo.advantage.estimator), "\""));
-  const bool has_model = std::any_of(options.reward.source.begin(), options.reward.source.end(), [](const auto& s) { return s.kind == RewardKind::model; });
-  warn_if(options.reward.normalize_enable && !has_model, "reward.normalize_enable has no effect: no [[reward.source]] is a model");
+          "algo.kl.use_loss with estimator k1: the gradient of its mean is 0 in expectation; k2 or k3, or "
+          "algo.kl.unbiased_gradient, is meant for the loss");
+  warn_if(!kl.use_loss && kl.estimator != KlEstimator::k1 && kl.init_coef > 0,
+          "algo.kl.estimator k2 or k3 in the reward is biased; k1 is meant for the reward");
+  warn_if(
+      options.train.async_depth > 0 && !options.algo.advantage.is_correction_enable,
+      "train.async_depth = 1 without algo.advantage.is_correction_enable: samples are one step old and nothing corrects for it");
+  warn_if(
+      !options.has_critic() && options.critic != CriticOptions{},
+      base::text("[critic] has no effect with algo.advantage.estimator = \"", to_string(options.algo.advantage.estimator), "\""));
+  const bool has_model = std::any_of(options.reward.source.begin(), options.reward.source.end(),
+                                     [](const auto& s) { return s.kind == RewardKind::model; });
+  warn_if(options.reward.normalize_enable && !has_model,
+          "reward.normalize_enable has no effect: no [[reward.source]] is a model");
   warn_if(std::any_of(options.reward.source.begin(), options.reward.source.end(), [](const auto& s) { return s.weight == 0; }),
           "a [[reward.source]] has weight 0: it is computed and logged but does not count");
   return out;

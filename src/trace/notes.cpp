@@ -32,7 +32,8 @@ std::vector<int> balanced_split(const Table& table) {
     remainder.push_back(ideal - split.back());
   }
   for (int left = ranks - std::accumulate(split.begin(), split.end(), 0); left != 0; left += left > 0 ? -1 : 1) {
-    const auto at = left > 0 ? std::max_element(remainder.begin(), remainder.end()) : std::min_element(remainder.begin(), remainder.end());
+    const auto at =
+        left > 0 ? std::max_element(remainder.begin(), remainder.end()) : std::min_element(remainder.begin(), remainder.end());
     const auto i = static_cast<size_t>(at - remainder.begin());
     split[i] += left > 0 ? 1 : -1;
     remainder[i] += left > 0 ? -1 : 1;
@@ -55,17 +56,20 @@ std::string split_text(const Table& table, const std::vector<int>& split) {
 
 // One group waited for another: which, how long, what to try.
 std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run) {
-  const auto busiest = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return busy(a) < busy(b); });
-  std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(waiting.wait.avg / waiting.seconds.avg), " of the time, because the ",
-                                busiest->role, " ranks had more to do. ");
+  const auto busiest =
+      std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(waiting.wait.avg / waiting.seconds.avg),
+                                " of the time, because the ", busiest->role, " ranks had more to do. ");
   if (run == RolesRun::in_turns) {
-    return note + "These roles take turns: let them share all ranks (leave [ranks] out), or overlap them with train.async_depth=1";
+    return note +
+           "These roles take turns: let them share all ranks (leave [ranks] out), or overlap them with train.async_depth=1";
   }
   const auto split = balanced_split(table);
   const double expected = expected_seconds(table, split);
   const double now = busiest->seconds.avg;
   if (expected > 0.97 * now) return note + "No other split of these ranks would be better";
-  return note + base::text("Try ", split_text(table, split), " (about ", base::fixed(expected / now, 2), " of the present time, if the work divides evenly)");
+  return note + base::text("Try ", split_text(table, split), " (about ", base::fixed(expected / now, 2),
+                           " of the present time, if the work divides evenly)");
 }
 
 // Ranks of one role that differ: the region with the largest loss that is not itself waiting for others.
@@ -79,8 +83,9 @@ std::string imbalance_note(const RoleTable& table) {
     if (!worst || loss >= worst->seconds.max - worst->seconds.avg || row.path.starts_with(worst->path + "/")) worst = &row;
   }
   if (!worst) return "";
-  return base::text("NOTE: '", worst->path, "' took ", base::human_seconds(worst->seconds.max), " on the slowest of the ", table.role, " ranks and ",
-                    base::human_seconds(worst->seconds.avg), " on average: work or machines are uneven (trace.json shows which rank)");
+  return base::text("NOTE: '", worst->path, "' took ", base::human_seconds(worst->seconds.max), " on the slowest of the ",
+                    table.role, " ranks and ", base::human_seconds(worst->seconds.avg),
+                    " on average: work or machines are uneven (trace.json shows which rank)");
 }
 
 }  // namespace
@@ -88,14 +93,18 @@ std::string imbalance_note(const RoleTable& table) {
 std::vector<std::string> notes(const Table& table, RolesRun run, double threshold) {
   std::vector<std::string> out;
   if (table.size() > 1) {
-    const auto most = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return a.wait.avg * b.seconds.avg < b.wait.avg * a.seconds.avg; });
+    const auto most = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) {
+      return a.wait.avg * b.seconds.avg < b.wait.avg * a.seconds.avg;
+    });
     if (most->seconds.avg > 0 && most->wait.avg > threshold * most->seconds.avg) out.push_back(role_note(table, *most, run));
   }
   for (const RoleTable& role : table) {
     if (std::string note = imbalance_note(role); role.ranks > 1 && !note.empty()) out.push_back(std::move(note));
   }
-  const int64_t dropped = std::accumulate(table.begin(), table.end(), int64_t{0}, [](int64_t sum, const RoleTable& r) { return sum + r.dropped; });
-  if (dropped > 0) out.push_back(base::text("NOTE: trace.json leaves out ", dropped, " of the shortest regions (the table above counts all)"));
+  const int64_t dropped =
+      std::accumulate(table.begin(), table.end(), int64_t{0}, [](int64_t sum, const RoleTable& r) { return sum + r.dropped; });
+  if (dropped > 0)
+    out.push_back(base::text("NOTE: trace.json leaves out ", dropped, " of the shortest regions (the table above counts all)"));
   return out;
 }
 

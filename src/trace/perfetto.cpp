@@ -44,7 +44,8 @@ class Renderer {
     const std::string name = base::text("rank ", identity_.rank, identity_.roles.empty() ? "" : " (" + identity_.roles + ")",
                                         identity_.host.empty() ? "" : " on " + identity_.host);
     metadata("process_name", 0, json_text(name));
-    line(base::text(R"({"ph":"M","name":"process_sort_index","pid":)", identity_.rank, R"(,"args":{"sort_index":)", identity_.rank, "}}"));
+    line(base::text(R"({"ph":"M","name":"process_sort_index","pid":)", identity_.rank, R"(,"args":{"sort_index":)",
+                    identity_.rank, "}}"));
     for (ThreadRecord* thread : Recorder::instance().threads()) render(thread->copy(ThreadRecord::What::everything));
     return std::move(out_);
   }
@@ -57,8 +58,8 @@ class Renderer {
               [](const Event& a, const Event& b) { return a.begin != b.begin ? a.begin < b.begin : a.depth < b.depth; });
     for (const Event& event : copy.events) slice(event, copy.id);
     for (const Instant& instant : copy.instants) {
-      line(base::text(R"({"ph":"i","s":"t","name":)", json_text(instant.name), place(copy.id), R"(,"ts":)", microseconds(nanoseconds(instant.at)),
-                      arguments(instant.argument, 0), "}"));
+      line(base::text(R"({"ph":"i","s":"t","name":)", json_text(instant.name), place(copy.id), R"(,"ts":)",
+                      microseconds(nanoseconds(instant.at)), arguments(instant.argument, 0), "}"));
     }
     for (const CounterSample& sample : copy.counters) counter(sample);
   }
@@ -74,16 +75,17 @@ class Renderer {
   void slice(const Event& event, int thread) {
     const int64_t begin = nanoseconds(event.begin);
     const int64_t end = nanoseconds(event.end);
-    line(base::text(R"({"ph":"X","name":)", json_text(event.name), R"(,"cat":")", to_string(event.category), '"', place(thread), R"(,"ts":)",
-                    microseconds(begin), R"(,"dur":)", microseconds(end - begin), arguments(event.argument, event.bytes), "}"));
+    line(base::text(R"({"ph":"X","name":)", json_text(event.name), R"(,"cat":")", to_string(event.category), '"', place(thread),
+                    R"(,"ts":)", microseconds(begin), R"(,"dur":)", microseconds(end - begin),
+                    arguments(event.argument, event.bytes), "}"));
   }
 
   void counter(const CounterSample& sample) {
     if (!std::isfinite(sample.value)) return;  // JSON has no such number
     std::array<char, 40> value{};
     std::snprintf(value.data(), value.size(), "%.9g", sample.value);
-    line(base::text(R"({"ph":"C","name":)", json_text(sample.name), R"(,"pid":)", identity_.rank, R"(,"ts":)", microseconds(nanoseconds(sample.at)),
-                    R"(,"args":{"value":)", value.data(), "}}"));
+    line(base::text(R"({"ph":"C","name":)", json_text(sample.name), R"(,"pid":)", identity_.rank, R"(,"ts":)",
+                    microseconds(nanoseconds(sample.at)), R"(,"args":{"value":)", value.data(), "}}"));
   }
 
   static std::string arguments(int64_t argument, int64_t bytes) {

@@ -54,7 +54,8 @@ std::map<std::string, double> phase_seconds() {
   const TickScale scale = TickScale::now();
   std::map<std::string, double> out;
   for (const Node& node : copy.nodes) {
-    if (node.category == Category::phase && node.ticks > node.ticks_at_reset) out[node.name] += scale.duration(node.ticks - node.ticks_at_reset);
+    if (node.category == Category::phase && node.ticks > node.ticks_at_reset)
+      out[node.name] += scale.duration(node.ticks - node.ticks_at_reset);
   }
   return out;
 }

@@ -86,8 +86,8 @@ class Reader {
   // A number of things that each take at least one byte.
   size_t count() {
     const int64_t n = integer();
-    VALIDATE(n >= 0 && static_cast<uint64_t>(n) <= bytes_.size(), ExitCode::bad_data, "trace summary: malformed (a length of ", n, " with ",
-             bytes_.size(), " bytes left)");
+    VALIDATE(n >= 0 && static_cast<uint64_t>(n) <= bytes_.size(), ExitCode::bad_data, "trace summary: malformed (a length of ", n,
+             " with ", bytes_.size(), " bytes left)");
     return static_cast<size_t>(n);
   }
   bool at_end() const { return bytes_.empty(); }
@@ -114,7 +114,8 @@ RegionTotal read_region(Reader& in) {
   RegionTotal r;
   r.path = in.text();
   const int64_t category = in.integer();
-  VALIDATE(category >= 0 && category <= static_cast<int64_t>(Category::kernel), ExitCode::bad_data, "trace summary: unknown category ", category);
+  VALIDATE(category >= 0 && category <= static_cast<int64_t>(Category::kernel), ExitCode::bad_data,
+           "trace summary: unknown category ", category);
   r.category = static_cast<Category>(category);
   r.calls = in.integer();
   r.seconds = in.number();

@@ -109,19 +109,24 @@ std::string seconds_text(double value) { return base::fixed(value, value < 1 ? 4
 
 std::string row_text(const std::string& label, const TableRow& row) {
   return base::text(padded(label, 34, true), padded(std::to_string(row.calls), 9), padded(seconds_text(row.seconds.min), 11),
-                    padded(seconds_text(row.seconds.avg), 11), padded(seconds_text(row.seconds.max), 11), padded(base::fixed(row.percent, 1), 8),
-                    padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12), padded(row.resident > 0 ? base::human_bytes(static_cast<double>(row.resident)) : "", 12),
-                    "\n");
+                    padded(seconds_text(row.seconds.avg), 11), padded(seconds_text(row.seconds.max), 11),
+                    padded(base::fixed(row.percent, 1), 8), padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12),
+                    padded(row.resident > 0 ? base::human_bytes(static_cast<double>(row.resident)) : "", 12), "\n");
 }
 
 std::string header_text(const RoleTable& table) {
-  const auto share = [&](const Spread& s) { return base::fixed(table.seconds.avg > 0 ? 100 * s.avg / table.seconds.avg : 0, 1) + " %"; };
-  std::string out = base::text(table.role.empty() ? "all roles" : table.role, ": ", table.ranks, table.ranks == 1 ? " rank, " : " ranks, ",
-                               base::human_seconds(table.seconds.avg), ", exposed communication ", share(table.communication), ", waiting ", share(table.wait),
-                               ", files ", share(table.io), ", peak host memory ", base::human_bytes(static_cast<double>(table.host_peak)));
+  const auto share = [&](const Spread& s) {
+    return base::fixed(table.seconds.avg > 0 ? 100 * s.avg / table.seconds.avg : 0, 1) + " %";
+  };
+  std::string out =
+      base::text(table.role.empty() ? "all roles" : table.role, ": ", table.ranks, table.ranks == 1 ? " rank, " : " ranks, ",
+                 base::human_seconds(table.seconds.avg), ", exposed communication ", share(table.communication), ", waiting ",
+                 share(table.wait), ", files ", share(table.io), ", peak host memory ",
+                 base::human_bytes(static_cast<double>(table.host_peak)));
   if (table.device_peak > 0) out += base::text(", device ", base::human_bytes(static_cast<double>(table.device_peak)));
-  return out + "\n" + base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11), padded("avg s", 11), padded("max s", 11), padded("%", 8),
-                                 padded("bytes", 12), padded("memory", 12), "\n");
+  return out + "\n" +
+         base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11), padded("avg s", 11),
+                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), "\n");
 }
 
 // Rows too small or too deep are summed into one "other" line under their parent. Rows are depth first, so the rows below a row
@@ -206,7 +211,8 @@ std::string to_text(const Table& table, const TableStyle& style) {
 
 Table gather_table(int rank, std::string role, const Gather& gather) {
   std::vector<Summary> summaries;
-  for (const std::string& bytes : gather(summarize(rank, std::move(role)).to_bytes())) summaries.push_back(Summary::from_bytes(bytes));
+  for (const std::string& bytes : gather(summarize(rank, std::move(role)).to_bytes()))
+    summaries.push_back(Summary::from_bytes(bytes));
   return make_table(summaries);
 }
 

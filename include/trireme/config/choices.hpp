@@ -80,7 +80,8 @@ struct Words<KlEstimator> {
   static constexpr std::string_view list[] = {"k1", "k2", "k3"};
 };
 
-// F19-F21: correction for the difference between rollout and training policy. `custom` takes level, mode and gating from their keys.
+// F19-F21: correction for the difference between rollout and training policy. `custom` takes level, mode and gating from their
+// own keys.
 enum class CorrectionType { tis, icepop, seq_mask_tis, custom };
 template <>
 struct Words<CorrectionType> {

@@ -16,7 +16,8 @@
 namespace trireme::config {
 
 // Reads `path` and applies `overrides` ("section.key=value", value in TOML syntax, a bare word is a string; an override wins
-// over the deck, the same key twice among the overrides is a mistake). `reward.source.0.weight=2` changes one element of the list.
+// over the deck, the same key twice among the overrides is a mistake). `reward.source.0.weight=2` changes one element of the
+// list.
 // Throws UserError: input_missing or permission for the file, configuration for its content.
 Options load_deck(const std::filesystem::path& path, std::span<const std::string> overrides = {});
 
@@ -29,7 +30,7 @@ std::string dump_deck(const Options& options);
 // Refuses combinations that cannot work or cannot mean what they say, all at once, with the reason; UserError(configuration).
 // `deck` is the deck's path for messages; also looks whether the input files of the options exist (input_missing).
 struct ValidateInputs {
-  std::filesystem::path deck;   // a missing relative path that exists beside the deck is pointed out
+  std::filesystem::path deck;  // a missing relative path that exists beside the deck is pointed out
   bool check_files = true;
 };
 void validate(const Options& options, Command command, const ValidateInputs& inputs = {});

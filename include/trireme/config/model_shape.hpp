@@ -56,8 +56,8 @@ struct ModelShape {
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;  // config.json may give one, several or none
   std::optional<int32_t> pad_id;
-  std::string dtype = "float32";  // of the stored weights: float32, bfloat16 or float16
-  bool score_head = false;        // [1, D] `score.weight` instead of a language-model head: reward model, critic
+  std::string dtype = "float32";     // of the stored weights: float32, bfloat16 or float16
+  bool score_head = false;           // [1, D] `score.weight` instead of a language-model head: reward model, critic
   std::optional<double> score_mean;  // statistics for reward normalisation (F5)
   std::optional<double> score_std;
   std::string value_head_prefix = "score";

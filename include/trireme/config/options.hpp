@@ -1,6 +1,6 @@
 // What a deck says, as plain structs: one per section, the initialiser of a member is the default of its key, and the member's
 // path in `Options` is the key's dotted name (`actor.adam.lr` is Options::actor.adam.lr). The meaning of each key stands once, in
-// the key table (src/config/keys_*.cpp, printed by `trireme --help-deck` and docs/user/deck_keys.md); here only what C++ code needs.
+// the key table (src/config/keys_*.cpp, see key_table.hpp and docs/user/deck_keys.md); here only what C++ code needs.
 // Names and defaults are OpenRLHF's where it has the key; departures are marked in the key table.
 // std::nullopt is "none" in a deck.
 #pragma once
@@ -45,7 +45,7 @@ struct RunOptions {
   Duration term_grace{30};
   Duration hang_timeout{300};
   Duration io_timeout{1800};
-  int64_t mismatch_check = 64;  // collectives between two checks; 0: off
+  int64_t mismatch_check = 64;   // collectives between two checks; 0: off
   std::string threads = "auto";  // auto | phase | a number
   LogLevel log_level = LogLevel::info;
   bool production = false;

@@ -20,18 +20,18 @@ struct RoleMap {
 
 // A set is written
 //   "4"          four ranks (a count)
-//   "0-3,6"      these ranks (a list has a comma or a dash)
+//   "0-3,6"      these ranks (a list has a comma or a dash: rank 3 alone is "3-3")
 //   "nodes:0-1"  all ranks of these nodes (numbered in the order of their lowest rank)
-//   ""           see below
+//   ""           see 3.
 //
 // How the sets come together, in this order:
-//   1. lists and nodes: are what they say and may overlap (colocated roles);
-//   2. counts are laid out one after another, in the order trainer, generator, reward, on the ranks that no list names; when there
-//      are not enough of them for all counts together, each count takes the world's first ranks instead (colocated). So "2", "2"
-//      on four ranks is disjoint, on two or three ranks it is colocated. A count larger than the world is an error.
-//   3. empty: all ranks when both trainer and generator are empty; with only one of the two empty, the empty one gets the ranks that
-//      the other roles left over, or the same ranks as the other when none is left. An empty reward is the trainer's ranks when `trainer` is set, else
-//      all ranks.
+//   1. Lists and nodes are what they say and may overlap (colocated roles).
+//   2. Counts are laid out one after another, in the order trainer, generator, reward, on the ranks that no list names. When
+//      there are not enough of those for all counts together, each count takes the world's first ranks instead (colocated): "2"
+//      and "2" are disjoint on four ranks and colocated on two or three. A count larger than the world is an error.
+//   3. Empty: trainer and generator both empty take all ranks. When one of the two is empty, it takes the ranks that the other
+//      roles leave, or the same ranks as the other when none is left. An empty reward takes the trainer's ranks when `trainer`
+//      is set, else all ranks.
 // `node_of_rank[r]` is the node index of world rank r (any numbering; size = world).
 // Throws UserError(configuration) naming the key: malformed text, rank or node that does not exist, a rank twice in one list.
 RoleMap resolve_ranks(const RanksOptions& options, int world, std::span<const int> node_of_rank);

@@ -82,8 +82,8 @@ void record_kernels(bool on);
 // Events a thread may keep; default 65,536 (3 MiB).
 void set_capacity(size_t events_per_thread);
 
-// Seconds per phase name of the calling thread since its last reset_phases(), finished regions only; a phase inside another counts
-// in both. For metrics.jsonl.
+// Seconds per phase name of the calling thread since its last reset_phases(), finished regions only; a phase inside another
+// counts in both. For metrics.jsonl.
 std::map<std::string, double> phase_seconds();
 void reset_phases();
 

@@ -33,14 +33,14 @@ struct RegionTotal {
 // One rank's totals since start.
 struct Summary {
   int rank = 0;
-  std::string role;  // "trainer", "generator, reward": ranks with the same text form one group of the table
-  double seconds = 0;  // wall time since start
+  std::string role;          // "trainer", "generator, reward": ranks with the same text form one group of the table
+  double seconds = 0;        // wall time since start
   double communication = 0;  // exposed: on the main thread, outermost communication regions
   double wait = 0;           // the same for wait regions
   double io = 0;
   int64_t host_peak = 0;
   int64_t device_peak = 0;
-  int64_t dropped = 0;  // events not in trace.json
+  int64_t dropped = 0;               // events not in trace.json
   std::vector<RegionTotal> regions;  // depth first
   std::map<std::string, double> counter_max;
 
@@ -57,10 +57,10 @@ struct TableRow {
   std::string path;
   Category category = Category::work;
   int depth = 0;
-  int64_t calls = 0;   // of the rank that has most
-  Spread seconds;      // over the ranks of the role; a rank without the region counts as 0
-  double percent = 0;  // of the role's average wall time
-  double bytes = 0;    // average per rank
+  int64_t calls = 0;               // of the rank that has most
+  Spread seconds;                  // over the ranks of the role; a rank without the region counts as 0
+  double percent = 0;              // of the role's average wall time
+  double bytes = 0;                // average per rank
   int64_t resident = 0, peak = 0;  // largest over ranks
 };
 struct RoleTable {
@@ -83,8 +83,8 @@ std::string to_text(const Table& table, const TableStyle& style = {});
 
 // Whether the roles work at the same time (train.async_depth > 0) or take turns.
 enum class RolesRun { together, in_turns };
-// NOTE lines: a role that waited more than `threshold` of its time for another, with the split to try; ranks of a role that differ by
-// more than a quarter in one region; dropped events. Empty when there is nothing to say.
+// NOTE lines: a role that waited more than `threshold` of its time for another, with the split to try; ranks of a role that
+// differ by more than a quarter in one region; dropped events. Empty when there is nothing to say.
 std::vector<std::string> notes(const Table& table, RolesRun run, double threshold = 0.08);
 
 // summarize + gather + make_table; an empty table on ranks other than 0. Collective over the ranks of `gather`.

@@ -1,0 +1,67 @@
+#include "trireme/config/key_table.hpp"
+
+#include <set>
+
+#include "config/key.hpp"
+#include "trireme/config/deck.hpp"
+#include "unit/config/expect_error.hpp"
+
+namespace trireme::config {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(KeyTable, EveryKeyIsDocumentedOnceInAKnownSection) {
+  std::set<std::string> sections_seen, names;
+  for (const Section& section : sections()) sections_seen.emplace(section.name);
+  for (const KeyInfo& info : key_infos()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name << " is registered twice";
+    EXPECT_TRUE(sections_seen.contains(std::string(section_of(info.name)))) << info.name;
+    EXPECT_GT(info.help.size(), 10u) << info.name;
+    EXPECT_TRUE(info.help.ends_with(".")) << info.name << ": " << info.help;
+    EXPECT_TRUE(info.departure.empty() || info.departure.ends_with(".")) << info.name;
+    EXPECT_FALSE(info.type.empty()) << info.name;
+  }
+  for (const std::string& section : sections_seen) EXPECT_FALSE(key_help(section).empty());
+}
+
+// A default outside its own limits would make the dumped deck unreadable.
+TEST(KeyTable, DefaultsAreAllowed) {
+  Options options;
+  RewardSource source;
+  for (const auto& key : option_keys()) {
+    Value value;
+    ASSERT_TRUE(read_toml_value(key.dump(options), value)) << key.name();
+    EXPECT_EQ(key.assign(options, value), "") << key.name();
+  }
+  for (const auto& key : source_keys()) {
+    Value value;
+    ASSERT_TRUE(read_toml_value(key.dump(source), value)) << key.name();
+    EXPECT_EQ(key.assign(source, value), "") << key.name();
+  }
+  EXPECT_EQ(options, Options{});
+}
+
+// A member without a key would be unreachable from a deck.
+TEST(KeyTable, NumberOfKeysMatchesTheStructs) {
+  // Counted by hand from options.hpp; a new member needs a key and a new number here.
+  const size_t expected = 13 + 3 + 5 + (8 + 6) + (8 + 4) + 1 + 6 + 10 + 17 + (10 + 6 + 2 + 4 + 1) + 12 + 6 + 3 + 6 + 4 + 3 + 12;
+  EXPECT_EQ(static_cast<size_t>(std::distance(option_keys().begin(), option_keys().end())), expected);
+  EXPECT_EQ(std::distance(source_keys().begin(), source_keys().end()), 18);
+}
+
+TEST(KeyTable, HelpFindsSectionsAndKeys) {
+  EXPECT_THAT(key_help("actor.adam.lr"), HasSubstr("actor.adam.lr = 1e-06   (number, >= 0)"));
+  EXPECT_THAT(key_help("actor.adam"), HasSubstr("actor.adam.betas"));
+  EXPECT_THAT(key_help(), HasSubstr("reward.source.kind"));
+  EXPECT_THAT(error_of(ExitCode::usage, [] { key_help("actr"); }), HasSubstr("nearest: actor"));
+}
+
+TEST(KeyTable, MarkdownHasEveryKeyAndTheDepartures) {
+  const std::string page = key_table_markdown();
+  for (const KeyInfo& info : key_infos()) EXPECT_THAT(page, HasSubstr("| `" + info.name + "` |"));
+  EXPECT_THAT(page, HasSubstr("## Departures from OpenRLHF"));
+}
+
+}  // namespace
+}  // namespace trireme::config

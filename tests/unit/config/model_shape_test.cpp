@@ -1,0 +1,170 @@
+#include "trireme/config/model_shape.hpp"
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "trireme/base/files.hpp"
+#include "unit/config/expect_error.hpp"
+
+namespace trireme::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+std::string source_dir() {
+  const char* dir = std::getenv("TRIREME_SOURCE_DIR");
+  return dir ? dir : ".";
+}
+std::string parity_dir() {
+  const char* dir = std::getenv("TRIREME_PARITY_DIR");
+  return dir ? dir : source_dir() + "/tests/gold/parity";
+}
+
+Json small() {
+  return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": 256, "bos_token_id": 1, "eos_token_id": 2})");
+}
+ModelShape parse(const Json& json) { return parse_model_shape(json.dump(), "config.json"); }
+std::string refusal(const Json& json) {
+  return error_of(ExitCode::bad_data, [&] { parse(json); });
+}
+Json with(const char* key, Json value) {
+  Json json = small();
+  json[key] = std::move(value);
+  return json;
+}
+
+struct Published {
+  const char* name;
+  int64_t parameters;
+};
+class PublishedShape : public testing::TestWithParam<Published> {};
+
+TEST_P(PublishedShape, HasThePublishedParameterCount) {
+  const ModelShape shape = load_model_shape(source_dir() + "/inputs/models/" + GetParam().name);
+  EXPECT_EQ(shape.parameter_count(), GetParam().parameters) << describe(shape);
+  EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+}
+INSTANTIATE_TEST_SUITE_P(Models, PublishedShape,
+                         testing::Values(Published{"llama3-8b", 8030261248}, Published{"llama3-70b", 70553706496},
+                                         Published{"smollm2-135m", 134515008}, Published{"smollm2-360m", 361821120},
+                                         Published{"smollm2-1.7b", 1711376384}, Published{"qwen2.5-0.5b", 494032768},
+                                         Published{"qwen2.5-7b", 7615616512}));
+
+TEST(ModelShape, ParityModelsInBothSpellings) {
+  const ModelShape untied = load_model_shape(parity_dir() + "/models/llama_untied");
+  EXPECT_EQ(untied.head_dim, 16);
+  EXPECT_EQ(untied.rope_theta, 10000);
+  EXPECT_FALSE(untied.tied);
+  EXPECT_EQ(untied.bos_id, 1);
+  EXPECT_THAT(untied.eos_ids, ElementsAre(2));
+  EXPECT_EQ(untied.pad_id, 0);
+  EXPECT_EQ(untied.norm_eps, 1e-5);
+
+  const ModelShape tied = load_model_shape(parity_dir() + "/models/llama_tied");
+  EXPECT_TRUE(tied.tied);
+  EXPECT_EQ(tied.norm_eps, 1e-6);
+  EXPECT_EQ(tied.dtype, "float32");
+  EXPECT_EQ(untied.parameter_count() - tied.parameter_count(), 256 * 64);
+
+  const ModelShape rope3 = load_model_shape(parity_dir() + "/models/llama_rope3");
+  EXPECT_EQ(rope3.rope_scaling, (RopeScaling{RopeKind::llama3, 8, 1, 4, 64}));
+  EXPECT_EQ(rope3.rope_theta, 500000);
+
+  const ModelShape reward = load_model_shape(parity_dir() + "/models/reward_model");
+  EXPECT_TRUE(reward.score_head);
+  EXPECT_EQ(reward.score_mean, 0.3);
+  EXPECT_EQ(reward.score_std, 1.7);
+  EXPECT_EQ(reward.value_head_prefix, "score");
+  for (const ModelShape& shape : {untied, tied, rope3, reward}) EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+}
+
+TEST(ModelShape, RopeParametersOfTransformers5) {
+  Json json = small();
+  json["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "llama3"},   {"factor", 32.0},
+                             {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  const ModelShape shape = parse(json);
+  EXPECT_EQ(shape.rope_theta, 500000);
+  EXPECT_EQ(shape.rope_scaling, (RopeScaling{RopeKind::llama3, 32, 1, 4, 8192}));
+  EXPECT_EQ(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).rope_scaling.kind, RopeKind::linear);
+}
+
+TEST(ModelShape, EndTokens) {
+  EXPECT_THAT(parse(with("eos_token_id", {2, 7, 9})).eos_ids, ElementsAre(2, 7, 9));
+  EXPECT_TRUE(parse(with("eos_token_id", nullptr)).eos_ids.empty());
+  EXPECT_EQ(parse(with("pad_token_id", -1)).pad_id, std::nullopt);
+  EXPECT_THAT(refusal(with("eos_token_id", 256)), HasSubstr("eos_token_id is 256"));
+}
+
+TEST(ModelShape, BiasesFollowTheArchitecture) {
+  EXPECT_TRUE(parse(with("attention_bias", true)).o_bias);
+  EXPECT_TRUE(parse(with("mlp_bias", true)).mlp_bias);
+  Json qwen = small();
+  qwen["architectures"] = {"Qwen2ForCausalLM"};
+  qwen["model_type"] = "qwen2";
+  const ModelShape shape = parse(qwen);
+  EXPECT_TRUE(shape.qkv_bias);
+  EXPECT_FALSE(shape.o_bias);
+  EXPECT_EQ(shape.parameter_count() - parse(small()).parameter_count(), 2 * (64 + 2 * 32));
+}
+
+TEST(ModelShape, MistralOnlyWithoutAWindow) {
+  Json mistral = small();
+  mistral["architectures"] = {"MistralForCausalLM"};
+  mistral["max_position_embeddings"] = 32768;
+  EXPECT_THAT(refusal(mistral), HasSubstr("sliding_window 4096"));  // transformers' default when the key is absent
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(mistral).architecture, Architecture::mistral);
+  mistral["sliding_window"] = 1024;
+  EXPECT_THAT(refusal(mistral), HasSubstr("sliding_window 1024"));
+}
+
+TEST(ModelShape, RefusesByName) {
+  EXPECT_THAT(refusal(with("architectures", {"MixtralForCausalLM"})),
+              HasSubstr("MixtralForCausalLM is not supported (supported: LlamaForCausalLM"));
+  EXPECT_THAT(refusal(with("hidden_act", "gelu")), HasSubstr("hidden_act gelu"));
+  EXPECT_THAT(refusal(with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}})), HasSubstr("rope type 'yarn'"));
+  EXPECT_THAT(refusal(with("quantization_config", {{"bits", 4}})), HasSubstr("quantised"));
+  EXPECT_THAT(refusal(with("num_local_experts", 8)), HasSubstr("mixtures of experts"));
+  EXPECT_THAT(refusal(with("attention_dropout", 0.1)), HasSubstr("attention_dropout"));
+  EXPECT_THAT(refusal(with("torch_dtype", "float8_e4m3fn")), HasSubstr("float8_e4m3fn"));
+  EXPECT_THAT(refusal(with("layer_types", {"full_attention", "sliding_attention"})), HasSubstr("sliding_attention"));
+  EXPECT_THAT(refusal(with("use_sliding_window", true)), HasSubstr("use_sliding_window"));
+  EXPECT_THAT(refusal(with("partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refusal(with("rope_interleaved", true)), HasSubstr("rope_interleaved"));
+  Json classifier = with("architectures", {"LlamaForSequenceClassification"});
+  classifier["id2label"] = {{"0", "A"}, {"1", "B"}};
+  EXPECT_THAT(refusal(classifier), HasSubstr("2 labels"));
+}
+
+TEST(ModelShape, RefusesImpossibleSizes) {
+  for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
+    EXPECT_THAT(refusal(with(key, 0)), HasSubstr(key));
+    EXPECT_THAT(refusal(with(key, -5)), HasSubstr(key));
+    EXPECT_THAT(refusal(with(key, "64")), HasSubstr(key));
+    EXPECT_THAT(refusal(with(key, 4611686018427387904)), HasSubstr(key));
+    EXPECT_THAT(refusal(with(key, 18446744073709551615u)), HasSubstr(key));
+    EXPECT_THAT(refusal(with(key, nullptr)), HasSubstr("is missing"));
+  }
+  EXPECT_THAT(refusal(with("num_key_value_heads", 3)), HasSubstr("not a multiple of num_key_value_heads 3"));
+  EXPECT_THAT(refusal(with("num_attention_heads", 6)), HasSubstr("head_dim is not given"));
+  EXPECT_THAT(refusal(with("head_dim", 15)), HasSubstr("odd"));
+  EXPECT_THAT(refusal(with("rms_norm_eps", 0)), HasSubstr("rms_norm_eps"));
+}
+
+TEST(ModelShape, RefusesBrokenFiles) {
+  const auto broken = [](std::string_view text) {
+    return error_of(ExitCode::bad_data, [&] { parse_model_shape(text, "m/config.json"); });
+  };
+  EXPECT_THAT(broken(""), HasSubstr("m/config.json: malformed JSON"));
+  EXPECT_THAT(broken("[]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(broken("{\"a\": \xff}"), HasSubstr("malformed JSON"));
+  EXPECT_THAT(broken("{\"a\":" + std::string(100000, '[')), HasSubstr("nested deeper"));
+  EXPECT_THAT(broken("{}"), HasSubstr("no architectures"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [] { load_model_shape("/nonexistent"); }), HasSubstr("/nonexistent"));
+}
+
+}  // namespace
+}  // namespace trireme::config

@@ -1,0 +1,168 @@
+#include <filesystem>
+#include <fstream>
+
+#include "trireme/config/deck.hpp"
+#include "trireme/config/fault.hpp"
+#include "unit/config/expect_error.hpp"
+
+namespace trireme::config {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+Options good() {
+  Options o;
+  o.model.path = "model";
+  o.data.prompt_dataset = {"prompts.jsonl"};
+  o.reward.source.resize(1);
+  return o;
+}
+constexpr auto no_files = [] {
+  ValidateInputs inputs;
+  inputs.check_files = false;
+  return inputs;
+};
+std::string refusal(const Options& o, Command command = Command::ppo) {
+  return error_of(ExitCode::configuration, [&] { validate(o, command, no_files()); });
+}
+template <class Change>
+std::string refusal_after(Change change) {
+  Options o = good();
+  change(o);
+  return refusal(o);
+}
+
+TEST(Validate, GoodDeckPasses) {
+  EXPECT_NO_THROW(validate(good(), Command::ppo, no_files()));
+  EXPECT_TRUE(warnings(good(), Command::ppo).empty());
+}
+
+TEST(Validate, CombinationsOfTheAlgorithm) {
+  for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo}) {
+    EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),
+                HasSubstr("with rollout.n_samples_per_prompt = 1"));
+  }
+  Options alone = good();
+  alone.algo.advantage.estimator = Estimator::reinforce;
+  EXPECT_NO_THROW(validate(alone, Command::ppo, no_files()));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.unbiased_gradient = true; }),
+              HasSubstr("unbiased_gradient without algo.kl.use_loss"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.target = 1, o.algo.kl.init_coef = 0; }), HasSubstr("would stay 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.use_loss = true, o.algo.kl.init_coef = 0; }),
+              HasSubstr("algo.kl.use_loss"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.critic.freezing_steps = 3, o.algo.advantage.estimator = Estimator::reinforce; }),
+              HasSubstr("only gae has a critic"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.algo.advantage.is_correction_enable = true;
+                o.algo.advantage.is_correction_type = CorrectionType::custom;
+                o.algo.advantage.is_correction_gating = CorrectionGate::tv;
+              }),
+              HasSubstr("use mode mask"));
+}
+
+TEST(Validate, Batches) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.train.batch_size = 100; }),
+              HasSubstr("train.batch_size 100 does not divide the 1024 sequences"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.max_new_tokens = 2048; }), HasSubstr("leaves no token"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.temperature = 0; }), HasSubstr("rollout.temperature 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.dynamic_filtering_enable = true; }), HasSubstr("dynamic_filtering_enable"));
+}
+
+TEST(Validate, RewardSources) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source.clear(); }), HasSubstr("no [[reward.source]]"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].kind = RewardKind::model; }),
+              HasSubstr("reward.source.0.path is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].kind = RewardKind::plugin; }),
+              HasSubstr("reward.source.0.command is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }), HasSubstr("path is for kind = \"model\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }), HasSubstr("pattern is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }), HasSubstr("would always be 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].length_weight = 1; }), HasSubstr("length_target"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.reward.source.resize(2);
+                o.reward.source[0].name = o.reward.source[1].name = "same";
+              }),
+              HasSubstr("two sources are called \"same\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.overlong_buffer_len = 10; }), HasSubstr("without rollout.max_new_tokens"));
+}
+
+TEST(Validate, ModelAndData) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.model.path = ""; }), HasSubstr("model.path is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.model.shape = "x"; }), HasSubstr("keep one"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_dataset.clear(); }), HasSubstr("data.prompt_dataset is missing"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_probs = {1, 2}; }), HasSubstr("2 weights for 1 files"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.prompt_probs = {0}; }), HasSubstr("all 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.run.threads = "many"; }), HasSubstr("run.threads"));
+  EXPECT_THAT(refusal(good(), Command::sft),
+              HasSubstr("data.dataset is missing (the JSONL files to train on): data.prompt_dataset is for ppo"));
+}
+
+TEST(Validate, AllMistakesAtOnce) {
+  const std::string text = refusal(Options{});
+  EXPECT_THAT(text, HasSubstr("the deck has 3 mistakes"));
+  EXPECT_THAT(text, HasSubstr("model.path"));
+  EXPECT_THAT(text, HasSubstr("reward.source"));
+}
+
+TEST(Validate, MissingFilesAndThoseBesideTheDeck) {
+  const auto folder = std::filesystem::temp_directory_path() / "trireme_validate_test";
+  std::filesystem::create_directories(folder / "model_beside_deck");
+  Options o = good();
+  o.model.path = "model_beside_deck";
+  ValidateInputs inputs;
+  inputs.deck = folder / "deck.toml";
+  const std::string text = error_of(ExitCode::input_missing, [&] { validate(o, Command::ppo, inputs); });
+  EXPECT_THAT(text, HasSubstr("it lies beside the deck): write " + (folder / "model_beside_deck").string()));
+  EXPECT_THAT(text, HasSubstr("data.prompt_dataset = \"prompts.jsonl\" does not exist (seen from "));
+  o.model.path = (folder / "model_beside_deck").string();
+  std::ofstream(folder / "prompts.jsonl") << "{}\n";
+  o.data.prompt_dataset = {(folder / "prompts.jsonl").string()};
+  EXPECT_NO_THROW(validate(o, Command::ppo, inputs));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Validate, Faults) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.kill_at = "1:2", o.run.production = true; }), HasSubstr("run.production"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.kill_at = "one:2"; }),
+              HasSubstr("fault.kill_at = \"one:2\" is malformed: write \"rank:step\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.nan_at = "1:2:bias"; }), HasSubstr("rank:step:loss|grad|weight"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.exit_at = "1:2"; }), HasSubstr("rank:step:code"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.io_fail = "read:1:28"; }), HasSubstr("fault.io_fail"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.fault.plugin_fault = "bang"; }), HasSubstr("crash|hang|nan|short|slow"));
+  const auto flip = parse_fault_at("flip_at", "*:3:model.layers.0.mlp:odd:name");
+  ASSERT_TRUE(flip.has_value());
+  EXPECT_TRUE(flip->hits(5, 3));
+  EXPECT_FALSE(flip->hits(5, 4));
+  EXPECT_EQ(flip->what, "model.layers.0.mlp:odd:name");
+  EXPECT_EQ(parse_fault_delay("2:train:1500")->milliseconds, 1500);
+  EXPECT_EQ(parse_fault_io("fsync:3:5")->call, 3);
+  EXPECT_FALSE(parse_fault_at("kill_at", "").has_value());
+}
+
+TEST(Validate, Warnings) {
+  Options o = good();
+  o.train.async_depth = 1;
+  o.algo.kl.use_loss = true;
+  o.reward.normalize_enable = true;
+  const auto list = warnings(o, Command::ppo);
+  EXPECT_THAT(list, Contains(HasSubstr("nothing corrects for it")));
+  EXPECT_THAT(list, Contains(HasSubstr("estimator k1")));
+  EXPECT_THAT(list, Contains(HasSubstr("normalize_enable has no effect")));
+}
+
+TEST(Correction, Presets) {
+  AdvantageOptions o;
+  EXPECT_FALSE(importance_correction(o).enabled);
+  o.is_correction_enable = true;
+  EXPECT_EQ(importance_correction(o),
+            (ImportanceCorrection{true, CorrectionLevel::token, CorrectionMode::clip, CorrectionGate::ratio, 0.5, 5}));
+  o.is_correction_type = CorrectionType::icepop;
+  EXPECT_EQ(importance_correction(o).mode, CorrectionMode::mask);
+  o.is_correction_type = CorrectionType::seq_mask_tis;
+  EXPECT_EQ(importance_correction(o),
+            (ImportanceCorrection{true, CorrectionLevel::sequence, CorrectionMode::mask, CorrectionGate::ratio, 0.5, 5}));
+}
+
+}  // namespace
+}  // namespace trireme::config

@@ -1,0 +1,116 @@
+#include "trireme/trace/table.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::trace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+RegionTotal region(std::string path, double seconds, Category category = Category::work, int64_t bytes = 0) {
+  RegionTotal r;
+  r.path = std::move(path);
+  r.category = category;
+  r.calls = 2;
+  r.seconds = seconds;
+  r.longest = seconds / 2;
+  r.bytes = bytes;
+  return r;
+}
+
+Summary rank(int number, std::string role, double train, double all = 10) {
+  Summary s;
+  s.rank = number;
+  s.role = std::move(role);
+  s.seconds = all;
+  s.host_peak = 1000 + number;
+  s.regions = {region("iteration", all), region("iteration/train", train),
+               region("iteration/train/gather", train / 4, Category::communication, 4096), region("iteration/tiny", 0.001)};
+  s.communication = train / 4;
+  return s;
+}
+
+TEST(Table, MinAvgMaxPerRole) {
+  const std::vector<Summary> ranks{rank(2, "generator", 1), rank(0, "trainer", 4), rank(1, "trainer", 6)};
+  const Table table = make_table(ranks);
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table[0].role, "trainer");
+  EXPECT_EQ(table[0].ranks, 2);
+  EXPECT_EQ(table[0].host_peak, 1001);
+  const TableRow& train = table[0].rows[1];
+  EXPECT_EQ(train.path, "iteration/train");
+  EXPECT_EQ(train.depth, 1);
+  EXPECT_DOUBLE_EQ(train.seconds.min, 4);
+  EXPECT_DOUBLE_EQ(train.seconds.avg, 5);
+  EXPECT_DOUBLE_EQ(train.seconds.max, 6);
+  EXPECT_DOUBLE_EQ(train.percent, 50);
+  EXPECT_DOUBLE_EQ(table[0].communication.avg, 1.25);
+  EXPECT_DOUBLE_EQ(table[0].rows[2].bytes, 4096);
+}
+
+TEST(Table, RankWithoutTheRegionCountsAsZero) {
+  std::vector<Summary> ranks{rank(0, "trainer", 4), rank(1, "trainer", 4)};
+  ranks[1].regions.push_back(region("checkpoint", 2));
+  ranks[1].regions.insert(ranks[1].regions.begin() + 1, region("iteration/first", 1));
+  const Table table = make_table(ranks);
+  const auto row = [&](std::string_view path) {
+    for (const TableRow& r : table[0].rows) {
+      if (r.path == path) return r;
+    }
+    throw std::runtime_error("no row");
+  };
+  EXPECT_DOUBLE_EQ(row("checkpoint").seconds.min, 0);
+  EXPECT_DOUBLE_EQ(row("checkpoint").seconds.avg, 1);
+  EXPECT_EQ(row("iteration/first").depth, 1);
+  // depth first: every row stands below its parent
+  for (size_t i = 0; i < table[0].rows.size(); ++i) {
+    const auto& path = table[0].rows[i].path;
+    if (const size_t slash = path.rfind('/'); slash != std::string::npos) {
+      EXPECT_TRUE(table[0].rows[i - 1].path.starts_with(path.substr(0, slash))) << path;
+    }
+  }
+}
+
+TEST(Table, TextShowsRowsAndFoldsSmallOnes) {
+  std::vector<Summary> ranks{rank(0, "trainer", 4)};
+  const std::string text = to_text(make_table(ranks), {});
+  EXPECT_THAT(text, HasSubstr("trainer: 1 rank, 10.0 s, exposed communication 10.0 %, waiting 0.0 %"));
+  EXPECT_THAT(text, HasSubstr("    train "));
+  EXPECT_THAT(text, HasSubstr("4.0 KiB"));
+  EXPECT_THAT(text, Not(HasSubstr("tiny")));
+  ranks[0].regions.push_back(region("iteration/small1", 0.04));
+  ranks[0].regions.push_back(region("iteration/small2", 0.04));
+  EXPECT_THAT(to_text(make_table(ranks), {}), HasSubstr("    other "));
+  EXPECT_THAT(to_text(make_table(ranks), {0, 2}), Not(HasSubstr("gather")));
+}
+
+TEST(Table, SummaryOnTheWire) {
+  Summary summary = rank(3, "generator, reward", 2.5);
+  summary.counter_max["kv_pages"] = 17.5;
+  summary.dropped = 9;
+  const std::string bytes = summary.to_bytes();
+  EXPECT_EQ(Summary::from_bytes(bytes), summary);
+  for (size_t cut = 0; cut < bytes.size(); ++cut) EXPECT_THROW(Summary::from_bytes(bytes.substr(0, cut)), UserError) << cut;
+  EXPECT_THROW(Summary::from_bytes(bytes + "x"), UserError);
+  for (size_t at = 0; at < bytes.size(); ++at) {  // any byte may be wrong: an error or another summary, never a crash
+    std::string broken = bytes;
+    broken[at] = static_cast<char>(broken[at] ^ 0xFF);
+    try {
+      Summary::from_bytes(broken);
+    } catch (const UserError&) {}
+  }
+}
+
+TEST(Table, GatherFunctionDecidesWhoGetsIt) {
+  const Gather root = [](const std::string& mine) { return std::vector<std::string>{mine, mine}; };
+  const Gather other = [](const std::string&) { return std::vector<std::string>{}; };
+  EXPECT_EQ(gather_table(0, "all", root)[0].ranks, 2);
+  EXPECT_TRUE(gather_table(1, "all", other).empty());
+}
+
+}  // namespace
+}  // namespace trireme::trace
