@@ -1,0 +1,148 @@
+// Setting up: which flows this rank has, their tags, rings and buffers. Nothing here depends on a version.
+#include "engine.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::weightsync {
+namespace {
+
+constexpr int64_t staging_bytes = int64_t{256} << 20;  // of message buffers per direction
+constexpr int64_t largest_message = int64_t{1} << 30;
+
+// Ranks that share a node, for the plan; every rank alone when shared memory is not wanted.
+Members with_nodes(Members members, const comm::CommView& comm, const SyncOptions& options) {
+  if (!options.shared_memory) {
+    members.node_of.resize(static_cast<size_t>(comm.size()));
+    std::iota(members.node_of.begin(), members.node_of.end(), 0);
+  } else if (members.node_of.empty()) {
+    members.node_of = comm::discover(comm).node_of;
+  }
+  return members;
+}
+
+// The order in which flows between ranks go, the same on both ends: with only some of them active at a time, the first unfinished
+// one of all is active on both sides, so nobody waits in a circle. Neighbours first spreads the senders over the receivers.
+auto turn(const Flow& flow, int tag, int ranks) {
+  return std::make_tuple((flow.to - flow.from + ranks) % ranks, flow.from, flow.to, tag);
+}
+
+template <class List>
+void sort_by_turn(List& list, int ranks) {
+  std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) { return turn(*a.flow, a.tag, ranks) < turn(*b.flow, b.tag, ranks); });
+}
+
+struct RingPlace {
+  int64_t to = 0;
+  int64_t tag = 0;
+  int64_t offset = 0;
+};
+
+}  // namespace
+
+WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
+                           const SyncOptions& options)
+    : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
+      plan_(make_plan(source, target, members_, comm.rank(), options.plan)), element_bytes_(options.plan.element_bytes) {
+  VALIDATE(options.plan.bucket_bytes <= largest_message, ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
+           " is more than 1 GiB: some MiB overlap better");
+  for (const auto& group : members_.sources) {
+    for (size_t shard = 0; shard < group.size(); ++shard) {
+      if (group[shard] != comm.rank()) continue;
+      shard_elements_.resize(tensors_.size());
+      for (size_t i = 0; i < tensors_.size(); ++i) shard_elements_[i] = std::max<int64_t>(0, source.block(i, static_cast<int>(shard)).elements());
+    }
+  }
+  list_flows();
+  connect_passes();
+  open_rings();
+  size_buffers();
+}
+
+// Both ends see all flows of their pair in the plan's order, so counting them gives the same tag on both.
+void WeightSync::Engine::list_flows() {
+  std::map<int, int> next_tag_to;
+  std::map<int, int> next_tag_from;
+  for (const Flow& flow : plan_.sends) {
+    if (flow.route == Route::local) continue;
+    outgoing_.emplace_back();
+    outgoing_.back().flow = &flow;
+    outgoing_.back().tag = next_tag_to[flow.to]++;
+  }
+  for (const Flow& flow : plan_.receives) {
+    incoming_.emplace_back();
+    incoming_.back().flow = &flow;
+    incoming_.back().tag = next_tag_from[flow.from]++;
+  }
+  sort_by_turn(outgoing_, comm_.size());
+  sort_by_turn(incoming_, comm_.size());
+}
+
+void WeightSync::Engine::connect_passes() {
+  for (Incoming& in : incoming_) {
+    for (Outgoing& out : outgoing_) {
+      const bool fed = out.flow->relayed() && out.flow->shard == in.flow->shard && out.flow->slice == in.flow->slice && !in.flow->relayed();
+      if (fed) in.passes.push_back(&out);
+    }
+    in.passed.assign(in.passes.size(), false);
+  }
+}
+
+int64_t WeightSync::Engine::slot_bytes(const Flow& flow) const {
+  int64_t most = 0;
+  for (const Bucket& bucket : flow.buckets) most = std::max(most, bucket.elements);
+  // Slots begin on cache lines; the header goes in front.
+  return static_cast<int64_t>(sizeof(BucketHeader)) + (most * element_bytes_ + 63) / 64 * 64;
+}
+
+// A ring per flow between two ranks of a node lies in the sender's part of one window; the table of places goes round once.
+void WeightSync::Engine::open_rings() {
+  const int me = comm_.rank();
+  const int node = members_.node_of.empty() ? me : members_.node_of[static_cast<size_t>(me)];
+  const bool alone = std::count(members_.node_of.begin(), members_.node_of.end(), node) <= 1;
+  node_comm_ = comm::Comm::split(comm_, alone ? -1 : node, me, "weightsync node");
+  if (alone) return;
+  std::vector<RingPlace> mine;
+  int64_t bytes = 0;
+  for (const Outgoing& out : outgoing_) {
+    if (out.flow->route != Route::node) continue;
+    mine.push_back({out.flow->to, out.tag, bytes});
+    bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow));
+  }
+  window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
+  const std::vector<int32_t> ranks = node_comm_.view().gather_values<int32_t>(me);
+  const auto tables = node_comm_.view().all_gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(RingPlace)});
+  auto place = [&](int from, int to, int tag) {
+    const auto sender = std::find(ranks.begin(), ranks.end(), from) - ranks.begin();
+    const std::string& table = tables[static_cast<size_t>(sender)];
+    for (size_t at = 0; at < table.size(); at += sizeof(RingPlace)) {
+      RingPlace found;
+      std::memcpy(&found, table.data() + at, sizeof found);
+      if (found.to == to && found.tag == tag) return window_.part(static_cast<int>(sender)) + found.offset;
+    }
+    throw InternalError(base::text("rank ", from, " has no ring for its flow ", tag, " to rank ", to));
+  };
+  for (Outgoing& out : outgoing_) {
+    if (out.flow->route == Route::node) out.ring = place(me, out.flow->to, out.tag);
+  }
+  for (Incoming& in : incoming_) {
+    if (in.flow->route == Route::node) in.ring = place(in.flow->from, me, in.tag);
+  }
+}
+
+// Relays must all be open, or a bucket to be passed on could wait for a flow whose turn never comes; their buckets are small.
+void WeightSync::Engine::size_buffers() {
+  int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader));
+  for (const Outgoing& out : outgoing_) bytes = std::max(bytes, slot_bytes(*out.flow));
+  for (const Incoming& in : incoming_) bytes = std::max(bytes, slot_bytes(*in.flow));
+  pool_ = std::make_unique<BufferPool>(bytes);
+  const auto fit = static_cast<size_t>(staging_bytes / (options_.in_flight * bytes));
+  most_active_ = plan_.relay ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
+}
+
+}  // namespace trireme::weightsync

@@ -1,0 +1,115 @@
+// One sync in progress on one rank: channels for its flows, and a loop that moves whatever can move.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel.hpp"
+#include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/topology.hpp"
+#include "trireme/weightsync/sync.hpp"
+
+namespace trireme::weightsync {
+
+// A flow that this rank sends: packed from its tensors, or passed on from a flow that it receives.
+struct Outgoing {
+  const Flow* flow = nullptr;
+  int tag = 0;
+  std::byte* ring = nullptr;  // inside a node
+  size_t next = 0;            // bucket
+  std::unique_ptr<SendChannel> channel;
+  bool finished = false;
+  bool posted_all() const { return next == flow->buckets.size(); }
+};
+
+struct Incoming {
+  const Flow* flow = nullptr;
+  int tag = 0;
+  std::byte* ring = nullptr;
+  size_t next = 0;
+  std::unique_ptr<ReceiveChannel> channel;
+  std::vector<Outgoing*> passes;   // relays fed by this flow
+  std::vector<bool> passed;        // for the bucket that is being passed on
+  bool unpacked = false;           // the bucket at hand is in the targets already
+  bool done() const { return next == flow->buckets.size(); }
+};
+
+class WeightSync::Engine {
+ public:
+  Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
+         const SyncOptions& options);
+
+  void begin(int64_t version, Sources sources, std::vector<void*> targets);
+  void tensors_ready(size_t count);
+  bool poll();
+  SyncCounters end();
+  std::vector<const void*> alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes);
+  void check_result(const Sources& sources, std::span<void* const> targets) const;
+
+  void forget() { version_ = never; }
+  int64_t version() const { return version_; }
+  const Plan& plan() const { return plan_; }
+  std::string describe(const SyncCounters& counters) const;
+  void corrupt_next(int64_t bucket) { corrupt_ = bucket; }
+
+ private:
+  static constexpr int64_t never = -1;
+
+  // Set-up (engine.cpp)
+  void list_flows();
+  void connect_passes();
+  void open_rings();
+  void size_buffers();
+  int64_t slot_bytes(const Flow& flow) const;
+
+  // Moves (moves.cpp); each returns whether anything moved.
+  bool step();
+  bool activate();
+  bool copy_local_bucket();
+  bool send(Outgoing& out);
+  bool receive(Incoming& in);
+  bool pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes);
+  bool finished() const;
+  void take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot);
+  int64_t fill(const Flow& flow, const Bucket& bucket, std::byte* slot);
+  int64_t encode(const Flow& flow, const Bucket& bucket, std::byte* payload);
+  bool ready(const Flow& flow, const Bucket& bucket) const;
+  bool sends_deltas(const Flow& flow) const;
+  void note_error(const std::string& message);
+  void agree();
+  void remember();
+
+  const comm::CommView comm_;
+  SyncOptions options_;
+  Members members_;
+  std::vector<base::TensorSpec> tensors_;
+  std::vector<int64_t> shard_elements_;  // of this rank's shard, by tensor
+  Plan plan_;
+  int64_t element_bytes_;
+
+  comm::Comm node_comm_;
+  comm::SharedWindow window_;
+  std::unique_ptr<BufferPool> pool_;
+  size_t most_active_ = 2;  // message flows at a time, per direction
+
+  std::vector<Outgoing> outgoing_;
+  std::vector<Incoming> incoming_;
+
+  // Of the sync in progress.
+  bool running_ = false;
+  int64_t version_ = never;
+  int64_t next_version_ = 0;
+  Sources sources_;
+  std::vector<void*> targets_;
+  size_t tensors_ready_ = 0;
+  size_t local_flow_ = 0;    // the local flow and bucket to copy next
+  size_t local_bucket_ = 0;
+  SyncCounters counters_;
+  base::Stopwatch watch_;
+  std::string error_;
+  int64_t corrupt_ = -1;
+  std::vector<std::vector<std::byte>> previous_;  // this rank's shard as sent last, where deltas need it
+};
+
+}  // namespace trireme::weightsync

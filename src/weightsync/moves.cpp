@@ -1,0 +1,310 @@
+// Moving: each step does what can be done now for every open flow, one bucket each, and waits for nothing.
+#include <sched.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "delta_stream.hpp"
+#include "engine.hpp"
+#include "packing.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::weightsync {
+
+void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<void*> targets) {
+  EXPECT(!running_);
+  VALIDATE(shard_elements_.empty() || sources.data.size() == tensors_.size(), ExitCode::internal, "a trainer rank gives ", sources.data.size(),
+           " of ", tensors_.size(), " tensors to a weight sync");
+  const bool receives = !plan_.receives.empty() || std::any_of(plan_.sends.begin(), plan_.sends.end(), [](const Flow& f) { return f.route == Route::local; });
+  VALIDATE(!receives || targets.size() == tensors_.size(), ExitCode::internal, "a generator rank gives ", targets.size(), " of ",
+           tensors_.size(), " tensors to a weight sync");
+  VALIDATE(version >= 0, ExitCode::internal, "a weight sync cannot have the version ", version);
+  running_ = true;
+  next_version_ = version;
+  sources_ = std::move(sources);
+  targets_ = std::move(targets);
+  tensors_ready_ = 0;
+  local_flow_ = local_bucket_ = 0;
+  counters_ = {};
+  counters_.version = version;
+  error_.clear();
+  for (Outgoing& out : outgoing_) {
+    out.next = 0;
+    out.finished = false;
+  }
+  for (Incoming& in : incoming_) in.next = 0;
+  watch_.restart();
+}
+
+void WeightSync::Engine::tensors_ready(size_t count) { tensors_ready_ = std::max(tensors_ready_, std::min(count, tensors_.size())); }
+
+bool WeightSync::Engine::poll() {
+  while (step()) {
+  }
+  return finished();
+}
+
+SyncCounters WeightSync::Engine::end() {
+  trace::Region region{"weight sync", next_version_, trace::Category::communication};
+  tensors_ready_ = tensors_.size();
+  while (!finished()) {
+    const base::Stopwatch idle;
+    if (step()) continue;
+    sched_yield();
+    counters_.stall += idle.seconds();
+  }
+  agree();
+  remember();
+  version_ = next_version_;
+  running_ = false;
+  counters_.seconds = watch_.seconds();
+  region.add_bytes(counters_.bytes_received);
+  return counters_;
+}
+
+bool WeightSync::Engine::finished() const {
+  if (local_flow_ < plan_.sends.size()) return false;
+  return std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& out) { return out.finished; }) &&
+         std::all_of(incoming_.begin(), incoming_.end(), [](const Incoming& in) { return in.done(); });
+}
+
+bool WeightSync::Engine::step() {
+  bool moved = activate();
+  moved |= copy_local_bucket();
+  for (Incoming& in : incoming_) {
+    if (in.channel) moved |= receive(in);
+  }
+  for (Outgoing& out : outgoing_) {
+    if (out.channel) moved |= send(out);
+  }
+  return moved;
+}
+
+// Opens channels: rings always, messages for the first unfinished flows in turn.
+bool WeightSync::Engine::activate() {
+  bool opened = false;
+  size_t active = 0;
+  for (Incoming& in : incoming_) {
+    if (in.done()) continue;
+    if (in.ring == nullptr && ++active > most_active_) continue;
+    if (in.channel) continue;
+    in.channel = in.ring != nullptr ? ring_receiver(in.ring, options_.in_flight, slot_bytes(*in.flow))
+                                    : message_receiver(comm_, in.flow->from, in.tag, options_.in_flight,
+                                                       static_cast<int64_t>(in.flow->buckets.size()), *pool_);
+    opened = true;
+  }
+  active = 0;
+  for (Outgoing& out : outgoing_) {
+    if (out.finished) continue;
+    if (out.ring == nullptr && ++active > most_active_) continue;
+    if (out.channel) continue;
+    out.channel = out.ring != nullptr ? ring_sender(out.ring, options_.in_flight, slot_bytes(*out.flow))
+                                      : message_sender(comm_, out.flow->to, out.tag, options_.in_flight, *pool_);
+    opened = true;
+  }
+  return opened;
+}
+
+bool WeightSync::Engine::copy_local_bucket() {
+  while (local_flow_ < plan_.sends.size() && plan_.sends[local_flow_].route != Route::local) ++local_flow_;
+  if (local_flow_ == plan_.sends.size()) return false;
+  const Flow& flow = plan_.sends[local_flow_];
+  const Bucket& bucket = flow.buckets[local_bucket_];
+  if (!ready(flow, bucket)) return false;
+  copy_local(pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
+  counters_.bytes_local += bucket.elements * element_bytes_;
+  if (++local_bucket_ == flow.buckets.size()) {
+    local_bucket_ = 0;
+    ++local_flow_;
+  }
+  return true;
+}
+
+bool WeightSync::Engine::send(Outgoing& out) {
+  if (out.posted_all()) {
+    if (!out.channel->drained()) return false;
+    out.channel.reset();
+    out.finished = true;
+    return true;
+  }
+  if (out.flow->relayed()) return false;  // fed by pass_on
+  const Bucket& bucket = out.flow->buckets[out.next];
+  if (!ready(*out.flow, bucket)) return false;
+  std::byte* slot = out.channel->acquire();
+  if (slot == nullptr) return false;
+  const int64_t payload = fill(*out.flow, bucket, slot);
+  out.channel->post(static_cast<int64_t>(sizeof(BucketHeader)) + payload);
+  ++out.next;
+  counters_.bytes_sent += payload;
+  counters_.full_bytes += bucket.elements * element_bytes_;
+  counters_.messages += out.channel->is_message() ? 1 : 0;
+  return true;
+}
+
+// Header and payload of a bucket into a slot; returns the payload's bytes.
+int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::byte* slot) {
+  BucketHeader header;
+  header.version = next_version_;
+  header.number = bucket.number;
+  std::byte* payload = slot + sizeof header;
+  header.payload_bytes = sends_deltas(flow) ? encode(flow, bucket, payload) : 0;
+  if (header.payload_bytes > 0) {
+    header.is_delta = 1;
+    header.base_version = version_;
+    ++counters_.delta_buckets;
+  } else {
+    header.payload_bytes = bucket.elements * element_bytes_;
+    pack(pieces_of(flow, bucket), element_bytes_, sources_.data, payload);
+  }
+  if (options_.verify) header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
+  if (corrupt_ >= 0 && corrupt_-- == 0) payload[header.payload_bytes / 2] ^= std::byte{1};
+  std::memcpy(slot, &header, sizeof header);
+  return header.payload_bytes;
+}
+
+bool WeightSync::Engine::sends_deltas(const Flow& flow) const {
+  if (version_ == never || (sources_.changed.empty() && previous_.empty())) return false;
+  if (options_.delta == DeltaScope::everywhere) return true;
+  return options_.delta == DeltaScope::between_nodes && (flow.route == Route::message || plan_.relay);
+}
+
+// The changed elements of a bucket, 0 when all of it is shorter.
+int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::byte* payload) {
+  const auto full = static_cast<size_t>(bucket.elements * element_bytes_);
+  DeltaEncoder encoder(std::span(payload, full - 1), static_cast<int>(element_bytes_));
+  for (const Piece& piece : pieces_of(flow, bucket)) {
+    const auto* now = static_cast<const std::byte*>(sources_.data[piece.tensor]);
+    for (int64_t r = 0; r < piece.run.rows; ++r) {
+      const int64_t element = piece.run.source_offset + r * piece.run.source_stride;
+      const std::byte* row = now + element * element_bytes_;
+      const bool fits = sources_.changed.empty()
+                            ? encoder.add(row, previous_[piece.tensor].data() + element * element_bytes_, piece.run.columns)
+                            : encoder.add(row, sources_.changed[piece.tensor], element, piece.run.columns);
+      if (!fits) return 0;
+    }
+  }
+  const size_t bytes = encoder.finish();
+  if (bytes > 0) counters_.changed_elements += encoder.changed();
+  return static_cast<int64_t>(bytes);
+}
+
+bool WeightSync::Engine::ready(const Flow& flow, const Bucket& bucket) const {
+  return flow.pieces[bucket.last - 1].tensor < tensors_ready_;
+}
+
+bool WeightSync::Engine::receive(Incoming& in) {
+  if (in.done()) return false;
+  const std::byte* slot = in.channel->take();
+  if (slot == nullptr) return false;
+  const Bucket& bucket = in.flow->buckets[in.next];
+  BucketHeader header;
+  std::memcpy(&header, slot, sizeof header);
+  // A length that the slot cannot hold would send us past its end; the bucket is lost then, and the sync fails at its end.
+  if (header.payload_bytes < 0 || header.payload_bytes > bucket.elements * element_bytes_) header.payload_bytes = 0;
+  bool moved = false;
+  if (!in.unpacked) {
+    take_in(*in.flow, bucket, slot);
+    in.unpacked = true;
+    moved = true;
+    counters_.bytes_received += header.payload_bytes;
+    if (in.ring != nullptr) counters_.bytes_in_node += header.payload_bytes;
+  }
+  moved |= pass_on(in, slot, header.payload_bytes);
+  if (std::find(in.passed.begin(), in.passed.end(), false) != in.passed.end()) return moved;
+  in.channel->release();
+  in.unpacked = false;
+  in.passed.assign(in.passes.size(), false);
+  if (++in.next == in.flow->buckets.size()) in.channel.reset();
+  return true;
+}
+
+// To the replicas that this rank feeds, as it came.
+bool WeightSync::Engine::pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes) {
+  bool moved = false;
+  for (size_t i = 0; i < in.passes.size(); ++i) {
+    Outgoing& out = *in.passes[i];
+    if (in.passed[i] || !out.channel) continue;
+    std::byte* to = out.channel->acquire();
+    if (to == nullptr) continue;
+    const int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader)) + payload_bytes;
+    std::memcpy(to, slot, static_cast<size_t>(bytes));
+    out.channel->post(bytes);
+    ++out.next;
+    counters_.bytes_sent += payload_bytes;
+    counters_.full_bytes += in.flow->buckets[in.next].elements * element_bytes_;
+    counters_.messages += out.channel->is_message() ? 1 : 0;
+    in.passed[i] = true;
+    moved = true;
+  }
+  return moved;
+}
+
+// Checks a bucket and writes it into the targets.
+void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot) {
+  BucketHeader header;
+  std::memcpy(&header, slot, sizeof header);
+  const std::byte* payload = slot + sizeof header;
+  const int64_t full = bucket.elements * element_bytes_;
+  auto wrong = [&](const std::string& what) {
+    note_error(base::text("weight sync ", next_version_, ", bucket ", bucket.number, " from rank ", flow.from, " with ",
+                          tensors_[flow.pieces[bucket.first].tensor].name, ": ", what));
+  };
+  if (header.version != next_version_ || header.number != bucket.number) {
+    return wrong(base::text("it is bucket ", header.number, " of version ", header.version));
+  }
+  if (header.payload_bytes < 0 || header.payload_bytes > full || (header.is_delta == 0 && header.payload_bytes != full)) {
+    return wrong(base::text("it has ", header.payload_bytes, " bytes instead of ", full));
+  }
+  if (options_.verify && XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes)) != header.digest) {
+    return wrong("its digest does not fit: it was changed on the way");
+  }
+  if (header.is_delta == 0) return unpack(pieces_of(flow, bucket), element_bytes_, payload, targets_);
+  if (header.base_version != version_) return wrong(base::text("a delta against version ", header.base_version, ", here is ", version_));
+  try {
+    unpack_delta(pieces_of(flow, bucket), element_bytes_, {payload, static_cast<size_t>(header.payload_bytes)}, bucket.elements, targets_);
+  } catch (const UserError& error) {
+    wrong(error.what());
+  }
+}
+
+void WeightSync::Engine::note_error(const std::string& message) {
+  if (error_.empty()) error_ = message;
+}
+
+// One exchange at the end: the same version everywhere and no error anywhere, or the same error on every rank.
+void WeightSync::Engine::agree() {
+  struct Outcome {
+    int64_t version = 0;
+    int64_t failed = 0;
+  };
+  const auto all = comm_.gather_values(Outcome{next_version_, error_.empty() ? 0 : 1});
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].failed == 0 && all[rank].version == all[0].version) continue;
+    running_ = false;
+    version_ = never;  // the targets hold a mixture
+    std::string message = all[rank].failed != 0 ? comm_.broadcast(error_, static_cast<int>(rank))
+                                                : base::text("weight sync of version ", all[rank].version, " while rank 0 syncs version ", all[0].version);
+    throw InternalError(base::text("rank ", rank, ": ", message));
+  }
+}
+
+// The shard as sent, for the comparison of the next delta. Not needed with bitmaps.
+void WeightSync::Engine::remember() {
+  const bool wanted = options_.delta != DeltaScope::off && !shard_elements_.empty() && sources_.changed.empty() &&
+                      std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) {
+                        return !out.flow->relayed() && (options_.delta == DeltaScope::everywhere || out.flow->route == Route::message || plan_.relay);
+                      });
+  if (!wanted) {
+    previous_.clear();
+    return;
+  }
+  previous_.resize(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    previous_[i].resize(static_cast<size_t>(shard_elements_[i] * element_bytes_));
+    if (!previous_[i].empty()) std::memcpy(previous_[i].data(), sources_.data[i], previous_[i].size());
+  }
+}
+
+}  // namespace trireme::weightsync

@@ -1,0 +1,92 @@
+#include "trireme/weightsync/sync.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "engine.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::weightsync {
+namespace {
+
+constexpr int64_t sampled_bytes = 4096;  // of each end of a tensor
+
+uint64_t sample_digest(std::span<const void* const> tensors, std::span<const int64_t> bytes) {
+  uint64_t digest = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto size = static_cast<size_t>(std::min(bytes[i], sampled_bytes));
+    const auto* begin = static_cast<const std::byte*>(tensors[i]);
+    digest = XXH3_64bits_withSeed(begin, size, digest + i);
+    digest = XXH3_64bits_withSeed(begin + bytes[i] - static_cast<int64_t>(size), size, digest);
+  }
+  return digest;
+}
+
+}  // namespace
+
+std::vector<const void*> WeightSync::Engine::alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes) {
+  VALIDATE(whole.size() == tensors_.size() && bytes.size() == tensors_.size(), ExitCode::internal, "an alias of ", whole.size(), " of ",
+           tensors_.size(), " tensors");
+  struct Seen {
+    int64_t version = 0;
+    uint64_t digest = 0;
+  };
+  const auto all = comm_.gather_values(Seen{version, sample_digest(whole, bytes)});
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    VALIDATE(all[rank].version == all[0].version && all[rank].digest == all[0].digest, ExitCode::internal, "rank ", rank, " sees version ",
+             all[rank].version, " of the shared weights with other bytes than rank 0, which sees version ", all[0].version);
+  }
+  version_ = version;
+  previous_.clear();
+  return {whole.begin(), whole.end()};
+}
+
+std::string WeightSync::Engine::describe(const SyncCounters& counters) const {
+  const double seconds = comm_.max(counters.seconds);
+  const double stall = comm_.max(counters.stall);
+  const auto sent = comm_.sum(counters.bytes_sent);
+  const auto full = comm_.sum(counters.full_bytes);
+  const auto local = comm_.sum(counters.bytes_local);
+  const auto in_node = comm_.sum(counters.bytes_in_node);
+  const auto messages = comm_.sum(counters.messages);
+  const auto busiest = comm_.max(std::max(counters.bytes_sent, counters.bytes_received));
+  std::string out = base::text("weight sync ", counters.version, ": ", base::human_bytes(static_cast<double>(plan_.total_bytes)), " in ",
+                               base::human_seconds(seconds), " (", base::fixed(static_cast<double>(plan_.total_bytes) / seconds / 1e9, 2),
+                               " GB/s, stall ", base::human_seconds(stall), "); sent ", base::human_bytes(static_cast<double>(sent)), ", ",
+                               base::human_bytes(static_cast<double>(in_node)), " of it inside nodes, copied ",
+                               base::human_bytes(static_cast<double>(local)), ", ", messages, " messages; busiest rank ",
+                               base::human_bytes(static_cast<double>(busiest)), ", ",
+                               base::fixed(static_cast<double>(busiest) / static_cast<double>(std::max<int64_t>(plan_.bound_bytes(), 1)), 2),
+                               " x max(S/M, S/max(t, g))");
+  if (sent < full) out += base::text("; deltas: 1/", base::fixed(static_cast<double>(full) / static_cast<double>(std::max<int64_t>(sent, 1)), 1), " of the bytes");
+  return out;
+}
+
+WeightSync::WeightSync(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
+                       const SyncOptions& options)
+    : engine_(std::make_unique<Engine>(comm, source, target, members, options)) {}
+WeightSync::~WeightSync() = default;
+
+SyncCounters WeightSync::run(int64_t version, const Sources& sources, std::span<void* const> targets) {
+  begin(version, sources, {targets.begin(), targets.end()});
+  return end();
+}
+void WeightSync::begin(int64_t version, Sources sources, std::vector<void*> targets) {
+  engine_->begin(version, std::move(sources), std::move(targets));
+}
+void WeightSync::tensors_ready(size_t count) { engine_->tensors_ready(count); }
+bool WeightSync::poll() { return engine_->poll(); }
+SyncCounters WeightSync::end() { return engine_->end(); }
+std::vector<const void*> WeightSync::alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes) {
+  return engine_->alias(version, whole, bytes);
+}
+void WeightSync::check_result(const Sources& sources, std::span<void* const> targets) { engine_->check_result(sources, targets); }
+void WeightSync::forget() { engine_->forget(); }
+int64_t WeightSync::version() const { return engine_->version(); }
+const Plan& WeightSync::plan() const { return engine_->plan(); }
+std::string WeightSync::describe(const SyncCounters& counters) const { return engine_->describe(counters); }
+void WeightSync::corrupt_next(int64_t bucket) { engine_->corrupt_next(bucket); }
+
+}  // namespace trireme::weightsync

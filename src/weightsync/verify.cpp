@@ -1,0 +1,106 @@
+// After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow moved, taken from the tensors
+// themselves on either side, compared tensor by tensor.
+#include <xxhash.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::weightsync {
+namespace {
+
+struct Record {
+  int64_t shard = 0;
+  int64_t slice = 0;
+  int64_t home = 0;    // rank that got it from the origin
+  int64_t tensor = 0;
+  uint64_t digest = 0;
+};
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+
+enum class Side : uint8_t { source, target };
+
+// Digest of a tensor's part of a flow as it lies in `tensors`.
+class FlowDigests {
+ public:
+  FlowDigests(const Flow& flow, Side side, int64_t element_bytes) : flow_(flow), side_(side), element_bytes_(element_bytes) {}
+
+  template <class Pointer>
+  std::map<uint32_t, uint64_t> of(std::span<Pointer const> tensors) const {
+    std::map<uint32_t, uint64_t> digests;
+    XXH3_state_t* state = XXH3_createState();
+    for (size_t p = 0; p < flow_.pieces.size();) {
+      const uint32_t tensor = flow_.pieces[p].tensor;
+      XXH3_64bits_reset(state);
+      for (; p < flow_.pieces.size() && flow_.pieces[p].tensor == tensor; ++p) add(state, flow_.pieces[p].run, static_cast<const std::byte*>(tensors[tensor]));
+      digests[tensor] = XXH3_64bits_digest(state);
+    }
+    XXH3_freeState(state);
+    return digests;
+  }
+
+ private:
+  void add(XXH3_state_t* state, const base::CopyRun& run, const std::byte* tensor) const {
+    const int64_t offset = side_ == Side::source ? run.source_offset : run.target_offset;
+    const int64_t stride = side_ == Side::source ? run.source_stride : run.target_stride;
+    for (int64_t r = 0; r < run.rows; ++r) {
+      XXH3_64bits_update(state, tensor + (offset + r * stride) * element_bytes_, static_cast<size_t>(run.columns * element_bytes_));
+    }
+  }
+
+  const Flow& flow_;
+  Side side_;
+  int64_t element_bytes_;
+};
+
+}  // namespace
+
+void WeightSync::Engine::check_result(const Sources& sources, std::span<void* const> targets) const {
+  std::vector<std::string> to(static_cast<size_t>(comm_.size()));
+  for (const Flow& flow : plan_.sends) {
+    if (flow.relayed()) continue;
+    std::set<int> readers{flow.to};
+    if (plan_.relay) {
+      for (const auto& replica : members_.targets) readers.insert(replica[static_cast<size_t>(flow.slice)]);
+    }
+    for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_).of<const void*>(sources.data)) {
+      const Record record{flow.shard, flow.slice, flow.to, tensor, digest};
+      for (const int reader : readers) to[static_cast<size_t>(reader)].append(reinterpret_cast<const char*>(&record), sizeof record);
+    }
+  }
+  std::map<Key, uint64_t> expected;
+  for (const std::string& from : comm_.all_to_all(to)) {
+    for (size_t at = 0; at < from.size(); at += sizeof(Record)) {
+      Record record;
+      std::memcpy(&record, from.data() + at, sizeof record);
+      expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
+    }
+  }
+  std::set<std::string> differing;
+  auto compare = [&](const Flow& flow) {
+    const int64_t home = flow.relayed() ? flow.from : flow.to;
+    for (const auto& [tensor, digest] : FlowDigests(flow, Side::target, element_bytes_).of<void*>(targets)) {
+      const auto found = expected.find({flow.shard, flow.slice, home, tensor});
+      if (found == expected.end() || found->second != digest) differing.insert(tensors_[tensor].name);
+    }
+  };
+  for (const Flow& flow : plan_.receives) compare(flow);
+  for (const Flow& flow : plan_.sends) {
+    if (flow.route == Route::local) compare(flow);
+  }
+  std::vector<std::string> names(differing.begin(), differing.end());
+  constexpr size_t shown = 5;
+  const size_t count = names.size();
+  names.resize(std::min(count, shown));
+  std::string message;
+  if (count > 0) message = base::text("rank ", comm_.rank(), " differs from the trainers in ", count, " tensors: ", base::join(names));
+  for (const std::string& each : comm_.all_gather(message)) {
+    if (!each.empty()) throw InternalError(base::text("weights after sync ", version_, ": ", each));
+  }
+}
+
+}  // namespace trireme::weightsync
