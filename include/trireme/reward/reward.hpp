@@ -46,14 +46,21 @@ class Source {
 std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name);
 
 // A child process that answers JSON lines. Started here: call it before the device is touched.
+//   request  {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}   one line each
+//   answer   {"id","reward","metrics"?}   in any order; the id as it came
+// Other lines and the child's stderr go to its log file. A reward that is not a finite number, an answer without an id, with an
+// unknown one or with one that was answered before, or an end of the child (exit code 0) that leaves requests unanswered is bad_data. A
+// crash or a passed deadline restarts the child with the whole batch; after `retries` restarts it is unfit_environment.
 struct PluginEnvironment {
-  int retries = 3;                  // reward.retries: restarts in a row before giving up
-  std::filesystem::path log_dir;    // plugin-<name>-<rank>.log; empty: messages of the child are dropped
+  int64_t retries = 3;            // reward.retries, per call of score()
+  std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
   int rank = 0;
-  std::string fault;                // trace of fault.plugin_fault for tests; empty: none
+  std::string fault;  // fault.plugin_fault: crash | hang | nan | short | slow, on the first request; empty: none
 };
 std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
                                     const PluginEnvironment& environment);
+// Kills the process groups of all plugins of this process, for paths that leave without running destructors. Async-signal-safe.
+void kill_plugins() noexcept;
 
 // The sources of a deck and their weighted sum.
 class Rewards {

@@ -1,0 +1,30 @@
+// A reward model as a source (F5): a sequence's score is the head at its last token.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/reward/reward.hpp"
+
+namespace trireme::reward {
+
+struct ModelEnvironment {
+  comm::CommView ranks;  // the reward role: the model is sharded over them
+  at::Device device = at::kCPU;
+  config::DType dtype = config::DType::bf16;
+  bool normalize = false;                  // reward.normalize_enable: (score - mean) / std of its config.json
+  int64_t max_len = 2048;                  // where options.max_len is 0
+  int64_t batch_tokens = 16192;            // where options.batch_tokens is 0
+  std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs, texts are encoded again
+};
+
+// Loads the model. Collective over environment.ranks, and so is every score().
+std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment);
+
+}  // namespace trireme::reward

@@ -1,0 +1,62 @@
+// A child process with pipes to its standard input and output, in a process group of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/files.hpp"
+
+namespace trireme::reward {
+
+// What became of a child.
+struct Exit {
+  bool by_signal = false;
+  int code = 0;  // exit code or signal number
+  std::string text() const;
+};
+
+class ChildProcess {
+ public:
+  // Starts command[0], searched in PATH, without a shell. Its stderr is appended to `log` (dropped when empty); it inherits no
+  // other descriptor and the default signal dispositions. Throws UserError: input_missing or permission when it cannot be started.
+  ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& log);
+  // Closes its input, gives it a moment to leave, then kills its process group.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Ends of the pipes, non-blocking.
+  int input() const { return input_.get(); }
+  int output() const { return output_.get(); }
+  // Kills the process group and collects the child.
+  Exit kill_now();
+  // Waits up to `seconds` for it to end by itself, then kills it.
+  Exit wait(double seconds);
+
+ private:
+  bool collect(double seconds);
+
+  pid_t pid_ = -1;
+  base::FileDescriptor input_;
+  base::FileDescriptor output_;
+  bool collected_ = false;
+  int status_ = 0;
+};
+
+// Blocks SIGPIPE for the calling thread: writing to a child that has gone is an error code, not the end of the program.
+class BlockSigpipe {
+ public:
+  BlockSigpipe();
+  ~BlockSigpipe();
+  BlockSigpipe(const BlockSigpipe&) = delete;
+  BlockSigpipe& operator=(const BlockSigpipe&) = delete;
+
+ private:
+  bool was_blocked_ = false;
+};
+
+}  // namespace trireme::reward

@@ -1,0 +1,196 @@
+#include "torch/torch.hpp"
+
+#include "trireme/reward/model_source.hpp"
+
+#include <ATen/TensorOperators.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <optional>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/data/tokenizer.hpp"
+#include "trireme/model/model_files.hpp"
+#include "trireme/trace/region.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+// Legend: B sequences of one pass, T packed tokens, D hidden.
+namespace trireme::reward {
+namespace {
+
+using at::Tensor;
+using Sequence = std::vector<int32_t>;
+
+bool same_tokenizer(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto json_a = a / "tokenizer.json", json_b = b / "tokenizer.json";
+  if (!std::filesystem::exists(json_a, error) || !std::filesystem::exists(json_b, error)) return false;
+  return base::read_file(json_a) == base::read_file(json_b);
+}
+
+// The reward model's own reading of a request.
+class Reencoder {
+ public:
+  explicit Reencoder(const std::filesystem::path& folder) : tokenizer_(data::Tokenizer::load(folder)) {}
+
+  Sequence encode(const Request& request) const {
+    if (!request.messages.empty() && tokenizer_.has_chat_template()) {
+      return tokenizer_.encode_chat(conversation(request), data::GenerationPrompt::without);
+    }
+    return tokenizer_.encode(request.prompt + request.response, data::SpecialTokens::added);
+  }
+
+ private:
+  // The prompt's turns and the response as the assistant's.
+  static std::vector<data::Message> conversation(const Request& request) {
+    const auto json = nlohmann::json::parse(request.messages, nullptr, false);
+    VALIDATE(json.is_array(), ExitCode::bad_data, "the messages of request ", request.id, " are no JSON array");
+    std::vector<data::Message> out;
+    for (const auto& turn : json) {
+      const bool complete = turn.is_object() && turn.contains("role") && turn["role"].is_string() && turn.contains("content") &&
+                            turn["content"].is_string();
+      VALIDATE(complete, ExitCode::bad_data, "a message of request ", request.id, " has no role and content text");
+      auto extra = turn;
+      extra.erase("role");
+      extra.erase("content");
+      out.push_back({turn["role"].get<std::string>(), turn["content"].get<std::string>(), extra.empty() ? "" : extra.dump()});
+    }
+    out.push_back({"assistant", request.response, ""});
+    return out;
+  }
+
+  data::Tokenizer tokenizer_;
+};
+
+// Consecutive requests of each forward pass, within the budget of tokens.
+std::vector<std::pair<size_t, size_t>> passes(const std::vector<Sequence>& sequences, int64_t batch_tokens) {
+  std::vector<std::pair<size_t, size_t>> out;
+  for (size_t begin = 0; begin < sequences.size();) {
+    size_t end = begin;
+    int64_t tokens = 0;
+    do {
+      tokens += static_cast<int64_t>(sequences[end++].size());
+    } while (end < sequences.size() && tokens + static_cast<int64_t>(sequences[end].size()) <= batch_tokens);
+    out.emplace_back(begin, end);
+    begin = end;
+  }
+  return out;
+}
+
+zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path, const model::ModelFolder& folder,
+                              const ModelEnvironment& environment) {
+  const model::ModelSpec spec = model::describe(folder.shape, model::HeadKind::score);
+  model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
+  zero::ShardedModelOptions options;
+  options.name = name;
+  options.compute = environment.dtype;
+  options.training = zero::Training::frozen;
+  zero::ShardedModel out(spec, environment.ranks, std::nullopt, environment.device, options);
+  out.load([&](size_t parameter, const base::Block& block, float* values) {
+    model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
+  });
+  log::info(base::text("reward model ", name, ": ", path.string(), ", ", folder.shape.parameter_count(), " parameters on ",
+                       environment.ranks.size(), " ranks"));
+  return out;
+}
+
+model::ModelFolder open_reward_model(const std::string& name, const std::filesystem::path& path) {
+  model::ModelFolder out = model::open_model(path);
+  VALIDATE(out.shape.score_head, ExitCode::bad_data, "reward source ", name, ": ", path.string(),
+           " is a language model (its config.json names no ...ForSequenceClassification): give a reward model, e.g. one that trireme rm wrote");
+  return out;
+}
+
+class ModelSource : public Source {
+ public:
+  ModelSource(const config::RewardSource& options, std::string name, const ModelEnvironment& environment)
+      : name_(std::move(name)), environment_(environment), folder_(open_reward_model(name_, options.path)),
+        max_len_(options.max_len > 0 ? options.max_len : environment.max_len),
+        batch_tokens_(options.batch_tokens > 0 ? options.batch_tokens : environment.batch_tokens),
+        model_(load_model(name_, options.path, folder_, environment)) {
+    if (!environment.policy_tokenizer.empty() && !same_tokenizer(environment.policy_tokenizer, folder_.path)) {
+      reencoder_.emplace(folder_.path);
+      log::info(base::text("reward source ", name_, ": another tokenizer than the policy's, texts are encoded again"));
+    }
+    const auto& shape = folder_.shape;
+    VALIDATE(!environment.normalize || (shape.score_mean && shape.score_std && *shape.score_std > 0), ExitCode::bad_data, "reward source ",
+             name_, ": reward.normalize_enable, but ", options.path, "/config.json has no mean and positive std: add them, or switch it off");
+    if (environment.normalize) {
+      mean_ = *shape.score_mean;
+      std_ = *shape.score_std;
+    }
+    folder_.weights.reset();
+  }
+
+  const std::string& name() const override { return name_; }
+
+  Scores score(std::span<const Request> requests) override {
+    trace::Region region{"reward model"};
+    const std::vector<Sequence> sequences = encode(requests);
+    const auto mine = passes(sequences, batch_tokens_);
+    const auto rounds = environment_.ranks.max(static_cast<int64_t>(mine.size()));  // all ranks run the same number
+    Scores out;
+    for (int64_t round = 0; round < rounds; ++round) {
+      const auto [begin, end] = static_cast<size_t>(round) < mine.size() ? mine[static_cast<size_t>(round)] : std::pair<size_t, size_t>{0, 0};
+      std::vector<std::span<const int32_t>> batch(sequences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                  sequences.begin() + static_cast<std::ptrdiff_t>(end));
+      run_pass(batch, out.values);
+    }
+    return out;
+  }
+
+ private:
+  std::vector<Sequence> encode(std::span<const Request> requests) {
+    std::vector<Sequence> out;
+    int64_t cut = 0;
+    for (const Request& request : requests) {
+      Sequence ids = reencoder_ ? reencoder_->encode(request) : request.ids;
+      VALIDATE(!ids.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id, " is empty");
+      const auto length = static_cast<int64_t>(ids.size());
+      if (length > max_len_) {
+        ids.erase(ids.begin(), ids.end() - max_len_);
+        ++cut;
+      }
+      out.push_back(std::move(ids));
+    }
+    if (cut > 0) log::warning(base::text("reward source ", name_, ": ", cut, " of ", requests.size(), " sequences longer than ", max_len_,
+                                         " tokens lost their first ones (reward.source.max_len)"));
+    return out;
+  }
+
+  // Appends the scores of the batch. Collective.
+  void run_pass(std::span<const std::span<const int32_t>> batch, std::vector<float>& values) {
+    const model::PackedBatch packed = model::pack(batch, environment_.device);
+    model_.forward(packed, [&](const Tensor& hidden, const Tensor& weight) {
+      std::vector<int64_t> last;
+      for (size_t i = 1; i < packed.cu_seqlens.size(); ++i) last.push_back(packed.cu_seqlens[i] - 1);
+      const Tensor rows = at::index_select(hidden, 0, at::tensor(last, at::kLong).to(hidden.device()));
+      const Tensor scores = at::mm(rows.to(at::kFloat), weight.to(at::kFloat).t()).squeeze(1).to(at::kCPU).contiguous();
+      for (int64_t i = 0; i < scores.numel(); ++i) {
+        values.push_back(static_cast<float>((static_cast<double>(scores.const_data_ptr<float>()[i]) - mean_) / std_));
+      }
+    });
+  }
+
+  std::string name_;
+  ModelEnvironment environment_;
+  model::ModelFolder folder_;
+  int64_t max_len_;
+  int64_t batch_tokens_;
+  zero::ShardedModel model_;
+  std::optional<Reencoder> reencoder_;
+  double mean_ = 0;
+  double std_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment) {
+  return std::make_unique<ModelSource>(options, std::move(name), environment);
+}
+
+}  // namespace trireme::reward

@@ -1,0 +1,98 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "reward/pattern.hpp"
+
+#include <pcre2.h>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+
+namespace trireme::reward {
+
+struct Pattern::Code {
+  pcre2_code* code = nullptr;
+  uint32_t groups = 0;
+  std::string key;
+  mutable bool warned = false;
+
+  ~Code() { pcre2_code_free(code); }
+};
+
+namespace {
+
+struct MatchData {
+  explicit MatchData(const pcre2_code* code) : data(pcre2_match_data_create_from_pattern(code, nullptr)) {
+    VALIDATE(data != nullptr, ExitCode::out_of_memory, "no memory to match a regular expression");
+  }
+  ~MatchData() { pcre2_match_data_free(data); }
+  MatchData(const MatchData&) = delete;
+  MatchData& operator=(const MatchData&) = delete;
+  pcre2_match_data* data;
+};
+
+}  // namespace
+
+Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent) {
+  uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF;
+  if (letter_case == Case::ignored) options |= PCRE2_CASELESS;
+  if (extent == Extent::whole) options |= PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL;
+  int error = 0;
+  size_t offset = 0;
+  auto code = std::make_shared<Code>();
+  code->key = key;
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
+  if (code->code == nullptr) {
+    char reason[256] = "";
+    pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(reason), sizeof reason);
+    throw UserError(ExitCode::configuration, base::text(key, " = \"", pattern, "\": no regular expression (", reason,
+                                                        " at character ", offset + 1, "): correct the pattern"));
+  }
+  pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter does the same
+  pcre2_pattern_info(code->code, PCRE2_INFO_CAPTURECOUNT, &code->groups);
+  code_ = std::move(code);
+}
+
+namespace {
+
+// Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's limit does not match: what a
+// model writes must not stop the run.
+template <class Code>
+bool run(const Code& code, std::string_view text, size_t start, const MatchData& match) {
+  const int found = pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, 0, match.data, nullptr);
+  if (found >= 0) return true;
+  if (found != PCRE2_ERROR_NOMATCH && !code.warned) {
+    code.warned = true;
+    log::warning(base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found,
+                            "), which counts as no match; said once"));
+  }
+  return false;
+}
+
+// Bounds of the first group where it took part, else of the match.
+std::string_view captured(std::string_view text, const MatchData& match, uint32_t groups) {
+  const size_t* bounds = pcre2_get_ovector_pointer(match.data);
+  const size_t at = groups > 0 && pcre2_get_ovector_count(match.data) > 1 && bounds[2] != PCRE2_UNSET ? 2 : 0;
+  return text.substr(bounds[at], bounds[at + 1] - bounds[at]);
+}
+
+}  // namespace
+
+bool Pattern::matches(std::string_view text) const { return run(*code_, text, 0, MatchData(code_->code)); }
+
+std::optional<std::string_view> Pattern::find(std::string_view text) const {
+  const MatchData match(code_->code);
+  if (!run(*code_, text, 0, match)) return std::nullopt;
+  return captured(text, match, code_->groups);
+}
+
+std::optional<std::string_view> Pattern::find_last(std::string_view text) const {
+  const MatchData match(code_->code);
+  std::optional<std::string_view> last;
+  for (size_t start = 0; start <= text.size() && run(*code_, text, start, match);) {
+    last = captured(text, match, code_->groups);
+    const size_t end = pcre2_get_ovector_pointer(match.data)[1];
+    start = end > start ? end : start + 1;
+  }
+  return last;
+}
+
+}  // namespace trireme::reward

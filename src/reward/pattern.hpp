@@ -1,0 +1,30 @@
+// A PCRE2 pattern for texts that a model wrote.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace trireme::reward {
+
+class Pattern {
+ public:
+  enum class Case { sensitive, ignored };
+  // whole: the text must match from its first to its last character, and a dot matches a line end as well.
+  enum class Extent { part, whole };
+  // Throws UserError(configuration) naming `key`, the place and the reason when it does not compile.
+  Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent);
+
+  bool matches(std::string_view text) const;
+  // The first group of the first match, the whole match where the pattern has no group; nullopt without a match.
+  std::optional<std::string_view> find(std::string_view text) const;
+  // The same of the last match.
+  std::optional<std::string_view> find_last(std::string_view text) const;
+
+ private:
+  struct Code;
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace trireme::reward

@@ -1,0 +1,38 @@
+#include <cmath>
+
+#include "trireme/base/error.hpp"
+#include "trireme/reward/reward.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::reward {
+
+std::string source_name(const config::RewardSource& options, size_t index) {
+  if (!options.name.empty()) return options.name;
+  return std::string(config::to_string(options.kind)) + std::to_string(index);
+}
+
+void Rewards::add(std::unique_ptr<Source> source, double weight) { sources_.push_back({std::move(source), weight}); }
+
+Rewards::Result Rewards::score(std::span<const Request> requests) {
+  trace::Region region{"score"};
+  Result out;
+  std::vector<double> total(requests.size(), 0.0);
+  for (const Entry& entry : sources_) {
+    const std::string& name = entry.source->name();
+    Scores scores = entry.source->score(requests);
+    VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ", name, " gave ", scores.values.size(),
+             " scores for ", requests.size(), " requests");
+    for (size_t i = 0; i < requests.size(); ++i) {
+      VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", name, " gave ", scores.values[i],
+               " for request ", requests[i].id, " (a reward must be a finite number): check the source");
+      total[i] += entry.weight * static_cast<double>(scores.values[i]);
+    }
+    for (auto& [metric, values] : scores.metrics) out.metrics[name + "/" + metric] = std::move(values);
+    out.names.push_back(name);
+    out.parts.push_back(std::move(scores.values));
+  }
+  out.reward.assign(total.begin(), total.end());
+  return out;
+}
+
+}  // namespace trireme::reward

@@ -1,0 +1,137 @@
+// Rules: exact text, number or regular expression against the label, with parts for format and length. No model, no process.
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "reward/pattern.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/reward/reward.hpp"
+
+namespace trireme::reward {
+namespace {
+
+// Digits with thousands separators, fraction and exponent; a sign counts unless something it could subtract from stands before.
+constexpr std::string_view number_pattern = R"((?:(?<![\w)\].])[-+])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+)";
+
+std::string_view trim(std::string_view text) {
+  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// ASCII letters: the case of others depends on the language.
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+double parse_number(std::string_view text) {
+  std::string digits;
+  for (const char c : text) {
+    if (c != ',' && c != '+') digits += c;
+  }
+  double value = 0;
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  return result.ec == std::errc() ? value : std::nan("");  // out of range: equal to nothing
+}
+
+Pattern::Case letter_case(const config::RewardSource& options) {
+  return options.case_sensitive ? Pattern::Case::sensitive : Pattern::Case::ignored;
+}
+
+class RuleSource : public Source {
+ public:
+  RuleSource(const config::RewardSource& options, std::string name)
+      : options_(options), name_(std::move(name)), number_(number_pattern, "number", Pattern::Case::sensitive, Pattern::Extent::part) {
+    if (!options_.pattern.empty()) {
+      answer_.emplace(options_.pattern, "reward source " + name_ + ": pattern", letter_case(options_), Pattern::Extent::part);
+    }
+    if (!options_.format_pattern.empty()) {
+      format_.emplace(options_.format_pattern, "reward source " + name_ + ": format_pattern", letter_case(options_), Pattern::Extent::whole);
+    }
+    VALIDATE(options_.rule != config::Rule::regex || answer_, ExitCode::configuration, "reward source ", name_,
+             ": rule = \"regex\" without a pattern: give the expression that right answers match");
+    VALIDATE(options_.length_weight == 0 || options_.length_target > 0, ExitCode::configuration, "reward source ", name_,
+             ": length_weight without length_target: give the response length in tokens from which brevity counts");
+  }
+
+  const std::string& name() const override { return name_; }
+
+  Scores score(std::span<const Request> requests) override {
+    Scores out;
+    for (const Request& request : requests) {
+      double value = 0;
+      if (options_.rule != config::Rule::none) {
+        const bool right = is_right(request);
+        out.metrics["right"].push_back(right ? 1.f : 0.f);
+        value += right ? options_.score_right : options_.score_wrong;
+      }
+      if (format_) {
+        const bool formatted = format_->matches(request.response);
+        out.metrics["format"].push_back(formatted ? 1.f : 0.f);
+        value += formatted ? options_.format_weight : 0;
+      }
+      if (options_.length_weight != 0) {
+        const double excess = length_excess(request);
+        out.metrics["length_excess"].push_back(static_cast<float>(excess));
+        value -= options_.length_weight * excess;
+      }
+      out.values.push_back(static_cast<float>(value));
+    }
+    return out;
+  }
+
+ private:
+  bool is_right(const Request& request) const {
+    if (options_.rule == config::Rule::regex) return answer_->matches(request.response);
+    const std::string label = label_of(request);
+    std::optional<std::string_view> answer = answer_ ? answer_->find_last(request.response) : request.response;
+    if (options_.rule == config::Rule::number) {
+      const auto wanted = number_.find_last(label);
+      VALIDATE(wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label, "\" of request ", request.id,
+               " holds no number: correct the data, or use rule = \"exact\"");
+      if (answer) answer = number_.find_last(*answer);
+      return answer && parse_number(*answer) == parse_number(*wanted);
+    }
+    if (!answer) return false;
+    return options_.case_sensitive ? trim(*answer) == trim(label) : equal_ignoring_case(trim(*answer), trim(label));
+  }
+
+  std::string label_of(const Request& request) const {
+    std::string label = request.label;
+    if (!options_.label_key.empty()) {
+      const auto extra = nlohmann::json::parse(request.extra, nullptr, false);
+      const auto found = extra.is_object() ? extra.find(options_.label_key) : extra.end();
+      VALIDATE(extra.is_object() && found != extra.end(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
+               " has no column \"", options_.label_key, "\" (label_key): correct the key or the data");
+      label = found->is_string() ? found->get<std::string>() : found->dump();
+    }
+    VALIDATE(!label.empty(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
+             " has no label to compare with: check data.label_key and the data");
+    return label;
+  }
+
+  double length_excess(const Request& request) const {
+    const double tokens = static_cast<double>(request.ids.size()) - static_cast<double>(request.prompt_len);
+    return std::max(0.0, tokens / static_cast<double>(options_.length_target) - 1);
+  }
+
+  config::RewardSource options_;
+  std::string name_;
+  Pattern number_;
+  std::optional<Pattern> answer_;
+  std::optional<Pattern> format_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name) {
+  return std::make_unique<RuleSource>(options, std::move(name));
+}
+
+}  // namespace trireme::reward

@@ -1,0 +1,177 @@
+// Plugins written in a line of shell: what they do wrong must end in the right words and the right exit code.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/base/stopwatch.hpp"
+#include "unit/reward/support.hpp"
+
+namespace trireme::test {
+namespace {
+
+// Answers every request with 0.5; the id as it came.
+const std::string answer_all = R"sh(sed -u 's/^{"v":1,"id":"\([0-9]*\)".*/{"id":"\1","reward":0.5,"metrics":{"words":3}}/')sh";
+// Reads $n requests into $ids.
+std::string read_ids(int n) {
+  return "ids=; for i in $(seq " + std::to_string(n) +
+         R"sh(); do read -r line; id=${line#*\"id\":\"}; ids="$ids ${id%%\"*}"; done; )sh";
+}
+
+class Plugin : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("trireme-plugin-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    environment_.log_dir = folder_;
+    environment_.retries = 1;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<reward::Source> plugin(const std::string& script, double timeout = 20) const {
+    config::RewardSource options;
+    options.kind = config::RewardKind::plugin;
+    options.command = {"sh", "-c", script};
+    options.timeout.seconds = timeout;
+    return reward::make_plugin(options, "judge", environment_);
+  }
+  static std::vector<reward::Request> requests(int n) {
+    std::vector<reward::Request> out;
+    for (int i = 0; i < n; ++i) out.push_back(request(100 + static_cast<uint64_t>(i), "r\"\n\u00e9", "l"));
+    return out;
+  }
+  std::string log() const {
+    std::stringstream text;
+    text << std::ifstream(folder_ / "plugin-judge-0.log").rdbuf();
+    return text.str();
+  }
+
+  std::filesystem::path folder_;
+  reward::PluginEnvironment environment_;
+};
+
+TEST_F(Plugin, AnswersSeveralBatches) {
+  const auto source = plugin(answer_all);
+  for (int round = 0; round < 3; ++round) {
+    const auto scores = source->score(requests(4));
+    EXPECT_EQ(scores.values, std::vector<float>(4, 0.5f));
+    EXPECT_EQ(scores.metrics.at("words"), std::vector<float>(4, 3.f));
+  }
+  EXPECT_TRUE(source->score({}).values.empty());
+}
+
+TEST_F(Plugin, AnswersInAnyOrderAmongNoise) {
+  const auto source = plugin(read_ids(3) +
+                             R"sh(set -- $ids; echo hello; echo warning >&2; echo '{"progress": 1}'; )sh"
+                             R"sh(printf '{"reward":3,"id":"%s"}\r\n' $3; echo '[]'; echo "{\"id\":$1,\"reward\":-1e-3}"; )sh"
+                             R"sh(echo "{\"id\":\"$2\",\"reward\":2,\"metrics\":{\"a\":1}}"; cat >/dev/null)sh");
+  const auto scores = source->score(requests(3));
+  EXPECT_EQ(scores.values, (std::vector<float>{-1e-3f, 2, 3}));
+  EXPECT_TRUE(std::isnan(scores.metrics.at("a")[0]));
+  EXPECT_EQ(scores.metrics.at("a")[1], 1);
+  EXPECT_NE(log().find("hello"), std::string::npos);
+  EXPECT_NE(log().find("warning"), std::string::npos);
+  EXPECT_NE(log().find("progress"), std::string::npos);
+}
+
+TEST_F(Plugin, LargeBatchDoesNotBlockThePipes) {
+  const auto source = plugin(answer_all);
+  auto many = requests(500);
+  for (auto& one : many) one.response.assign(20'000, 'x');
+  EXPECT_EQ(source->score(many).values, std::vector<float>(500, 0.5f));
+}
+
+TEST_F(Plugin, CrashIsRepairedByARestart) {
+  const std::string flag = (folder_ / "crashed").string();
+  const auto source = plugin("if [ ! -e " + flag + " ]; then touch " + flag + "; read -r x; kill -9 $$; fi; " + answer_all);
+  EXPECT_EQ(source->score(requests(3)).values, std::vector<float>(3, 0.5f));
+}
+
+TEST_F(Plugin, CrashAfterAllRestarts) {
+  const auto source = plugin("exit 3");
+  expect_error(ExitCode::unfit_environment, "exit code 3", [&] { source->score(requests(2)); });
+}
+
+TEST_F(Plugin, HangRunsIntoTheDeadlineAndItsGroupIsKilled) {
+  const std::string pid_file = (folder_ / "pid").string();
+  environment_.retries = 0;
+  const auto source = plugin("sleep 1000 & echo $! > " + pid_file + "; cat > /dev/null; wait", 0.5);
+  const base::Stopwatch watch;
+  expect_error(ExitCode::unfit_environment, "within", [&] { source->score(requests(2)); });
+  EXPECT_LT(watch.seconds(), 10);
+  pid_t grandchild = 0;
+  std::ifstream(pid_file) >> grandchild;
+  ASSERT_GT(grandchild, 0);
+  for (int i = 0; i < 100 && ::kill(grandchild, 0) == 0; ++i) ::usleep(20'000);
+  EXPECT_TRUE(::kill(grandchild, 0) != 0 || !std::filesystem::exists("/proc/" + std::to_string(grandchild) + "/exe"));
+}
+
+TEST_F(Plugin, RewardsThatAreNoNumbers) {
+  for (const char* reward : {"NaN", "null", "\"1\"", "Infinity", "1e400", "1e39", "true"}) {
+    const auto source = plugin(read_ids(1) + "echo '{\"id\":'$ids',\"reward\":" + reward + "}'; cat >/dev/null");
+    expect_error(ExitCode::bad_data, "reward plugin judge", [&] { source->score(requests(1)); });
+  }
+}
+
+TEST_F(Plugin, AnswersWithoutUnknownOrRepeatedId) {
+  const auto without = plugin("read -r x; echo '{\"reward\":1}'; cat >/dev/null");
+  expect_error(ExitCode::bad_data, "without an id", [&] { without->score(requests(1)); });
+  const auto unknown = plugin("read -r x; echo '{\"id\":5,\"reward\":1}'; cat >/dev/null");
+  expect_error(ExitCode::bad_data, "not asked for", [&] { unknown->score(requests(1)); });
+  const auto twice = plugin(read_ids(2) + "set -- $ids; for i in 1 2; do echo '{\"id\":'$1',\"reward\":1}'; done; cat >/dev/null");
+  expect_error(ExitCode::bad_data, "second answer", [&] { twice->score(requests(2)); });
+}
+
+TEST_F(Plugin, TooFewAnswers) {
+  const auto leaves = plugin(read_ids(2) + "set -- $ids; echo '{\"id\":'$1',\"reward\":1}'");
+  expect_error(ExitCode::bad_data, "1 of 2", [&] { leaves->score(requests(2)); });
+  environment_.retries = 0;
+  const auto stays = plugin(read_ids(2) + "set -- $ids; echo '{\"id\":'$1',\"reward\":1}'; cat >/dev/null", 0.5);
+  expect_error(ExitCode::unfit_environment, "1 of 2", [&] { stays->score(requests(2)); });
+}
+
+TEST_F(Plugin, AnswersThatNobodyAskedFor) {
+  const std::string flag = (folder_ / "go").string();
+  const auto source = plugin(read_ids(1) + "echo '{\"id\":'$ids',\"reward\":1}'; echo '{\"id\":'$ids',\"reward\":2}'; touch " + flag + "; cat >/dev/null");
+  try {
+    source->score(requests(1));  // both lines may come in one read: then it is a second answer
+    while (!std::filesystem::exists(flag)) ::usleep(1000);
+    expect_error(ExitCode::bad_data, "nobody asked", [&] { source->score(requests(1)); });
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+  }
+}
+
+TEST_F(Plugin, LastLineWithoutNewlineCounts) {
+  const auto source = plugin(read_ids(1) + "printf '{\"id\":%s,\"reward\":1}' $ids");
+  EXPECT_EQ(source->score(requests(1)).values, std::vector<float>{1});
+}
+
+TEST_F(Plugin, ProgramThatDoesNotExist) {
+  config::RewardSource options;
+  options.kind = config::RewardKind::plugin;
+  options.command = {"/nowhere/judge"};
+  expect_error(ExitCode::input_missing, "/nowhere/judge", [&] { reward::make_plugin(options, "judge", environment_); });
+}
+
+TEST_F(Plugin, InjectedFaults) {
+  for (const char* fault : {"crash", "hang", "short", "slow"}) {
+    environment_.fault = fault;
+    EXPECT_EQ(plugin(answer_all, 1)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
+  }
+  environment_.fault = "nan";
+  expect_error(ExitCode::bad_data, "NaN", [&] { plugin(answer_all)->score(requests(3)); });
+}
+
+TEST_F(Plugin, KillPluginsEndsThem) {
+  environment_.retries = 0;
+  const auto source = plugin(answer_all);
+  reward::kill_plugins();
+  expect_error(ExitCode::unfit_environment, "signal", [&] { source->score(requests(1)); });
+}
+
+}  // namespace
+}  // namespace trireme::test
