@@ -1,0 +1,127 @@
+"""The machine: who else uses it, what it is called, and how our programs and the peers are started on it."""
+
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "trireme"
+BUILD = pathlib.Path(os.environ.get("TRIREME_BUILD") or ROOT / "build" / "release")
+PEER_PYTHON = CACHE / "venv" / "bin" / "python"
+
+# The same for both sides: passive waits, large pages, memory kept between steps.
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive", "TORCH_CPP_LOG_LEVEL": "ERROR", "THP_MEM_ALLOC_ENABLE": "1", "PYTHONWARNINGS": "ignore",
+    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMPI_MCA_io": "romio321", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1",
+}
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def name():
+    """A folder name for results: processor and number of cores."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"model name\s*:\s*(.*)", text)
+    words = re.sub(r"[^A-Za-z0-9]+", "-", model.group(1) if model else "unknown").strip("-").lower()
+    return f"{words}-{cores()}cores"
+
+
+def _busy_seconds():
+    fields = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds():
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
+class ForeignLoad:
+    """Cores used by processes that are not ours since the object was made. Our children must have ended."""
+
+    def __init__(self):
+        self.start, self.busy, self.own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def cores(self):
+        elapsed = max(time.monotonic() - self.start, 1e-3)
+        return max(0.0, (_busy_seconds() - self.busy - (_own_seconds() - self.own)) / elapsed)
+
+
+def wait_until_quiet(patience):
+    """Returns when nobody else computes, or after `patience` seconds."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        load = ForeignLoad()
+        time.sleep(0.3)
+        if load.cores() < 0.15:
+            return
+
+
+class Failed(Exception):
+    """A program did not run; the message is for the table."""
+
+
+def _communicate(processes, timeout):
+    outputs = []
+    try:
+        for process in processes:
+            outputs.append(process.communicate(timeout=timeout))
+    except subprocess.TimeoutExpired as error:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        raise Failed(f"took longer than {timeout} s") from error
+    for process, (_, text) in zip(processes, outputs):
+        if process.returncode:
+            raise Failed(f"exit code {process.returncode}: {(text.strip().splitlines() or ['no message'])[-1][:200]}")
+    return outputs[0][0]
+
+
+def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
+    """Standard output of rank 0 of one of our programs under mpirun (one rank: without it)."""
+    path = next((p for p in (BUILD / program, BUILD / "perf" / program) if p.exists()), None)
+    if path is None:
+        raise Failed(f"{program} is not built")
+    command = [str(path), *map(str, arguments)]
+    if ranks > 1:
+        launcher = [shutil.which("mpirun") or "mpirun", "-n", str(ranks), "--bind-to", "none"]
+        launcher += ["--oversubscribe"] if ranks > cores() else []
+        command = launcher + command
+    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)}
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if ranks > cores():
+        environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    process = subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return _communicate([process], timeout)
+
+
+def run_peer(script, arguments, ranks=1, threads=1, timeout=1200, folder=None):
+    """The same for a script of perf/peers, its ranks joined by gloo."""
+    if not PEER_PYTHON.exists():
+        raise Failed("no peer environment: ./bootstrap.sh interop")
+    port = 20000 + (os.getpid() * 7 + int(time.time())) % 40000
+    processes = []
+    for rank in reversed(range(ranks)):
+        environment = os.environ | ENVIRONMENT | {
+            "OMP_NUM_THREADS": str(threads), "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+        processes.insert(0, subprocess.Popen([str(PEER_PYTHON), str(ROOT / "perf" / "peers" / script), *map(str, arguments)], env=environment,
+                                             cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    return _communicate(processes, timeout)
+
+
+def disk_write_gb_per_s(folder, size):
+    """dd with fdatasync: what a file of `size` bytes costs at least."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        command = ["dd", "if=/dev/zero", f"of={scratch}/dd", "bs=16M", f"count={max(1, size >> 24)}", "conv=fdatasync"]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return max(1, size >> 24) * (1 << 24) / 1e9 / (time.perf_counter() - start)

@@ -1,0 +1,76 @@
+"""What all peer scripts share: model shapes, arguments, the result as one JSON line on rank 0.
+
+The peers are what people run today on the same LibTorch: FSDP2, Hugging Face generate, gloo collectives, torch.save and DCP. They run in
+the virtual environment of the comparison tests (./bootstrap.sh interop), with large pages and without returning memory to the system
+between steps (see ENVIRONMENT in perf/run), which makes them 8-9 % faster.
+"""
+
+import argparse
+import json
+import os
+import time
+
+SHAPES = {
+    "135M": dict(num_hidden_layers=30, hidden_size=576, num_attention_heads=9, num_key_value_heads=3, head_dim=64,
+                 intermediate_size=1536, vocab_size=49152),
+    "25M": dict(num_hidden_layers=8, hidden_size=384, num_attention_heads=6, num_key_value_heads=2, head_dim=64,
+                intermediate_size=1024, vocab_size=16384),
+}
+
+
+def parameters(shape):
+    s = SHAPES[shape]
+    hidden, ffn, layers, vocab = s["hidden_size"], s["intermediate_size"], s["num_hidden_layers"], s["vocab_size"]
+    kv = s["num_key_value_heads"] * s["head_dim"]
+    return vocab * hidden + layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn + 2 * hidden) + hidden
+
+
+def arguments(**extra):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="135M", choices=list(SHAPES))
+    parser.add_argument("--repetitions", type=int, default=1)
+    for name, default in extra.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
+    return parser.parse_args()
+
+
+def model(shape, dtype=None):
+    """Random weights; tied embeddings."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    config = LlamaConfig(max_position_embeddings=2048, rope_theta=10000.0, tie_word_embeddings=True, rms_norm_eps=1e-5, bos_token_id=1,
+                         eos_token_id=None, pad_token_id=0, **SHAPES[shape])
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(1234)
+    made = LlamaForCausalLM._from_config(config, dtype=torch.float32)
+    return made if dtype is None else made.to(dtype)
+
+
+def start_gloo():
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    return dist.get_rank(), dist.get_world_size()
+
+
+def rank():
+    return int(os.environ.get("RANK", "0"))
+
+
+def report(**values):
+    if rank() == 0:
+        print(json.dumps(values), flush=True)
+
+
+def timed(action, repetitions, warm_up=1, barrier=lambda: None):
+    """Seconds of each repetition, sorted."""
+    seconds = []
+    for i in range(warm_up + repetitions):
+        barrier()
+        start = time.perf_counter()
+        action()
+        barrier()
+        if i >= warm_up:
+            seconds.append(time.perf_counter() - start)
+    return sorted(seconds)
