@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""docs/user/deck_keys.md is what the program prints (`trireme --keys`), and the decks in inputs/ name no key that it lacks.
+
+    check_deck_keys.py ROOT PROGRAM           --write: store the page instead of comparing
+"""
+
+import difflib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+
+def keys_of(table, prefix=""):
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from keys_of(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for element in value:
+                yield from keys_of(element, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--write"]
+    if len(arguments) != 2:
+        sys.exit(__doc__)
+    root, program = pathlib.Path(arguments[0]), arguments[1]
+    if not os.access(program, os.X_OK):
+        print(f"skipped: {program} is not built")
+        return 125
+    printed = subprocess.run([program, "--keys"], capture_output=True, text=True, check=True).stdout
+    page = root / "docs/user/deck_keys.md"
+    if "--write" in sys.argv:
+        page.write_text(printed)
+        return 0
+    known = set(re.findall(r"^\| `([\w.]+)` \|", printed, re.M))
+    problems = list(difflib.unified_diff(page.read_text().splitlines(), printed.splitlines(), "docs/user/deck_keys.md", "trireme --keys", lineterm=""))
+    decks = sorted((root / "inputs").rglob("*.toml"))
+    for deck in decks:
+        problems += [f"{deck}: unknown key {key}" for key in keys_of(tomllib.loads(deck.read_text())) if key not in known]
+    print("\n".join(problems[:40] + [f"{len(known)} keys, {len(decks)} decks, {len(problems)} problems"]))
+    return 1 if problems or len(known) < 50 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
