@@ -134,6 +134,36 @@ Value end_of(const Arguments& arguments, const Value& value, bool first) {
   return first ? items.front() : items.back();
 }
 
+// The test named by argument `index`, its own argument behind it.
+bool passes(const Arguments& arguments, size_t index, const Value& value) {
+  const std::string& test = arguments.text(index);
+  const bool compared = arguments.positional.size() > index + 1;
+  if (compared && (test == "equalto" || test == "eq" || test == "==")) return value == arguments.positional[index + 1];
+  if (compared && (test == "ne" || test == "!=")) return !(value == arguments.positional[index + 1]);
+  if (compared || !is_test(test)) arguments.fail("the test '" + test + "' is not known there");
+  return apply_test(test, value);
+}
+
+// select, reject: items that pass a test or do not; selectattr, rejectattr: items whose attribute does. Without a test
+// their truth counts.
+List choose(const Arguments& arguments, const Value& value, const std::string& name) {
+  const bool by_attribute = name.ends_with("attr");
+  const size_t test = by_attribute ? 1 : 0;  // index of the test's name
+  arguments.expect_count(test, test + 2);
+  List kept;
+  for (const Value& item : iterate(arguments.source, arguments.at, value)) {
+    const Value* tested = &item;
+    const Value missing;
+    if (by_attribute) {
+      const Value* member = item.find(arguments.text(0));
+      tested = member != nullptr ? member : &missing;
+    }
+    const bool passed = arguments.positional.size() <= test ? tested->truth() : passes(arguments, test, *tested);
+    if (passed == name.starts_with("select")) kept.push_back(item);
+  }
+  return kept;
+}
+
 }  // namespace
 
 void Arguments::expect_count(size_t least, size_t most) const {
@@ -166,6 +196,7 @@ Value apply_filter(const Value& value, const Arguments& arguments) {
   if (name == "default" || name == "d") return default_of(arguments, value);
   if (name == "join") return join(arguments, value);
   if (name == "replace") return replace_all(arguments, text_of(arguments, value));
+  if (name.starts_with("select") || name.starts_with("reject")) return Value::list(choose(arguments, value, name));
   arguments.expect_count(0, 0);
   if (name == "length" || name == "count") return length_of(arguments, value);
   if (name == "upper" || name == "lower") return change_case(arguments, text_of(arguments, value), name == "upper");

@@ -14,8 +14,9 @@ using Kind = Token::Kind;
 constexpr int deepest = 100;  // nesting of blocks and of expressions
 constexpr std::array<std::string_view, 13> tests{"defined", "undefined", "none",   "string",  "mapping", "iterable", "sequence",
                                                  "number",  "integer",   "float",  "boolean", "true",    "false"};
-constexpr std::array<std::string_view, 16> filters{"trim",  "tojson", "length", "count", "upper",   "lower", "string", "first", "last",
-                                                   "join",  "default", "d",     "items", "replace", "list",  "safe"};
+constexpr std::array<std::string_view, 20> filters{"trim",  "tojson", "length", "count", "upper",   "lower", "string", "first", "last",
+                                                   "join",  "default", "d",     "items", "replace", "list",  "safe",
+                                                   "select", "reject", "selectattr", "rejectattr"};
 
 class Parser {
  public:
@@ -425,7 +426,7 @@ class Parser {
   ExpressionPtr test(ExpressionPtr value, size_t at) {
     const bool negated = take_word("not");
     auto made = node(Expression::Kind::test, at, expect_name());
-    if (std::find(tests.begin(), tests.end(), made->text) == tests.end()) {
+    if (!is_test(made->text)) {
       source_.fail(at, "the test '" + made->text + "' is not known");
     }
     made->parts.push_back(std::move(value));
@@ -443,6 +444,8 @@ class Parser {
 };
 
 }  // namespace
+
+bool is_test(std::string_view name) { return std::find(tests.begin(), tests.end(), name) != tests.end(); }
 
 Body parse(const Source& source) { return Parser(source).run(); }
 

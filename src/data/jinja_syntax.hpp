@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,8 @@ struct Statement::Branch {
   Body body;
 };
 
+// Whether `x is name` is known.
+bool is_test(std::string_view name);
 // Throws UserError(bad_data) with the position of the first construct that is not known.
 Body parse(const Source& source);
 

@@ -2,6 +2,9 @@
 // relatives. Ids and texts equal those of the Python package `tokenizers`; what the file asks for and this reader does
 // not know is refused by the name it has in the file.
 //
+// Character classes are those of PCRE2's Unicode version (10.42: Unicode 14) and NFC that of utf8proc (2.8: Unicode 15), so
+// characters that are younger than either side's tables may be split or composed differently than by a given HF release.
+//
 // A Tokenizer is immutable and cheap to copy; every member function may be called from several threads at once.
 // Nothing here is collective.
 #pragma once

@@ -89,6 +89,10 @@ loop
 '\u00a0 x\u3000'.strip() ~ '|' ~ '\u00a0 x\u3000' | trim
 messages | length - 1
 [messages[0].role, messages[0].content] | join(': ')
+['a', 'b', 'a'] | reject('equalto', 'a') | join(',') ~ ['a', 'b'] | select('equalto', 'a') | list | length
+[0, 1, none, 'x'] | select | join(',') ~ [0, 1, none] | reject('none') | join(',')
+messages | selectattr('role', 'equalto', 'user') | list | length ~ messages | rejectattr('role', 'ne', 'user') | list | length
+messages | selectattr('tool_calls') | list | length ~ messages | rejectattr('tool_calls', 'defined') | list | length
 nope | length
 nope ~ 'x'
 nope | items | list | length
