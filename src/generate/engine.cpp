@@ -1,0 +1,232 @@
+#include "torch/torch.hpp"
+
+#include "trireme/generate/engine.hpp"
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+
+#include "fused_backend.hpp"
+#include "sampler.hpp"
+#include "scheduler.hpp"
+#include "torch_backend.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::generate {
+namespace {
+
+void check_options(const EngineOptions& o) {
+  const int64_t pages[] = {16, 32, 64, 128, 256};
+  VALIDATE(std::ranges::find(pages, o.page_size) != std::end(pages), ExitCode::configuration, "the KV page size is ", o.page_size,
+           " tokens (attention reads keys in chunks of 256): choose 16, 32, 64, 128 or 256");
+  VALIDATE(o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
+           "generation needs at least one sequence per batch and one token per prefill chunk (max_batch ", o.max_batch,
+           ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
+}
+
+BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& weights) {
+  if (options.backend == BackendKind::automatic) return weights.place() == Place::host ? BackendKind::fused : BackendKind::torch;
+  VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host, ExitCode::configuration,
+           "the fused generation kernels run on the host, but the weights are on a GPU: use the LibTorch backend");
+  return options.backend;
+}
+
+// Pages of the cache: the same number on every tensor-parallel rank. Collective.
+int64_t page_count(const EngineOptions& options, int64_t page_bytes, const comm::CommView& comm) {
+  const int64_t pages = comm.min(options.kv_bytes / page_bytes);
+  VALIDATE(pages >= 1, ExitCode::configuration, "the KV cache of ", base::human_bytes(static_cast<double>(options.kv_bytes)),
+           " does not hold one page of ", options.page_size, " tokens (", base::human_bytes(static_cast<double>(page_bytes)),
+           "): give the generator more KV memory");
+  return pages;
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const model::ModelSpec& model_spec, const GeneratorWeights& rank_weights, const EngineOptions& engine_options,
+       const comm::CommView& comm)
+      : spec(model_spec), weights(rank_weights), options(engine_options), shape(local_shape(model_spec, rank_weights)),
+        kind(backend_of(options, weights)), team(options.threads > 0 ? options.threads : at::get_num_threads()),
+        pages(page_count(options, kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
+                                                             : TorchBackend::page_bytes(shape, options.page_size), comm)),
+        scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }),
+        sampler(spec.shape.vocab, shape.vocabulary_first, team, comm), version(weights.version()) {
+    if (kind == BackendKind::fused) {
+      backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm);
+    } else {
+      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, comm);
+    }
+  }
+
+  void check(const Request& request) const;
+  int64_t longest(const Request& request) const {
+    return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens, spec.shape.max_positions);
+  }
+  StepBatch make_batch(const StepPlan& plan) const;
+  std::vector<DrawRequest> draws(const StepPlan& plan, const std::vector<kernels::LogitsRow>& logits, std::vector<Sequence*>& owners) const;
+  void append(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  bool finished(Sequence& sequence, int32_t token) const;
+  StepOutput step();
+
+  const model::ModelSpec& spec;
+  const GeneratorWeights& weights;
+  EngineOptions options;
+  LocalShape shape;
+  BackendKind kind;
+  ThreadTeam team;
+  int64_t pages;
+  Scheduler scheduler;
+  Sampler sampler;
+  std::unique_ptr<StepBackend> backend;
+  int32_t version;
+  std::unordered_set<uint64_t> ids;  // of unfinished requests
+};
+
+void Engine::Impl::check(const Request& request) const {
+  const SamplingParams& p = request.sampling;
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  VALIDATE(length >= 1, ExitCode::bad_data, "request ", request.id, " has an empty prompt: give it at least one token (e.g. begin-of-text)");
+  VALIDATE(length < spec.shape.max_positions, ExitCode::bad_data, "request ", request.id, " has a prompt of ", length,
+           " tokens, the model has ", spec.shape.max_positions, " positions: shorten the prompt");
+  for (const int32_t token : request.prompt) {
+    VALIDATE(token >= 0 && token < spec.shape.vocab, ExitCode::bad_data, "request ", request.id, " contains token id ", token,
+             ", outside the vocabulary of ", spec.shape.vocab, ": the tokenizer does not belong to this model");
+  }
+  VALIDATE(p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 && p.top_k >= 0, ExitCode::configuration,
+           "request ", request.id, " asks for temperature ", p.temperature, ", top_p ", p.top_p, ", top_k ", p.top_k, ", max_new_tokens ",
+           p.max_new_tokens, ": temperature and top_k must be at least 0, top_p in (0, 1], max_new_tokens at least 1");
+  const int64_t needed = base::ceil_div(longest(request) - 1, options.page_size);
+  VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ", longest(request), " tokens = ", needed,
+           " KV pages of ", options.page_size, " tokens, more than the ", pages, " pages that ",
+           base::human_bytes(static_cast<double>(options.kv_bytes)), " hold: give the generator more KV memory or lower max_new_tokens");
+  VALIDATE(!ids.contains(request.id), ExitCode::internal, "request id ", request.id, " was submitted twice");
+}
+
+StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
+  StepBatch batch;
+  for (const PlannedRows& planned : plan.rows) {
+    const Sequence& s = *planned.sequence;
+    batch.sequences.push_back({s.pages, s.computed, planned.rows});
+    for (int64_t i = s.computed; i < s.computed + planned.rows; ++i) {
+      batch.ids.push_back(s.tokens[static_cast<size_t>(i)]);
+      batch.positions.push_back(i);
+    }
+    if (planned.draws) batch.logit_rows.push_back(static_cast<int32_t>(batch.ids.size() - 1));
+  }
+  return batch;
+}
+
+std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, const std::vector<kernels::LogitsRow>& logits,
+                                             std::vector<Sequence*>& owners) const {
+  std::vector<DrawRequest> out;
+  const auto add = [&](Sequence& s, const kernels::LogitsRow& row) {
+    out.push_back({row, &s.request.sampling, s.request.id, static_cast<uint32_t>(s.length())});
+    owners.push_back(&s);
+  };
+  size_t next = 0;
+  for (const PlannedRows& planned : plan.rows) {
+    if (planned.draws) add(*planned.sequence, logits[next++]);
+  }
+  for (Sequence* s : plan.forked) add(*s, {shape.type, s->prompt_logits->data(), shape.vocabulary_rows});
+  return out;
+}
+
+StepOutput Engine::Impl::step() {
+  StepOutput out;
+  if (scheduler.idle()) return out;
+  trace::Region region{"generate step"};
+  if (version != weights.version()) {
+    scheduler.preempt_all();
+    version = weights.version();
+  }
+  const StepPlan plan = scheduler.plan();
+  const StepBatch batch = make_batch(plan);
+  const std::vector<kernels::LogitsRow> logits = backend->forward(batch);
+
+  EngineCounters& counters = scheduler.counters();
+  ++counters.steps;
+  if (std::ranges::any_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); })) ++counters.decode_steps;
+  std::vector<Sequence*> owners;
+  std::vector<DrawRequest> requests = draws(plan, logits, owners);
+  scheduler.computed(plan, [&](const Sequence& s) {
+    const auto at = static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin());
+    const auto* bytes = static_cast<const std::byte*>(requests[at].logits.data);
+    return std::vector<std::byte>(bytes, bytes + shape.vocabulary_rows * shape.element_bytes());
+  });
+  const std::vector<Drawn> drawn = sampler.draw(requests);
+  for (size_t i = 0; i < drawn.size(); ++i) append(*owners[i], drawn[i], out);
+  return out;
+}
+
+void Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+  sequence.prompt_logits.reset();
+  sequence.tokens.push_back(drawn.id);
+  Result& result = sequence.result;
+  result.output_ids.push_back(drawn.id);
+  result.log_probs.push_back(drawn.log_prob);
+  if (drawn.sample_log_prob) result.sample_log_probs.push_back(*drawn.sample_log_prob);
+  result.versions.push_back(version);
+  ++scheduler.counters().generated_tokens;
+  out.tokens.push_back({result.id, drawn.id, drawn.log_prob});
+  if (!finished(sequence, drawn.id)) return;
+  ids.erase(result.id);
+  out.finished.push_back(scheduler.retire(&sequence));
+}
+
+bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
+  const Request& request = sequence.request;
+  const bool stopped = std::ranges::find(request.sampling.stop_ids, token) != request.sampling.stop_ids.end();
+  // The predicate sees every token, the stop token too: a decoder behind it must not miss one.
+  const bool stop_string = request.stop && request.stop(token);
+  const bool full = static_cast<int64_t>(sequence.result.output_ids.size()) >= request.sampling.max_new_tokens ||
+                    sequence.length() >= spec.shape.max_positions;
+  sequence.result.finish_reason = stopped ? FinishReason::stop : stop_string ? FinishReason::stop_string : FinishReason::length;
+  return stopped || stop_string || full;
+}
+
+Engine::Engine(const model::ModelSpec& spec, const GeneratorWeights& weights, const EngineOptions& options,
+               const comm::CommView& tensor_parallel) {
+  check_options(options);
+  EXPECT(weights.degree() == tensor_parallel.size() && weights.rank() == tensor_parallel.rank());
+  VALIDATE(spec.head == model::HeadKind::language, ExitCode::configuration, "a model with a score head cannot generate text");
+  impl_ = std::make_unique<Impl>(spec, weights, options, tensor_parallel);
+}
+
+Engine::~Engine() = default;
+
+void Engine::submit(Request request) {
+  impl_->check(request);
+  impl_->backend->reserve_positions(impl_->longest(request));
+  impl_->ids.insert(request.id);
+  impl_->scheduler.add(std::move(request));
+}
+
+StepOutput Engine::step() { return impl_->step(); }
+bool Engine::idle() const { return impl_->scheduler.idle(); }
+int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
+
+void Engine::run(std::vector<Request> requests, const std::function<void(Result)>& on_finish) {
+  for (Request& request : requests) submit(std::move(request));
+  while (!idle()) {
+    StepOutput out = step();
+    for (Result& result : out.finished) on_finish(std::move(result));
+  }
+}
+
+void Engine::release() {
+  impl_->scheduler.preempt_all();
+  impl_->backend->release_cache();
+}
+
+const EngineCounters& Engine::counters() const { return impl_->scheduler.counters(); }
+
+std::vector<std::string> Engine::describe() const {
+  std::vector<std::string> lines = impl_->backend->describe();
+  lines.push_back(base::text("KV cache of ", impl_->pages, " pages of ", impl_->options.page_size, " tokens, ",
+                             base::human_bytes(static_cast<double>(impl_->options.kv_bytes)), " at most"));
+  return lines;
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,32 @@
+// The part of the model that one tensor-parallel rank holds.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/generate/weights.hpp"
+#include "trireme/kernels/decode_gemm.hpp"
+
+namespace trireme::generate {
+
+struct LocalShape {
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t head_dim = 0;
+  int64_t heads = 0;     // query heads of this rank
+  int64_t kv_heads = 0;  // KV heads of this rank
+  int64_t ffn = 0;       // columns of this rank
+  int64_t vocabulary_first = 0;
+  int64_t vocabulary_rows = 0;
+  kernels::ElementType type = kernels::ElementType::f32;
+
+  int64_t q_dim() const { return heads * head_dim; }
+  int64_t kv_dim() const { return kv_heads * head_dim; }
+  int64_t group() const { return heads / kv_heads; }
+  int64_t element_bytes() const { return static_cast<int64_t>(kernels::size_of(type)); }
+};
+
+LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& weights);
+// The parameter that is the language-model head: lm_head, or the embedding when tied.
+size_t head_parameter(const model::ModelSpec& spec);
+
+}  // namespace trireme::generate

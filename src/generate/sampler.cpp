@@ -1,0 +1,177 @@
+#include "sampler.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
+
+namespace trireme::generate {
+
+using kernels::Candidate;
+using kernels::LogSumExp;
+
+struct Sampler::Row {
+  enum class Kind : uint8_t { greedy, plain, truncated };
+  Kind kind = Kind::plain;
+  float scale = 1;
+  kernels::Truncation truncation;
+  std::vector<LogSumExp> after;   // of this rank's slice
+  std::vector<LogSumExp> slices;  // of all ranks
+  LogSumExp total;
+  Candidate chosen;
+  std::optional<float> sample_log_prob;
+};
+
+namespace {
+
+// Below the largest z by this much: candidates are looked for in wider and wider bands until they suffice.
+constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
+
+// Each rank's records of `count` rows, gathered: [ranks][count].
+template <class T>
+std::vector<T> gather_rows(const comm::CommView& comm, const std::vector<T>& mine) {
+  if (comm.size() == 1) return mine;
+  std::vector<T> all(mine.size() * static_cast<size_t>(comm.size()));
+  std::memcpy(all.data() + mine.size() * static_cast<size_t>(comm.rank()), mine.data(), mine.size() * sizeof(T));
+  comm.all_gather_in_place(all.data(), static_cast<int64_t>(mine.size() * sizeof(T)), comm::DType::u8);
+  return all;
+}
+
+}  // namespace
+
+std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests) {
+  std::vector<Row> rows(requests.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SamplingParams& p = *requests[i].sampling;
+    const bool greedy = p.temperature == 0;
+    rows[i].scale = greedy ? 1.f : static_cast<float>(1.0 / p.temperature);
+    rows[i].truncation = {p.top_p, p.top_k};
+    rows[i].kind = greedy ? Row::Kind::greedy : rows[i].truncation.active(vocabulary_) ? Row::Kind::truncated : Row::Kind::plain;
+  }
+  summarise(requests, rows);
+  choose(requests, rows);
+  draw_truncated(requests, rows);
+  std::vector<Drawn> out;
+  for (const Row& row : rows) {
+    out.push_back({row.chosen.id, row.chosen.z - row.total.log_sum_exp(), row.sample_log_prob});
+  }
+  return out;
+}
+
+void Sampler::summarise(std::span<const DrawRequest> requests, std::vector<Row>& rows) {
+  std::vector<Summary> mine(rows.size());
+  team_.run([&](int thread) {
+    for (size_t i = static_cast<size_t>(thread); i < rows.size(); i += static_cast<size_t>(team_.size())) {
+      Row& row = rows[i];
+      kernels::accumulate(requests[i].logits, row.scale, row.after);
+      mine[i].sum = row.after.back().sum;
+      mine[i].max = row.after.back().max;
+      if (row.kind != Row::Kind::greedy) continue;
+      const int64_t best = kernels::argmax(requests[i].logits);
+      mine[i].best = requests[i].logits[best] * row.scale;
+      mine[i].best_id = static_cast<int32_t>(first_id_ + best);
+    }
+  });
+  const std::vector<Summary> all = gather_rows(comm_, mine);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    row.chosen.z = -std::numeric_limits<float>::infinity();
+    for (size_t r = 0; r < static_cast<size_t>(comm_.size()); ++r) {
+      const Summary& summary = all[r * rows.size() + i];
+      LogSumExp slice;
+      slice.max = summary.max;
+      slice.sum = summary.sum;
+      row.slices.push_back(slice);
+      // Slices come in the order of ids, so the first of equal ones has the lowest id.
+      if (row.kind == Row::Kind::greedy && summary.best > row.chosen.z) row.chosen = {summary.best, summary.best_id};
+    }
+    row.total = kernels::combine(row.slices);
+    VALIDATE(std::isfinite(row.total.max) && std::isfinite(row.total.sum), ExitCode::bad_data, "the logits of request ",
+             requests[i].request, " at position ", requests[i].position,
+             " are not finite: the weights are damaged or training diverged (lower the learning rate, look at grad_norm)");
+  }
+}
+
+void Sampler::choose(std::span<const DrawRequest> requests, std::vector<Row>& rows) {
+  std::vector<Choice> mine(rows.size());
+  std::vector<size_t> owner(rows.size(), 0);
+  team_.run([&](int thread) {
+    for (size_t i = static_cast<size_t>(thread); i < rows.size(); i += static_cast<size_t>(team_.size())) {
+      const Row& row = rows[i];
+      if (row.kind != Row::Kind::plain) continue;
+      const DrawRequest& r = requests[i];
+      const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
+      const kernels::SliceChoice slice = kernels::choose_slice(row.slices, row.total, uniform);
+      owner[i] = slice.slice;
+      if (slice.slice != static_cast<size_t>(comm_.rank())) continue;
+      const int64_t index = kernels::choose_index(r.logits, row.scale, row.after, slice.target);
+      mine[i] = {static_cast<int32_t>(first_id_ + index), r.logits[index] * row.scale};
+    }
+  });
+  const std::vector<Choice> all = gather_rows(comm_, mine);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].kind != Row::Kind::plain) continue;
+    const Choice& choice = all[owner[i] * rows.size() + i];
+    rows[i].chosen = {choice.z, choice.id};
+  }
+}
+
+void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<Row>& rows) {
+  std::vector<size_t> open;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].kind == Row::Kind::truncated) open.push_back(i);
+  }
+  // Every rank sees the same candidates and so leaves the loop in the same round.
+  for (size_t band = 0; !open.empty(); ++band) {
+    ASSERT(band < std::size(bands));
+    std::vector<std::vector<Candidate>> mine(open.size());
+    for (size_t j = 0; j < open.size(); ++j) {
+      const Row& row = rows[open[j]];
+      kernels::collect_candidates(requests[open[j]].logits, first_id_, row.scale, row.total.max - bands[band], mine[j]);
+    }
+    std::vector<std::vector<Candidate>> all = gather(mine);
+    std::vector<size_t> still_open;
+    for (size_t j = 0; j < open.size(); ++j) {
+      Row& row = rows[open[j]];
+      const DrawRequest& r = requests[open[j]];
+      if (band + 1 < std::size(bands) && !kernels::sufficient(all[j], row.truncation, row.total)) {
+        still_open.push_back(open[j]);
+        continue;
+      }
+      const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
+      const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, uniform);
+      row.chosen = {drawn.z, drawn.id};
+      row.sample_log_prob = drawn.log_prob;
+    }
+    open = std::move(still_open);
+  }
+}
+
+std::vector<std::vector<Candidate>> Sampler::gather(const std::vector<std::vector<Candidate>>& mine) const {
+  if (comm_.size() == 1) return mine;
+  std::string bytes;
+  const auto append = [&bytes](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
+  for (const auto& list : mine) {
+    const uint64_t count = list.size();
+    append(&count, sizeof count);
+    append(list.data(), list.size() * sizeof(Candidate));
+  }
+  std::vector<std::vector<Candidate>> all(mine.size());
+  for (const std::string& part : comm_.all_gather(bytes)) {
+    const char* at = part.data();
+    for (auto& list : all) {
+      uint64_t count = 0;
+      std::memcpy(&count, at, sizeof count);
+      at += sizeof count;
+      const size_t before = list.size();
+      list.resize(before + count);
+      std::memcpy(list.data() + before, at, count * sizeof(Candidate));
+      at += count * sizeof(Candidate);
+    }
+  }
+  return all;
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,86 @@
+// Who runs in the next step and on which pages. Decides by arrival order and page counts alone, never by time, so all
+// tensor-parallel ranks take the same decisions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "page_pool.hpp"
+#include "sequence.hpp"
+#include "step_backend.hpp"
+#include "trireme/generate/engine.hpp"
+
+namespace trireme::generate {
+
+// The rows of one sequence in a step.
+struct PlannedRows {
+  Sequence* sequence = nullptr;
+  int64_t rows = 0;
+  bool draws = false;  // its last row's logits give the next token
+};
+
+struct StepPlan {
+  std::vector<PlannedRows> rows;
+  std::vector<Sequence*> forked;  // began from a group's pages: their next token comes from the group's logits
+};
+
+class Scheduler {
+ public:
+  // `copy_page` copies the cache content of one page to another.
+  Scheduler(const EngineOptions& options, int64_t pages, std::function<void(int32_t from, int32_t to)> copy_page);
+
+  void add(Request request);
+  // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it returns stays valid
+  // until the next call of plan(), retire() or preempt_all().
+  StepPlan plan();
+  // After the forward pass of a plan: records what was computed. `logits_of` gives a planned row's logits.
+  void computed(const StepPlan& plan, const std::function<std::vector<std::byte>(const Sequence&)>& logits_of);
+  // A finished sequence leaves; its result is returned.
+  Result retire(Sequence* sequence);
+  // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back.
+  void preempt_all();
+
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+  int64_t unfinished() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
+  const PagePool& pool() const { return pool_; }
+  EngineCounters& counters() { return counters_; }
+  const EngineCounters& counters() const { return counters_; }
+
+ private:
+  using SequencePtr = std::unique_ptr<Sequence>;
+  enum class Admission : uint8_t { admitted, later, no_room };
+
+  void admit(StepPlan& plan);
+  Admission try_admit(Sequence& sequence, StepPlan& plan);
+  void fork(Sequence& sequence);
+  bool prefix_in_progress(const Sequence& sequence) const;
+  void take_known_prefix(Sequence& sequence);
+  std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
+  void plan_rows(StepPlan& plan);
+  bool give_pages(Sequence& sequence, int64_t rows, size_t index);
+  std::optional<int32_t> page_or_preempt(size_t index);
+  bool drop_one_group();
+  void preempt(size_t index);
+  void begin_group(Sequence& sequence);
+  void leave_group(Sequence& sequence);
+  void drop_group_pages(PromptGroup& group);
+  void publish(Sequence& sequence);
+  void release_pages(std::vector<int32_t>& pages);
+  int64_t pages_for(int64_t tokens) const { return (tokens + options_.page_size - 1) / options_.page_size; }
+
+  EngineOptions options_;
+  PagePool pool_;
+  std::function<void(int32_t, int32_t)> copy_page_;
+  std::deque<SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;  // in order of admission
+  std::unordered_map<uint64_t, std::vector<std::shared_ptr<PromptGroup>>> groups_;  // by hash of the prompt
+  std::vector<std::shared_ptr<PromptGroup>> ready_groups_;                          // that hold pages, oldest first
+  EngineCounters counters_;
+};
+
+}  // namespace trireme::generate

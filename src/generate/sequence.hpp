@@ -1,0 +1,47 @@
+// A request on its way through the engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "page_pool.hpp"
+#include "trireme/generate/request.hpp"
+
+namespace trireme::generate {
+
+struct PromptGroup;
+
+struct Sequence {
+  Request request;
+  Result result;
+  std::vector<int32_t> tokens;    // prompt and output
+  std::vector<int32_t> pages;     // of the cache, positions from 0 on
+  int64_t computed = 0;           // tokens whose keys and values lie in the pages
+  int64_t published_pages = 0;    // full pages that are in the index (or equal one that is)
+  ContentId published = 0;        // content up to there
+  std::shared_ptr<const std::vector<std::byte>> prompt_logits;  // of a sequence that began from a group's pages, until its first draw
+  std::shared_ptr<PromptGroup> group;  // of equal prompts; null once this sequence has begun
+
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }
+  // Tokens to compute before the next one can be drawn: one when decoding.
+  int64_t pending() const { return length() - computed; }
+  bool decoding() const { return pending() == 1 && computed >= prompt_length(); }
+};
+
+// Requests with one prompt (the n samples of a prompt): the first computes it, the others start from its pages.
+struct PromptGroup {
+  std::vector<int32_t> prompt;
+  int64_t waiting = 0;                 // members that have not begun
+  const Sequence* leader = nullptr;    // computes the prompt now
+  std::vector<int32_t> pages;          // of the whole prompt, one reference each; empty until it is computed
+  int64_t published_pages = 0;         // as in Sequence
+  ContentId published = 0;
+  std::shared_ptr<const std::vector<std::byte>> logits;  // after the last prompt token: this rank's slice
+
+  bool ready() const { return !pages.empty(); }
+};
+
+}  // namespace trireme::generate

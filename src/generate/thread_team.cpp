@@ -1,0 +1,104 @@
+#include "thread_team.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace trireme::generate {
+namespace {
+
+struct PeerFailed : std::exception {
+  const char* what() const noexcept override { return "another thread of the team failed"; }
+};
+
+// Waits until `done()`: spins, then yields the core. Returns false after `patience` yields (0: never).
+template <class Done>
+bool spin_until(const Done& done, int patience) {
+  constexpr int spins = 2000;
+  for (int i = 0; i < spins; ++i) {
+    if (done()) return true;
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+  }
+  for (int i = 0; patience == 0 || i < patience; ++i) {
+    if (done()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int threads) {
+  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadTeam::~ThreadTeam() {
+  leave_ = true;
+  round_.fetch_add(1);
+  round_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadTeam::call(int thread) {
+  try {
+    (*body_)(thread);
+  } catch (const PeerFailed&) {
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    failed_ = true;
+  }
+}
+
+void ThreadTeam::work(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    const auto started = [&] { return round_.load(std::memory_order_acquire) != seen; };
+    while (!started()) {
+      if (!spin_until(started, 50)) round_.wait(seen);
+    }
+    ++seen;
+    if (leave_) return;
+    call(thread);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void ThreadTeam::run(const std::function<void(int)>& body) {
+  body_ = &body;
+  arrived_ = 0;
+  failed_ = false;
+  running_ = static_cast<int>(workers_.size());
+  if (!workers_.empty()) {
+    round_.fetch_add(1, std::memory_order_release);
+    round_.notify_all();
+  }
+  call(0);
+  spin_until([&] { return running_.load(std::memory_order_acquire) == 0; }, 0);
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadTeam::barrier() {
+  if (workers_.empty()) return;
+  const uint32_t round = passed_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
+    arrived_.store(0, std::memory_order_relaxed);
+    passed_.fetch_add(1, std::memory_order_release);
+  } else {
+    spin_until([&] { return passed_.load(std::memory_order_acquire) != round || failed_.load(std::memory_order_relaxed); }, 0);
+  }
+  if (failed_.load(std::memory_order_relaxed)) throw PeerFailed{};
+}
+
+ThreadTeam::Range ThreadTeam::share(int thread, int64_t count, int64_t unit) const {
+  const int64_t units = (count + unit - 1) / unit;
+  const int64_t first = units * thread / size(), last = units * (thread + 1) / size();
+  return {std::min(first * unit, count), std::min(last * unit, count)};
+}
+
+}  // namespace trireme::generate

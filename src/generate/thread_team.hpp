@@ -1,0 +1,49 @@
+// A few threads that live as long as the engine and meet at barriers many times per step. They spin briefly, then yield, then
+// sleep: a spinning thread on a busy core costs a scheduler tick per barrier.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace trireme::generate {
+
+class ThreadTeam {
+ public:
+  explicit ThreadTeam(int threads);
+  ThreadTeam(const ThreadTeam&) = delete;
+  ~ThreadTeam();
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+  // Calls body(thread) on every thread, 0 on the caller's; returns when all are done. The first exception is rethrown.
+  void run(const std::function<void(int)>& body);
+  // All threads of the running body meet here. Throws where another one has thrown.
+  void barrier();
+  // The share of `thread` in [0, count), cut at multiples of `unit`.
+  struct Range {
+    int64_t first = 0;
+    int64_t last = 0;
+  };
+  Range share(int thread, int64_t count, int64_t unit = 1) const;
+
+ private:
+  void work(int thread);
+  void call(int thread);
+
+  std::vector<std::thread> workers_;
+  const std::function<void(int)>* body_ = nullptr;
+  std::atomic<uint32_t> round_{0};     // a new value starts a body
+  std::atomic<int> running_{0};        // workers that are not done with it
+  std::atomic<int> arrived_{0};        // at the barrier
+  std::atomic<uint32_t> passed_{0};    // barriers
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> leave_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace trireme::generate

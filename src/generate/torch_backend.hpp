@@ -1,0 +1,47 @@
+// The forward pass with LibTorch's operations through the model's own blocks, on any device: the reference for the fused
+// kernels, and the path on GPUs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "local_shape.hpp"
+#include "step_backend.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/model/forward.hpp"
+
+namespace trireme::generate {
+
+class TorchBackend final : public StepBackend {
+ public:
+  TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
+               const comm::CommView& tensor_parallel);
+
+  void reserve_positions(int64_t positions) override;
+  std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
+  void copy_page(int32_t from, int32_t to) override;
+  void release_cache() override { cache_ = at::Tensor(); }
+  std::vector<std::string> describe() const override;
+
+  static int64_t page_bytes(const LocalShape& shape, int64_t page_size);
+
+ private:
+  class PagedPolicy;
+  std::vector<at::Tensor> parameters(const model::Stage& stage) const;
+
+  const model::ModelSpec& spec_;
+  const GeneratorWeights& weights_;
+  LocalShape shape_;
+  int64_t pages_;
+  int64_t page_size_;
+  comm::CommView comm_;
+  at::Device device_;
+  at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values
+  model::Rope rope_;
+  int64_t rope_positions_ = 0;
+  at::Tensor logits_;  // [rows, V] on the host
+};
+
+}  // namespace trireme::generate

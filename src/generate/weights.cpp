@@ -1,0 +1,75 @@
+#include "torch/torch.hpp"
+
+#include "trireme/generate/weights.hpp"
+
+#include "huge_buffer.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::generate {
+namespace {
+constexpr int64_t alignment = 64;
+}
+
+struct GeneratorWeights::Storage {
+  HugeBuffer host;
+  at::Tensor device;
+};
+
+GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate)
+    : layout_(model::tensor_parallel_layout(spec, degree)), dtype_(dtype), rank_(rank), place_(place),
+      pointers_(spec.parameters.size(), nullptr), storage_(std::make_unique<Storage>()) {
+  EXPECT(rank >= 0 && rank < degree);
+  if (!allocate) return;
+  std::vector<int64_t> offsets;
+  for (size_t p = 0; p < pointers_.size(); ++p) {
+    offsets.push_back(bytes_);
+    bytes_ += base::round_up(block(p).elements() * config::bytes_per_element(dtype), alignment);
+  }
+  std::byte* base = nullptr;
+  if (place == Place::host) {
+    storage_->host = HugeBuffer(bytes_, "the generator's weights");
+    base = storage_->host.data();
+  } else {
+    storage_->device = at::zeros({bytes_}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+    base = static_cast<std::byte*>(storage_->device.mutable_data_ptr());
+  }
+  for (size_t p = 0; p < pointers_.size(); ++p) {
+    owned_.push_back(base + offsets[p]);
+    pointers_[p] = owned_[p];
+  }
+}
+
+GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place)
+    : GeneratorWeights(spec, dtype, rank, degree, place, true) {}
+
+GeneratorWeights GeneratorWeights::aliasing(const model::ModelSpec& spec, config::DType dtype, int rank, int degree) {
+  return GeneratorWeights(spec, dtype, rank, degree, Place::host, false);
+}
+
+GeneratorWeights::GeneratorWeights(GeneratorWeights&&) noexcept = default;
+GeneratorWeights& GeneratorWeights::operator=(GeneratorWeights&&) noexcept = default;
+GeneratorWeights::~GeneratorWeights() = default;
+
+std::vector<std::byte*> GeneratorWeights::storage() {
+  EXPECT(!owned_.empty());
+  return owned_;
+}
+
+at::Tensor GeneratorWeights::tensor(size_t parameter) const {
+  EXPECT(pointers_[parameter] != nullptr);
+  const base::Block b = block(parameter);
+  const bool vector = layout_.tensors()[parameter].shape.size() == 1;
+  const std::vector<int64_t> shape = vector ? std::vector<int64_t>{b.rows} : std::vector<int64_t>{b.rows, b.columns};
+  const auto options = at::TensorOptions()
+                           .dtype(dtype_ == config::DType::fp32 ? at::kFloat : at::kBFloat16)
+                           .device(place_ == Place::host ? at::kCPU : at::kCUDA);
+  return at::from_blob(const_cast<std::byte*>(pointers_[parameter]), shape, options);
+}
+
+void GeneratorWeights::alias(const std::vector<const std::byte*>& pointers) {
+  EXPECT(pointers.size() == pointers_.size() && owned_.empty());
+  pointers_ = pointers;
+}
+
+}  // namespace trireme::generate
