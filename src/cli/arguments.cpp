@@ -22,10 +22,11 @@ std::string build_text() {
                     "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n");
 }
 
-const std::map<std::string, config::DType> kDTypes{{"bf16", config::DType::bf16}, {"fp32", config::DType::fp32}};
-
-CLI::Option* add_dtype(CLI::App& app, config::DType& dtype) {
-  return app.add_option("--dtype", dtype, "Compute type: bf16 or fp32")->transform(CLI::CheckedTransformer(kDTypes));
+void add_dtype(CLI::App& app, config::DType& dtype) {
+  app.add_option_function<std::string>(
+         "--dtype", [&dtype](const std::string& word) { dtype = word == "bf16" ? config::DType::bf16 : config::DType::fp32; },
+         base::text("Compute type (default ", config::to_string(dtype), ")"))
+      ->check(CLI::IsMember({"bf16", "fp32"}));
 }
 
 // Rank 0 of a launcher's job speaks; the others see the same mistake and stay silent.

@@ -16,19 +16,6 @@ double scoring_temperature(const config::Options& options) {
   return options.rollout.temperature > 0 ? options.rollout.temperature : 1.0;
 }
 
-std::unique_ptr<reward::Source> make_source(const config::Options& options, const config::RewardSource& source,
-                                            const std::string& name, const comm::CommView& ranks,
-                                            const data::Tokenizer& tokenizer, at::Device device) {
-  reward::ModelSourceOptions model;
-  model.name = name;
-  model.path = source.path;
-  model.max_len = source.max_len > 0 ? source.max_len : options.max_len();
-  model.batch_tokens = source.batch_tokens > 0 ? source.batch_tokens : options.rollout_micro_batch_tokens();
-  model.dtype = options.model.dtype;
-  model.normalize = options.reward.normalize_enable;
-  return reward::make_model(model, ranks, device, tokenizer);
-}
-
 }  // namespace
 
 bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
@@ -53,7 +40,14 @@ Judge::Judge(const config::Options& options, const Roles& roles, const data::Tok
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].kind == config::RewardKind::rule) made[i] = reward::make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {
-      made[i] = make_source(options, sources[i], part_names_[i], ranks_, tokenizer, device);
+      made[i] = reward::make_model(sources[i], part_names_[i],
+                                   {.ranks = ranks_,
+                                    .device = device,
+                                    .dtype = options.model.dtype,
+                                    .normalize = options.reward.normalize_enable,
+                                    .max_len = options.max_len(),
+                                    .batch_tokens = options.rollout_micro_batch_tokens(),
+                                    .policy_tokenizer = options.tokenizer_path()});
     }
     rewards_.add(std::move(made[i]), sources[i].weight);
   }

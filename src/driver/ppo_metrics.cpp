@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "trireme/base/log.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/ppo/rewards.hpp"
 #include "trireme/trace/region.hpp"
 

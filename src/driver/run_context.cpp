@@ -2,6 +2,9 @@
 
 #include "driver/run_context.hpp"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -64,12 +67,13 @@ double measure_clock_offset(const comm::CommView& world) {
 
 at::Device choose_device(const config::Options& options, const Roles& roles) {
   if (options.run.device == config::Device::cpu) return at::kCPU;
-  const bool present = at::globalContext().hasCUDA() && at::globalContext().getNumGPUs() > 0;
-  VALIDATE(present || options.run.device != config::Device::cuda, ExitCode::unfit_environment,
-           "run.device = \"cuda\", but ", at::globalContext().hasCUDA() ? "no GPU is visible" : "this build of Trireme has no GPU support",
+  const bool built = at::globalContext().hasCUDA();
+  const int devices = built ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  VALIDATE(devices > 0 || options.run.device != config::Device::cuda, ExitCode::unfit_environment,
+           "run.device = \"cuda\", but ", built ? "no GPU is visible" : "this build of Trireme has no GPU support",
            ": use a GPU node and the GPU build, or set run.device = \"cpu\"");
-  if (!present) return at::kCPU;
-  return at::Device(at::kCUDA, static_cast<int8_t>(roles.topology.local_rank % at::globalContext().getNumGPUs()));
+  if (devices == 0) return at::kCPU;
+  return at::Device(at::kCUDA, static_cast<int8_t>(roles.topology.local_rank % devices));
 }
 
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command) {

@@ -11,6 +11,7 @@
 #include "driver/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
+#include "trireme/base/samples.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/zero/schedule.hpp"

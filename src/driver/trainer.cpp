@@ -13,6 +13,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -230,12 +231,12 @@ void Trainer::train_actor(const Step& step, UpdateReport& report) {
         const at::Tensor kl = ppo::kl_loss(head.log_probs, batch.column(micro.ref_log_probs), input.old_log_probs, batch.mask,
                                            batch.actions.segments, options_.algo.kl, step.normalizer);
         report.kl_loss += kl.item<double>();
-        loss = loss + kl_coefficient_ * kl;
+        loss = loss.add(kl, kl_coefficient_);
       }
       if (entropy_coef) {
         const at::Tensor entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, step.normalizer);
         report.entropy += entropy.item<double>();
-        if (*entropy_coef != 0) loss = loss - *entropy_coef * entropy;
+        if (*entropy_coef != 0) loss = loss.sub(entropy, *entropy_coef);
       }
       return loss;
     });

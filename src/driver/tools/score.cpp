@@ -42,13 +42,16 @@ class ScoreTool {
         zero::ShardedModelOptions{.name = "model", .compute = command.dtype, .training = zero::Training::frozen});
     model_->load(start.reader());
     if (!command.reward_model.empty()) {
-      reward::ModelSourceOptions source;
-      source.name = "reward";
+      config::RewardSource source;
+      source.kind = config::RewardKind::model;
       source.path = command.reward_model.string();
-      source.max_len = max_positions_;
-      source.batch_tokens = command.micro_batch_tokens;
-      source.dtype = command.dtype;
-      reward_ = reward::make_model(source, world_, at::kCPU, tokenizer_);
+      reward_ = reward::make_model(source, "reward",
+                                   {.ranks = world_,
+                                    .device = at::kCPU,
+                                    .dtype = command.dtype,
+                                    .max_len = max_positions_,
+                                    .batch_tokens = command.micro_batch_tokens,
+                                    .policy_tokenizer = command.model});
     }
   }
 

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes the data of the tutorials into inputs/tutorial/data. Deterministic; the files are part of the repository."""
+import json
+import pathlib
+import random
+
+FOLDER = pathlib.Path(__file__).parent / "data"
+QUESTION = "What is {a} + {b}? Give only the number."
+
+
+def write(name, rows):
+    with open(FOLDER / name, "w") as out:
+        for row in rows:
+            out.write(json.dumps(row) + "\n")
+
+
+def tiny():
+    """Sums of one-digit numbers for a byte-level model that starts from random weights."""
+    pairs = [(a, b) for a in range(10) for b in range(10)]
+    draw = random.Random(1)
+    examples = [draw.choice(pairs) for _ in range(4000)]
+    write("tiny-sft.jsonl", ({"prompt": f"{a}+{b}=", "response": str(a + b)} for a, b in examples))
+    write("tiny-prompts.jsonl", ({"prompt": f"{a}+{b}=", "label": str(a + b)} for a, b in pairs))
+
+
+def arithmetic():
+    """Sums of numbers up to 99 as chat questions. Training and held-out questions share no pair."""
+    draw = random.Random(2)
+    pairs = [(a, b) for a in range(1, 100) for b in range(1, 100)]
+    draw.shuffle(pairs)
+
+    def rows(some):
+        for a, b in some:
+            messages = [{"role": "system", "content": "You add numbers."},
+                        {"role": "user", "content": QUESTION.format(a=a, b=b)}]
+            yield {"messages": messages, "label": str(a + b)}
+
+    write("arithmetic.jsonl", rows(pairs[:2000]))
+    write("arithmetic-held-out.jsonl", rows(pairs[2000:2100]))
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    tiny()
+    arithmetic()
