@@ -2,9 +2,11 @@
 //   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
 // Rank 0 prints one line per step and, last, one JSON object. The first step is warm-up and does not count.
+// tokens_per_cpu_s: the job's tokens over the CPU seconds of its busiest rank, what an idle core per rank would give.
 #include "torch/torch.hpp"
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -98,19 +100,33 @@ zero::Loss language_loss(const model::PackedBatch& batch, double all_tokens) {
   };
 }
 
-void report(const Setting& s, const comm::CommView& world, std::vector<double> seconds, const zero::ShardedModel& model) {
+// Of this process so far: what other work on the machine does not change much.
+struct Usage {
+  double cpu_seconds = 0;
+  int64_t page_faults = 0;
+};
+Usage usage() {
+  rusage now{};
+  getrusage(RUSAGE_SELF, &now);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return {seconds(now.ru_utime) + seconds(now.ru_stime), now.ru_minflt};
+}
+
+void report(const Setting& s, const comm::CommView& world, std::vector<double> seconds,
+            std::vector<double> cpu_seconds, const zero::ShardedModel& model) {
   std::sort(seconds.begin(), seconds.end());
+  std::sort(cpu_seconds.begin(), cpu_seconds.end());
   const double tokens = static_cast<double>(s.sequences * s.tokens * s.micro_batches * world.size());
   const auto peaks = world.gather_values(trace::host_memory().peak);
   const double wait = world.max(model.counters().wait_seconds);
   if (world.rank() != 0) return;
   const auto memory = model.memory();
   std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"ranks\": %d, \"sequences\": %ld, \"tokens\": %ld, \"micro_batches\": %ld, "
-              "\"recompute\": %ld, \"exchange\": \"%s\", \"steps\": %zu, \"tokens_per_s_best\": %.1f, \"tokens_per_s_median\": %.1f, "
+              "\"recompute\": %ld, \"exchange\": \"%s\", \"steps\": %zu, \"tokens_per_s_best\": %.1f, \"tokens_per_s_median\": %.1f, \"tokens_per_cpu_s_best\": %.1f, "
               "\"peak_bytes\": %ld, \"fp32_state_bytes\": %ld, \"weight_bytes\": %ld, \"exchange_bytes\": %ld, \"wait_s\": %.2f}\n",
               s.shape.c_str(), s.dtype.c_str(), world.size(), static_cast<long>(s.sequences), static_cast<long>(s.tokens),
               static_cast<long>(s.micro_batches), static_cast<long>(s.recompute), model.exchange_kind().c_str(), seconds.size(),
-              tokens / seconds.front(), tokens / seconds[seconds.size() / 2], static_cast<long>(*std::max_element(peaks.begin(), peaks.end())),
+              tokens / seconds.front(), tokens / seconds[seconds.size() / 2], tokens / cpu_seconds.front(), static_cast<long>(*std::max_element(peaks.begin(), peaks.end())),
               static_cast<long>(memory.master + memory.gradients + memory.moments), static_cast<long>(memory.weights),
               static_cast<long>(memory.exchange), wait);
 }
@@ -132,24 +148,32 @@ void run(const Setting& s) {
   zero::AdamWOptions adam;
   adam.lr = 1e-6;
 
-  std::vector<double> seconds;
+  std::vector<double> seconds, cpu_seconds;
   for (int64_t step = 0; step <= s.steps; ++step) {
     world.barrier();
     const base::Stopwatch watch;
+    const Usage before = usage();
     for (int64_t m = 0; m < s.micro_batches; ++m) model.forward_backward(batch, loss);
     const double passes = watch.seconds();
     const auto result = model.step(adam);
     world.barrier();
     const double total = watch.seconds();
-    if (step > 0) seconds.push_back(total);
+    const Usage after = usage();
+    const double cpu = world.max(after.cpu_seconds - before.cpu_seconds);
+    if (step > 0) {
+      seconds.push_back(total);
+      cpu_seconds.push_back(cpu);
+    }
     if (world.rank() == 0) {
-      std::printf("step %ld: %.3f s (passes %.3f, optimizer %.3f), %.1f tokens/s, norm %.4g, changed %.2f %%\n",
-                  static_cast<long>(step), total, passes, total - passes, all_tokens / total, result.grad_norm,
+      std::printf("step %ld: %.3f s (passes %.3f, optimizer %.3f), %.1f tokens/s, cpu %.3f s, faults %ld, norm %.4g, changed "
+                  "%.2f %%\n",
+                  static_cast<long>(step), total, passes, total - passes, all_tokens / total, cpu,
+                  static_cast<long>(after.page_faults - before.page_faults), result.grad_norm,
                   100.0 * static_cast<double>(result.changed_values) / static_cast<double>(result.elements));
       std::fflush(stdout);
     }
   }
-  report(s, world, seconds, model);
+  report(s, world, seconds, cpu_seconds, model);
 }
 
 }  // namespace

@@ -33,6 +33,26 @@ TRIREME_CLONES void add_pair(float* into, const float* a, const float* b, int64_
   for (int64_t i = 0; i < count; ++i) into[i] += a[i] + b[i];
 }
 
+void add_range(float* into, const std::vector<const float*>& sources, int64_t offset, int64_t count) {
+  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
+  if (sources.size() == 1) return add(into, sources[0] + offset, count);
+  if (sources.size() == 2) return add_pair(into, sources[0] + offset, sources[1] + offset, count);
+  float sum[kChunk];
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t n = std::min(kChunk, count - begin);
+    std::memcpy(sum, sources[0] + offset + begin, static_cast<size_t>(n) * sizeof(float));
+    for (size_t s = 1; s < sources.size(); ++s) add(sum, sources[s] + offset + begin, n);
+    add(into + begin, sum, n);
+  }
+}
+
+template <class Body>
+void in_pieces(int64_t count, const ParallelFor& parallel_for, const Body& body) {
+  constexpr int64_t kWorthThreads = 1 << 16;
+  if (parallel_for && count >= kWorthThreads) return parallel_for(count, body);
+  body(0, count);
+}
+
 bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(comm).nodes == 1; }
 
 }  // namespace
@@ -93,17 +113,16 @@ int64_t largest_slice(const std::vector<SlotGeometry>& stages) {
   return largest;
 }
 
-void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count) {
-  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
-  if (sources.size() == 1) return add(into, sources[0], count);
-  if (sources.size() == 2) return add_pair(into, sources[0], sources[1], count);
-  float sum[kChunk];
-  for (int64_t begin = 0; begin < count; begin += kChunk) {
-    const int64_t n = std::min(kChunk, count - begin);
-    std::memcpy(sum, sources[0] + begin, static_cast<size_t>(n) * sizeof(float));
-    for (size_t s = 1; s < sources.size(); ++s) add(sum, sources[s] + begin, n);
-    add(into + begin, sum, n);
-  }
+void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for) {
+  in_pieces(count, parallel_for, [&](int64_t first, int64_t last) {
+    add_range(into + first, sources, first, last - first);
+  });
+}
+
+void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for) {
+  in_pieces(count, parallel_for, [values](int64_t first, int64_t last) {
+    std::memset(values + first, 0, static_cast<size_t>(last - first) * sizeof(float));
+  });
 }
 
 HostBuffer::HostBuffer(int64_t bytes) : bytes_(bytes) {

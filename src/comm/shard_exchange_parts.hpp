@@ -51,8 +51,10 @@ struct ParameterStorage {
 // The largest sum of per_rank over a stage: what one rank sends to another in a reduction.
 int64_t largest_slice(const std::vector<SlotGeometry>& stages);
 
-// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, from left to right.
-void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count);
+// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, from left to right: the same bits for any threads.
+void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for);
+
+void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for);
 
 // Zeroed host memory at a 64-byte boundary, with huge pages where the system gives them on advice.
 class HostBuffer {

@@ -96,7 +96,7 @@ std::vector<float*> MpiRingExchange::gradients(int stage) {
                                    ", whose reduction is not finished"));
   }
   float* base = gradient_base(stage);
-  std::memset(base, 0, static_cast<size_t>(slot(stage).elements * kFloat));
+  zero_fill(base, slot(stage).elements, options_.parallel_for);
   std::vector<float*> pointers;
   for (const auto& parameter : slot(stage).parameters) pointers.push_back(base + parameter.offset);
   return pointers;
@@ -154,7 +154,7 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
           rank == comm_->rank() ? gradient_base(stage) + parameter.offset + rank * parameter.per_rank
                                 : received + (rank < comm_->rank() ? rank : rank - 1) * count + packed;
     }
-    add_in_order(into[p], sources, parameter.per_rank);
+    add_in_order(into[p], sources, parameter.per_rank, options_.parallel_for);
     packed += parameter.per_rank;
   }
   reducing_stage_ = -1;

@@ -9,9 +9,9 @@
 #include <mpi.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <thread>
 #include <utility>
@@ -141,7 +141,7 @@ std::vector<float*> WindowExchange::gradients(int stage) {
   for (int rank = 0; rank < comm_->size(); ++rank) wait_until(control(rank).done, needed);
   float* base = gradient_base(comm_->rank(), stage);
   const auto& slot = stages_[static_cast<size_t>(stage)];
-  std::memset(base, 0, static_cast<size_t>(slot.elements) * sizeof(float));
+  zero_fill(base, slot.elements, options_.parallel_for);
   std::vector<float*> pointers;
   for (const auto& parameter : slot.parameters) pointers.push_back(base + parameter.offset);
   return pointers;
@@ -166,7 +166,7 @@ void WindowExchange::finish_reduce(int stage, const std::vector<float*>& into) {
     const auto& parameter = slot.parameters[p];
     const int64_t offset = parameter.offset + comm_->rank() * parameter.per_rank;
     for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = gradient_base(rank, stage) + offset;
-    add_in_order(into[p], sources, parameter.per_rank);
+    add_in_order(into[p], sources, parameter.per_rank, options_.parallel_for);
     region.add_bytes((size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float)));
     counters_.reduced_bytes += (size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float));
   }

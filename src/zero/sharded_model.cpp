@@ -27,6 +27,10 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.weight_type = options.compute == config::DType::bf16 ? comm::DType::bf16 : comm::DType::f32;
   out.gradients = options.training == Training::trainable;
   out.device = device.is_cuda();
+  out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    constexpr int64_t kGrain = 1 << 15;
+    at::parallel_for(0, count, kGrain, body);
+  };
   return out;
 }
 
@@ -52,8 +56,8 @@ struct ShardedModel::Impl {
       for (at::Tensor* flat : {&state.master, &state.gradient, &state.moment1, &state.moment2}) *flat = map.allocate(device);
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
-    if (shard.rank() == 0) {
-      log::info(base::text(options.name, ": sharded over ", shard.size(), " ranks by ", exchange->kind(), ", ",
+    if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
+      log::info(base::text(options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
                            base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
                            config::to_string(options.compute), " weights on a rank"));
     }

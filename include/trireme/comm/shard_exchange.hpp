@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,6 +76,9 @@ class ShardExchange {
   virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages)", "MPI ring", "NCCL ring", for the log
 };
 
+// Runs body(first, last) over pieces of [0, count), perhaps on several threads; returns when all are done.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t first, int64_t last)>& body)>;
+
 enum class ExchangeKind : uint8_t { automatic, shared_window, mpi_ring, device_ring };
 
 struct ExchangeOptions {
@@ -84,6 +88,7 @@ struct ExchangeOptions {
   bool gradients = true;                        // false: a frozen model, gradients() and reduce() are errors
   bool device = false;                          // true: CUDA memory; NCCL, or MPI through pinned host memory where several
                                                 // ranks share a device
+  ParallelFor parallel_for;                     // for zeroing and adding gradients on the host; empty: this thread only
   void* compute_stream = nullptr;               // cudaStream_t that computes; nullptr: the legacy default stream
 };
 

@@ -103,6 +103,20 @@ TEST(AdamW, VectorAndPortableCodeAgreeBitwise) {
   }
 }
 
+TEST(AdamW, BitsDoNotDependOnTheNumberOfThreads) {
+  State a(200001, 9), b(200001, 9);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const int64_t changed = kernels::adamw(a.shard(), some_step());
+  const double norm = kernels::squared_norm(a.g.data_ptr<float>(), a.g.numel());
+  at::set_num_threads(3);
+  EXPECT_EQ(kernels::adamw(b.shard(), some_step()), changed);
+  EXPECT_EQ(kernels::squared_norm(b.g.data_ptr<float>(), b.g.numel()), norm);
+  at::set_num_threads(before);
+  EXPECT_TRUE(a.p.equal(b.p) && a.compute.equal(b.compute));
+  EXPECT_EQ(a.changed, b.changed);
+}
+
 TEST(AdamW, EqualsLibTorchsFusedKernel) {
   State ours(5000, 11), theirs(5000, 11);
   const auto step = some_step();

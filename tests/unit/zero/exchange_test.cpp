@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -166,6 +167,26 @@ TEST_P(Exchange, FrozenHasNoGradientMemory) {
   write(*exchange, 3);
   exchange->gather(1);
   check_weights(*exchange, 1, 3);
+}
+
+// Adding on threads gives the bits of adding on one.
+TEST_P(Exchange, AddsOnThreads) {
+  auto options = fp32_options(GetParam());
+  options.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    std::thread other([&] { body(count / 3, count); });
+    body(0, count / 3);
+    other.join();
+  };
+  comm::SlotGeometry slot;
+  slot.parameters.push_back({0, 0, 70001});
+  slot.elements = (70001 * world().size() + 31) / 32 * 32;
+  slots_ = {slot};
+  const auto exchange = comm::make_shard_exchange(world(), slots_, options);
+  for (int round = 0; round < 2; ++round) {
+    fill_gradients(*exchange, 0, round);
+    exchange->reduce(0);
+    finish(*exchange, 0, round);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Exchange, testing::Values(ExchangeKind::shared_window, ExchangeKind::mpi_ring),
