@@ -13,6 +13,7 @@
 #include <numbers>
 
 #include "elementwise.hpp"
+#include "packed_attention.hpp"
 #include "torch_compat.hpp"
 #include "trireme/base/error.hpp"
 
@@ -45,26 +46,6 @@ struct BlockWeights {
     down = take();
   }
 };
-
-// One sequence after another: the CPU has no packed kernel. Splitting costs one concatenation in the backward pass, where
-// narrow() would add a full-size gradient per sequence.
-at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
-  std::vector<int64_t> lengths;
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
-  }
-  if (lengths.empty()) return q.add(k.sum()).add(v.sum());  // no tokens: keeps the graph connected
-  const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };  // [1, heads, S, hd]
-  const bool grouped = q.size(1) != k.size(1);
-  const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths), vs = v.split_with_sizes(lengths);
-  std::vector<at::Tensor> out;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto attended = at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0, true,
-                                                           std::nullopt, grouped);
-    out.push_back(attended.squeeze(0).transpose(0, 1));
-  }
-  return out.size() == 1 ? out.front() : at::cat(out, 0);
-}
 
 // transformers, _compute_llama3_parameters: low frequencies are divided by the factor, high ones kept, between them a ramp.
 float llama3_frequency(float frequency, const config::RopeScaling& scaling) {
@@ -124,7 +105,7 @@ at::Tensor Policy::linear(const at::Tensor& x, const at::Tensor& weight, const s
 at::Tensor PackedPolicy::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int) {
   const bool flash = q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf);
   if (flash && batch_.tokens() > 0) return compat::varlen_attention(q, k, v, batch_.cu_seqlens_device, batch_.max_length);
-  return attend_by_sequence(q, k, v, batch_.cu_seqlens);
+  return attend_packed(q, k, v, batch_.cu_seqlens);
 }
 
 Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Device device) {

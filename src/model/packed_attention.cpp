@@ -1,0 +1,119 @@
+#include "torch/torch.hpp"
+
+#include "packed_attention.hpp"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+
+#include "attention_kernels.hpp"
+
+namespace trireme::model {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+struct Tensors {
+  const at::Tensor &q, &k, &v, &out, &log_sum_exp;
+};
+
+template <class T>
+T* at_element(const at::Tensor& x, int64_t element) {
+  return static_cast<T*>(const_cast<void*>(x.const_data_ptr())) + element;
+}
+
+// The arguments for one KV group of the sequence that begins at token `first`.
+template <class T>
+AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t tokens, int64_t group) {
+  const int64_t heads = t.q.size(1), kv_heads = t.k.size(1), head_dim = t.q.size(2);
+  const int64_t head = first * heads + group * (heads / kv_heads);
+  const int64_t kv = (first * kv_heads + group) * head_dim;
+  return {at_element<T>(t.q, head * head_dim), at_element<T>(t.k, kv), at_element<T>(t.v, kv), at_element<T>(t.out, head * head_dim),
+          at_element<float>(t.log_sum_exp, head), tokens, heads, kv_heads, head_dim,
+          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
+}
+
+// body(first, tokens, group) for every sequence and KV group, on LibTorch's threads; each writes its own results.
+template <class Body>
+void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, Body&& body) {
+  const auto sequences = static_cast<int64_t>(cu_seqlens.size()) - 1;
+  at::parallel_for(0, sequences * kv_heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const auto sequence = static_cast<size_t>(task / kv_heads);
+      body(cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence], task % kv_heads);
+    }
+  });
+}
+
+struct PackedAttention : Function<PackedAttention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
+                            const std::vector<int64_t>& cu_seqlens) {
+    const at::Tensor q = q_in.contiguous(), k = k_in.contiguous(), v = v_in.contiguous();
+    const at::Tensor out = at::empty_like(q);
+    const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
+    const Tensors tensors{q, k, v, out, log_sum_exp};
+    for_groups(cu_seqlens, k.size(1), [&](int64_t first, int64_t tokens, int64_t group) {
+      if (q.scalar_type() == at::kFloat) {
+        attention_forward(arguments<float>(tensors, first, tokens, group));
+      } else {
+        attention_forward(arguments<uint16_t>(tensors, first, tokens, group));
+      }
+    });
+    context->save_for_backward({q, k, v, out, log_sum_exp});
+    context->saved_data["cu_seqlens"] = cu_seqlens;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensors tensors{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const at::Tensor dout = gradients[0].contiguous();
+    const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k), dv = at::empty_like(tensors.v);
+    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1), [&](int64_t first, int64_t tokens, int64_t group) {
+      const auto run = [&]<class T>(T*) {
+        const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
+        const auto a = arguments<T>(tensors, first, tokens, group);
+        const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
+        attention_backward({a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
+      };
+      if (dout.scalar_type() == at::kFloat) {
+        run(static_cast<float*>(nullptr));
+      } else {
+        run(static_cast<uint16_t*>(nullptr));
+      }
+    });
+    return {dq, dk, dv, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+// Splitting costs one concatenation in the backward pass, where narrow() would add a full-size gradient per sequence.
+at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
+  std::vector<int64_t> lengths;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
+  }
+  if (lengths.empty()) return q.add(k.sum()).add(v.sum());  // no tokens: keeps the graph connected
+  const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };  // [1, heads, S, hd]
+  const bool grouped = q.size(1) != k.size(1);
+  const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths), vs = v.split_with_sizes(lengths);
+  std::vector<at::Tensor> out;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const auto attended = at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0, true,
+                                                           std::nullopt, grouped);
+    out.push_back(attended.squeeze(0).transpose(0, 1));
+  }
+  return out.size() == 1 ? out.front() : at::cat(out, 0);
+}
+
+at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
+  const auto type = q.scalar_type();
+  const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type && v.scalar_type() == type &&
+                    has_attention_kernels(type == at::kBFloat16, q.size(2));
+  return ours ? PackedAttention::apply(q, k, v, cu_seqlens) : attend_by_sequence(q, k, v, cu_seqlens);
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,18 @@
+// Causal attention within the sequences of a packed batch. Legend as in forward.hpp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme::model {
+
+// q [T, H, hd], k and v [T, K, hd] -> [T, H, hd]; differentiable. Our own kernels where the CPU has them, else
+// attend_by_sequence.
+at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens);
+
+// The same by LibTorch's scaled_dot_product_attention, one sequence after another; any device and type.
+at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens);
+
+}  // namespace trireme::model
