@@ -5,6 +5,7 @@
 #include <random>
 
 #include "config/key.hpp"
+#include "unit/config/damage.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
@@ -238,6 +239,26 @@ TEST(Deck, HostileTexts) {
   EXPECT_THAT(mistakes("[run]\nname = \"\xff\""), HasSubstr("a.toml:2"));
   EXPECT_THAT(mistakes("[run"), HasSubstr("a.toml:1"));
   EXPECT_THAT(mistakes("seed = 1"), HasSubstr("seed is no key (keys stand in a section"));
+}
+
+// Whatever a damaged deck says, it is an error or a deck that dumps and reads back.
+TEST(Deck, DamagedDecks) {
+  Options options;
+  options.reward.source.resize(2);
+  const std::string deck = dump_deck(options);
+  std::mt19937_64 rng(7);
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string damaged = damage(deck, rng);
+    try {
+      const Options read = parse_deck(damaged);
+      EXPECT_EQ(parse_deck(dump_deck(read)), read) << damaged;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::configuration) << damaged;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 TEST(Deck, Durations) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/files.hpp"
+#include "unit/config/damage.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
@@ -164,6 +165,24 @@ TEST(ModelShape, RefusesBrokenFiles) {
   EXPECT_THAT(broken("{\"a\":" + std::string(100000, '[')), HasSubstr("nested deeper"));
   EXPECT_THAT(broken("{}"), HasSubstr("no architectures"));
   EXPECT_THAT(error_of(ExitCode::input_missing, [] { load_model_shape("/nonexistent"); }), HasSubstr("/nonexistent"));
+}
+
+// Whatever a damaged file says, it is an error or a shape that writes and reads back.
+TEST(ModelShape, DamagedFiles) {
+  const std::string text = base::read_file(parity_dir() + "/models/llama_rope3/config.json");
+  std::mt19937_64 rng(7);
+  int refused = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string damaged = damage(text, rng);
+    try {
+      const ModelShape shape = parse_model_shape(damaged);
+      EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape) << damaged;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data) << damaged;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
 }
 
 }  // namespace
