@@ -3,6 +3,29 @@
 
 namespace trireme::config {
 
+namespace {
+
+void add_ranks_keys(KeyList<Options>& keys) {
+  keys.add(KEY(ranks.trainer),
+           "Ranks that train: a count (4), ranks (\"0-3,6\") or nodes (\"nodes:0-1\"). Empty: all ranks, or those that "
+           "ranks.generator leaves.")
+      .number_as_text()
+      .departs("OpenRLHF places roles by actor.num_nodes and the like; here rank sets of one MPI job.");
+  keys.add(KEY(ranks.generator),
+           "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, generator, reward) when they "
+           "fit, else "
+           "all from rank 0. Empty: all ranks, or those that ranks.trainer leaves.")
+      .number_as_text()
+      .departs("OpenRLHF: vllm.num_engines.");
+  keys.add(KEY(ranks.reward),
+           "Ranks of the reward model and the frozen reference, in the same forms. Empty: the trainer's ranks when ranks.trainer "
+           "is set, else all.")
+      .number_as_text()
+      .departs("OpenRLHF: reward.num_nodes and ref.num_nodes.");
+}
+
+}  // namespace
+
 void add_run_keys(KeyList<Options>& keys) {
   keys.add(KEY(run.name), "Name of the run in the log and the tables; empty: the deck's file name.");
   keys.add(KEY(run.dir), "Folder that everything is written into; made when it does not exist.").never_empty();
@@ -47,23 +70,7 @@ void add_run_keys(KeyList<Options>& keys) {
       .never_empty();
   keys.add(KEY(run.log_level), "What log.txt and the rank logs contain.");
   keys.add(KEY(run.production), "Refuses everything that is for tests only, such as [fault].").departs("Not in OpenRLHF.");
-
-  keys.add(KEY(ranks.trainer),
-           "Ranks that train: a count (4), ranks (\"0-3,6\") or nodes (\"nodes:0-1\"). Empty: all ranks, or those that "
-           "ranks.generator leaves.")
-      .number_as_text()
-      .departs("OpenRLHF places roles by actor.num_nodes and the like; here rank sets of one MPI job.");
-  keys.add(KEY(ranks.generator),
-           "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, generator, reward) when they "
-           "fit, else "
-           "all from rank 0. Empty: all ranks, or those that ranks.trainer leaves.")
-      .number_as_text()
-      .departs("OpenRLHF: vllm.num_engines.");
-  keys.add(KEY(ranks.reward),
-           "Ranks of the reward model and the frozen reference, in the same forms. Empty: the trainer's ranks when ranks.trainer "
-           "is set, else all.")
-      .number_as_text()
-      .departs("OpenRLHF: reward.num_nodes and ref.num_nodes.");
+  add_ranks_keys(keys);
 }
 
 }  // namespace trireme::config
