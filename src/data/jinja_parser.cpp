@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 
+#include "data/jinja_cursor.hpp"
 #include "data/jinja_syntax.hpp"
 #include "trireme/base/text.hpp"
 
@@ -11,16 +12,15 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr int deepest = 100;  // nesting of blocks and of expressions
 constexpr std::array<std::string_view, 13> tests{"defined", "undefined", "none",   "string",  "mapping", "iterable", "sequence",
                                                  "number",  "integer",   "float",  "boolean", "true",    "false"};
 constexpr std::array<std::string_view, 20> filters{"trim",  "tojson", "length", "count", "upper",   "lower", "string", "first", "last",
                                                    "join",  "default", "d",     "items", "replace", "list",  "safe",
                                                    "select", "reject", "selectattr", "rejectattr"};
 
-class Parser {
+class Parser : private TokenCursor {
  public:
-  explicit Parser(const Source& source) : source_(source), tokens_(tokenize(source)) {}
+  explicit Parser(const Source& source) : TokenCursor(source) {}
 
   Body run() {
     Body body;
@@ -30,50 +30,6 @@ class Parser {
   }
 
  private:
-  class Nested {
-   public:
-    explicit Nested(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > deepest) parser_.source_.fail(parser_.peek().at, base::text("nested deeper than ", deepest));
-    }
-    ~Nested() { --parser_.depth_; }
-    Nested(const Nested&) = delete;
-    Nested& operator=(const Nested&) = delete;
-
-   private:
-    Parser& parser_;
-  };
-
-  const Token& peek() const { return tokens_[next_]; }
-  const Token& take() { return tokens_[next_ + 1 < tokens_.size() ? next_++ : next_]; }
-  bool is(Kind kind, std::string_view text) const { return peek().kind == kind && peek().text == text; }
-  bool is_symbol(std::string_view text) const { return is(Kind::symbol, text); }
-  bool is_word(std::string_view text) const { return is(Kind::name, text); }
-  bool take_symbol(std::string_view text) {
-    if (!is_symbol(text)) return false;
-    ++next_;
-    return true;
-  }
-  bool take_word(std::string_view text) {
-    if (!is_word(text)) return false;
-    ++next_;
-    return true;
-  }
-  [[noreturn]] void expected(const std::string& what) const {
-    const std::string found = peek().text.empty() ? "the end of the tag" : "'" + peek().text + "'";
-    source_.fail(peek().at, "expected " + what + ", found " + found);
-  }
-  void expect_symbol(std::string_view text) {
-    if (!take_symbol(text)) expected("'" + std::string(text) + "'");
-  }
-  void expect_end_of_block() {
-    if (peek().kind != Kind::block_end) expected("%}");
-    ++next_;
-  }
-  std::string expect_name() {
-    if (peek().kind != Kind::name) expected("a name");
-    return take().text;
-  }
-
   // Statements up to a block that starts with one of `ends`; returns that word, "" at the end of the template. The parser
   // then stands behind the word.
   std::string statements(Body& body, std::initializer_list<std::string_view> ends) {
@@ -252,12 +208,8 @@ class Parser {
   }
   // Jinja's order: + and - bind looser than ~, which binds looser than the products.
   ExpressionPtr sum() { return chain({"+", "-"}, [this] { return concatenation(); }); }
-  ExpressionPtr concatenation() {
-    return chain({"~"}, [this] { return product(); });
-  }
-  ExpressionPtr product() {
-    return chain({"*", "/", "//", "%"}, [this] { return unary(); });
-  }
+  ExpressionPtr concatenation() { return chain({"~"}, [this] { return product(); }); }
+  ExpressionPtr product() { return chain({"*", "/", "//", "%"}, [this] { return unary(); }); }
   template <class Operand>
   ExpressionPtr chain(std::initializer_list<std::string_view> operations, const Operand& operand) {
     ExpressionPtr left = operand();
@@ -436,11 +388,7 @@ class Parser {
     return inverse;
   }
 
-  const Source& source_;
-  std::vector<Token> tokens_;
-  size_t next_ = 0;
-  int depth_ = 0;
-  int loops_ = 0;
+  int loops_ = 0;  // loops around the statement that is read
 };
 
 }  // namespace
