@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "kernels/head_chunks.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/trace/region.hpp"
@@ -16,38 +17,6 @@ namespace {
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// Row statistics that the backward pass needs, f32 [N] each.
-struct RowStatistics {
-  Tensor log_probs;
-  Tensor log_sum_exp;
-  Tensor entropy;  // undefined when it was not asked for
-};
-
-// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk.
-class ChunkBuffer {
- public:
-  ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
-      : rows_(hidden.size(0)), storage_(at::empty({hidden.size(0) * chunk_rows}, hidden.options())) {}
-  // hidden [N, D] times weight rows [C, D], in the type of hidden: [N, C].
-  Tensor logits(const Tensor& hidden, const Tensor& weight_rows) {
-    Tensor out = view(weight_rows.size(0));
-    at::mm_out(out, hidden, weight_rows.t());
-    return out;
-  }
-  Tensor view(int64_t columns) { return storage_.narrow(0, 0, rows_ * columns).view({rows_, columns}); }
-
- private:
-  int64_t rows_;
-  Tensor storage_;
-};
-
-template <class Body>
-void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
-  for (int64_t first = 0; first < vocabulary; first += chunk_rows) {
-    body(first, std::min(chunk_rows, vocabulary - first));
-  }
-}
 
 // The bits of a bf16 tensor, or its floats.
 float* values(const Tensor& t, float) { return t.mutable_data_ptr<float>(); }
@@ -96,41 +65,6 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
   return out;
 }
 
-// The same loop by LibTorch's operators, for devices.
-RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
-                             bool with_entropy, int64_t chunk_rows) {
-  const int64_t n = hidden.size(0);
-  const auto f32 = hidden.options().dtype(at::kFloat);
-  Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
-  Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
-  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
-  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(hidden, weight.narrow(0, first, count)).to(at::kFloat);
-    z.mul_(scale);
-    const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
-    const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
-    target_logits = at::where(in_chunk, z.gather(1, column).squeeze(1), target_logits);
-    const Tensor new_max = at::maximum(max, std::get<0>(at::max(z, 1)));
-    const Tensor shift = at::where(sum > 0, max - new_max, at::zeros_like(max));
-    const Tensor factor = shift.exp();
-    weighted = factor * (weighted + shift * sum);
-    sum = factor * sum;
-    z.sub_(new_max.unsqueeze(1));
-    const Tensor e = z.exp();
-    sum.add_(e.sum(1));
-    if (with_entropy) weighted.add_(e.mul(z).sum(1));
-    max = new_max;
-  });
-  const Tensor lse = max + sum.log();
-  return {target_logits - lse, lse, with_entropy ? sum.log() - weighted / sum : Tensor{}};
-}
-
-// What flows back into the rows; entropy gradients may be absent.
-struct RowGradients {
-  Tensor log_probs;  // f32 [N]
-  Tensor entropy;    // f32 [N] or undefined
-};
-
 // Turns a chunk of logits into the gradient with respect to them, in place.
 template <class T>
 void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets, float scale, const RowStatistics& rows,
@@ -160,21 +94,6 @@ void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets,
       }
     }
   });
-}
-
-Tensor gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
-                       const RowGradients& grads) {
-  const int64_t columns = logits.size(1);
-  const Tensor log_p = logits.to(at::kFloat) * scale - rows.log_sum_exp.unsqueeze(1);
-  Tensor coefficient = grads.log_probs.unsqueeze(1);
-  if (grads.entropy.defined()) {
-    coefficient = coefficient + grads.entropy.unsqueeze(1) * (log_p + rows.entropy.unsqueeze(1));
-  }
-  Tensor dz = log_p.exp() * coefficient * -scale;
-  const Tensor in_chunk = at::logical_and(targets >= first, targets < first + columns);
-  const Tensor own = at::where(in_chunk, grads.log_probs * scale, at::zeros_like(grads.log_probs));
-  dz.scatter_add_(1, at::clamp(targets - first, 0, columns - 1).unsqueeze(1), own.unsqueeze(1));
-  return dz.to(logits.scalar_type());
 }
 
 struct HeadGradients {

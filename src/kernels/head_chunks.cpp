@@ -1,0 +1,66 @@
+#include "torch/torch.hpp"
+
+#include "kernels/head_chunks.hpp"
+
+#include <ATen/TensorOperators.h>
+
+#include <limits>
+
+namespace trireme::kernels {
+
+using at::Tensor;
+
+ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
+    : rows_(hidden.size(0)), storage_(at::empty({hidden.size(0) * chunk_rows}, hidden.options())) {}
+
+Tensor ChunkBuffer::logits(const Tensor& hidden, const Tensor& weight_rows) {
+  const int64_t columns = weight_rows.size(0);
+  Tensor out = storage_.narrow(0, 0, rows_ * columns).view({rows_, columns});
+  at::mm_out(out, hidden, weight_rows.t());
+  return out;
+}
+
+RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+                             bool with_entropy, int64_t chunk_rows) {
+  const int64_t n = hidden.size(0);
+  const auto f32 = hidden.options().dtype(at::kFloat);
+  Tensor max = at::full({n}, -std::numeric_limits<float>::infinity(), f32);
+  Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
+  for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
+    Tensor z = buffer.logits(hidden, weight.narrow(0, first, count)).to(at::kFloat);
+    z.mul_(scale);
+    const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
+    const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
+    target_logits = at::where(in_chunk, z.gather(1, column).squeeze(1), target_logits);
+    const Tensor new_max = at::maximum(max, std::get<0>(at::max(z, 1)));
+    const Tensor shift = at::where(sum > 0, max - new_max, at::zeros_like(max));
+    const Tensor factor = shift.exp();
+    weighted = factor * (weighted + shift * sum);
+    sum = factor * sum;
+    z.sub_(new_max.unsqueeze(1));
+    const Tensor e = z.exp();
+    sum.add_(e.sum(1));
+    if (with_entropy) weighted.add_(e.mul(z).sum(1));
+    max = new_max;
+  });
+  const Tensor lse = max + sum.log();
+  return {target_logits - lse, lse, with_entropy ? sum.log() - weighted / sum : Tensor{}};
+}
+
+Tensor gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
+                       const RowGradients& grads) {
+  const int64_t columns = logits.size(1);
+  const Tensor log_p = logits.to(at::kFloat) * scale - rows.log_sum_exp.unsqueeze(1);
+  Tensor coefficient = grads.log_probs.unsqueeze(1);
+  if (grads.entropy.defined()) {
+    coefficient = coefficient + grads.entropy.unsqueeze(1) * (log_p + rows.entropy.unsqueeze(1));
+  }
+  Tensor dz = log_p.exp() * coefficient * -scale;
+  const Tensor in_chunk = at::logical_and(targets >= first, targets < first + columns);
+  const Tensor own = at::where(in_chunk, grads.log_probs * scale, at::zeros_like(grads.log_probs));
+  dz.scatter_add_(1, at::clamp(targets - first, 0, columns - 1).unsqueeze(1), own.unsqueeze(1));
+  return dz.to(logits.scalar_type());
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,51 @@
+// The parts of the log-prob head that its CPU and device paths share.
+// Legend: N rows, D hidden, V vocabulary, C rows of one vocabulary chunk.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trireme::kernels {
+
+// Row statistics that the backward pass needs, f32 [N] each.
+struct RowStatistics {
+  at::Tensor log_probs;
+  at::Tensor log_sum_exp;
+  at::Tensor entropy;  // undefined when it was not asked for
+};
+
+// What flows back into the rows; entropy gradients may be absent.
+struct RowGradients {
+  at::Tensor log_probs;  // f32 [N]
+  at::Tensor entropy;    // f32 [N] or undefined
+};
+
+// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk.
+class ChunkBuffer {
+ public:
+  ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows);
+  // hidden [N, D] times weight rows [C, D], in the type of hidden: [N, C]. Valid until the next call.
+  at::Tensor logits(const at::Tensor& hidden, const at::Tensor& weight_rows);
+
+ private:
+  int64_t rows_;
+  at::Tensor storage_;
+};
+
+template <class Body>
+void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
+  for (int64_t first = 0; first < vocabulary; first += chunk_rows) {
+    body(first, std::min(chunk_rows, vocabulary - first));
+  }
+}
+
+// The same passes by LibTorch's operators, for devices; correct on the CPU too.
+RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double scale,
+                             bool with_entropy, int64_t chunk_rows);
+// The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`.
+at::Tensor gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets, double scale,
+                           const RowStatistics& rows, const RowGradients& grads);
+
+}  // namespace trireme::kernels
