@@ -6,7 +6,9 @@ that ours is better.
 
 import dataclasses
 import json
+import pathlib
 import re
+import tempfile
 from collections.abc import Callable
 
 from . import machine
@@ -122,26 +124,49 @@ def generate_rows(quick):
 # ---- weightsync, checkpoint, collectives ---------------------------------------------------------------------------------
 
 
+def table_figure(program, pattern, *arguments, ranks):
+    """A figure from the table that one of our programs prints."""
+    def measure():
+        found = re.search(pattern, machine.run_ours(program, arguments, ranks), re.M)
+        if not found:
+            raise machine.Failed(f"{program} printed no line like '{pattern}'")
+        return float(found.group(1))
+    measure.command = f"mpirun -n {ranks} {program} {' '.join(map(str, arguments))}"
+    return measure
+
+
 def weightsync_rows(quick):
-    shape = "25M" if quick else "135M"
-    side = ours("perf_weightsync", "milliseconds_best", "--shape", shape, "--repetitions", 3, ranks=4)
-    size = 2 * sum(SIZES[shape])
-    return [Row("W1", f"weight sync {shape} bf16, 2 trainers to 2 generators", "ms", target, side,
-                peer("weightsync_gloo.py", "milliseconds_best", "--shape", shape, "--mode", mode, "--repetitions", 3, ranks=4),
-                f"gloo, {mode}", lower=True, limit=lambda limits: 1e3 * 2 * size / 1e9 / limits["copy_gb_per_s"], command=side.command)
-            for mode, target in (("per-parameter", 20.0), ("bucketed", 5.0))]
+    size, rows = 2 * sum(SIZES["135M"]), []
+    arguments = ["--trainers", 2, "--tp", 2, "--replicas", 1, "--repetitions", 1 if quick else 3]
+    for kind in ("shared memory", "messages"):
+        side = table_figure("perf_weightsync", rf"^ours, {kind} +min +([\d.]+) ms", *arguments, ranks=4)
+        same_mpi = table_figure("perf_weightsync", r"^peer: gather \+ broadcast per tensor +min +([\d.]+) ms", *arguments, ranks=4)
+        peers = [("gather + broadcast, MPI", 5.0, same_mpi)]
+        if kind == "messages":
+            peers.append(("gloo, per parameter", 20.0, peer("weightsync_gloo.py", "milliseconds_best", "--repetitions", 1 if quick else 3, ranks=4)))
+        rows += [Row("W1", f"weight sync 135M bf16 by {kind}, 2 trainers to TP 2", "ms", target, side, action, name, lower=True,
+                     limit=lambda limits: 1e3 * 2 * size / 1e9 / limits["copy_gb_per_s"], command=side.command) for name, target, action in peers]
+    return rows
 
 
 def checkpoint_rows(quick):
-    shape = "25M" if quick else "135M"
-    folder = machine.ROOT / "build"
-    rows = []
-    for row, key, target in (("K1", "save_gb_per_s_best", 1.3), ("K3", "load_gb_per_s_best", 1.0)):
-        side = ours("perf_checkpoint", key, "--shape", shape, "--folder", folder / "perf-checkpoint", ranks=2)
-        for writer, ranks in (("safetensors", 1), ("dcp", 2)):
-            rows.append(Row(row, f"checkpoint {key.split('_')[0]} {shape}, 12 B per parameter, 2 ranks", "GB/s", target, side,
-                            peer("checkpoint_torch.py", key, "--shape", shape, "--writer", writer, "--folder", folder / "perf-checkpoint", ranks=ranks),
-                            writer, limit=(lambda limits: limits["disk_write_gb_per_s"]) if row == "K1" else None, command=side.command))
+    scratch = machine.ROOT / "build" / "perf-checkpoint"
+    scratch.mkdir(parents=True, exist_ok=True)
+    arguments = ["--dir", scratch, "--repetitions", 1 if quick else 2]
+    def best(label):  # columns: min s, median s, best GB/s, median GB/s
+        return table_figure("perf_checkpoint", rf"^{label} +[\d.]+ +[\d.]+ +([\d.]+)", *arguments, ranks=2)
+
+    def torch(writer, key):
+        return peer("checkpoint_torch.py", key, "--writer", writer, "--folder", scratch, ranks=2 if writer == "dcp" else 1)
+    what = "135M, 12 B per parameter, 2 ranks"
+    save, load = best("save, fsynced"), best("load, cold, digests checked")
+    rows = [Row("K1", f"checkpoint save {what}", "GB/s", 0.9, save, best(r"dd conv=fdatasync"), "dd conv=fdatasync", command=save.command)]
+    for writer in (["dcp"] if quick else ["dcp", "safetensors", "torch"]):
+        rows.append(Row("K1", f"checkpoint save {what}", "GB/s", 1.3, save, torch(writer, "save_gb_per_s_best"), writer, command=save.command))
+    rows.append(Row("K3", f"checkpoint load, cold, {what}", "GB/s", 0.9, load, best("dd of the file, cold"), "dd, cold", command=load.command))
+    rows.append(Row("K3", f"checkpoint load, cold, {what}", "GB/s", 1.0, load, torch("dcp", "load_gb_per_s_best"), "dcp", command=load.command))
+    stall = table_figure("perf_checkpoint", r"^stall of a background save, 1 s step +([\d.]+)", *arguments, ranks=2)
+    rows.append(Row("K2", f"training stall of a background save, {what}", "s", None, stall, lower=True, command=stall.command))
     return rows
 
 
@@ -155,5 +180,38 @@ def collectives_rows(quick):
     return rows
 
 
-GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "checkpoint": checkpoint_rows,
+# ---- whole iterations ----------------------------------------------------------------------------------------------------
+
+
+def iteration_figure(shape, dtype):
+    """Seconds of the fastest iteration but the first, from metrics.jsonl."""
+    folder = "perf/ppo/shape-25m" if shape == "25M" else "inputs/models/smollm2-135m"
+    settings = ["ppo", "perf/ppo/iteration.toml", f"model.shape={folder}", f"model.dtype={dtype}"]
+
+    def measure():
+        with tempfile.TemporaryDirectory() as scratch:
+            prompts = pathlib.Path(scratch) / "prompts.jsonl"
+            lines = ({"prompt": f"{i:031d}", "label": ""} for i in range(512))  # with the begin token 32 tokens
+            prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            machine.run_ours("trireme", [*settings, f"run.dir={scratch}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
+            metrics = pathlib.Path(scratch, "run", "metrics.jsonl").read_text().splitlines()
+        return min(json.loads(line)["seconds"]["total"] for line in metrics[1:])
+    measure.command = f"mpirun -n 2 trireme {' '.join(settings)}"
+    return measure
+
+
+def ppo_rows(quick):
+    rows = []
+    for name, shape, targets in (("P1", "25M", (1.5, 2.2)), ("P2", "135M", (1.3, 1.8))):
+        if quick and shape == "135M":
+            continue
+        for dtype, target in zip(("fp32", "bf16"), targets):
+            side = iteration_figure(shape, dtype)
+            rows.append(Row(name, f"PPO iteration {shape} {dtype}, 32 prompts x 32 + 32 tokens, 2 ranks", "s", target, side,
+                            peer("ppo_stock.py", "seconds_best", "--shape", shape, "--dtype", dtype, "--repetitions", 3, ranks=2),
+                            "HF generate + DDP", lower=True, command=side.command))
+    return rows
+
+
+GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
           "collectives": collectives_rows}
