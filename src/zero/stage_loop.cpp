@@ -112,8 +112,7 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
 
   at::Tensor gradient;  // of the stage's output, [T, D]
   for (int stage = last(); stage >= 0; --stage) {
-    exchange_.gather(stage);
-    if (stage > 0) exchange_.gather(stage - 1);
+    if (stage > 0) exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
     backward_stage(stage, batch, std::move(kept[static_cast<size_t>(stage)]), loss, gradient);
     if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
     exchange_.reduce(stage);

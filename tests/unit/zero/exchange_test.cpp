@@ -149,6 +149,17 @@ TEST_P(Exchange, GathersAndSumsInRankOrder) {
   }
 }
 
+// Without reductions in between (frozen passes) only begin_update() keeps a fast rank from overwriting what a slow one reads.
+TEST_P(Exchange, WeightsStayUntilAllReadersSignedOff) {
+  const auto exchange = comm::make_shard_exchange(world(), slots_, fp32_options(GetParam()));
+  for (int round = 0; round < 3; ++round) {
+    write(*exchange, round);
+    exchange->gather(1);
+    if (world().rank() == round % world().size()) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    check_weights(*exchange, 1, round);
+  }
+}
+
 TEST_P(Exchange, RefusesWrongOrder) {
   const auto exchange = comm::make_shard_exchange(world(), slots_, fp32_options(GetParam()));
   exchange->gradients(4);
