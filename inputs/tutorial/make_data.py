@@ -5,7 +5,7 @@ import pathlib
 import random
 
 FOLDER = pathlib.Path(__file__).parent / "data"
-QUESTION = "What is {a} + {b}? Give only the number."
+QUESTION = "{a} + {b} = ?\nAnswer with a number."
 
 
 def write(name, rows):
@@ -24,19 +24,17 @@ def tiny():
 
 
 def arithmetic():
-    """Sums of numbers up to 99 as chat questions. Training and held-out questions share no pair."""
+    """Sums of one-digit numbers as chat questions. Training and held-out questions share no pair of numbers."""
     draw = random.Random(2)
-    pairs = [(a, b) for a in range(1, 100) for b in range(1, 100)]
+    pairs = [(a, b) for a in range(10) for b in range(10)]
     draw.shuffle(pairs)
 
     def rows(some):
         for a, b in some:
-            messages = [{"role": "system", "content": "You add numbers."},
-                        {"role": "user", "content": QUESTION.format(a=a, b=b)}]
-            yield {"messages": messages, "label": str(a + b)}
+            yield {"messages": [{"role": "user", "content": QUESTION.format(a=a, b=b)}], "label": str(a + b)}
 
-    write("arithmetic.jsonl", rows(pairs[:2000]))
-    write("arithmetic-held-out.jsonl", rows(pairs[2000:2100]))
+    write("arithmetic.jsonl", rows(pairs[:80]))
+    write("arithmetic-held-out.jsonl", rows(pairs[80:]))
 
 
 if __name__ == "__main__":
