@@ -14,11 +14,11 @@ namespace trireme::test {
 namespace {
 
 // Answers every request with 0.5; the id as it came.
-const std::string answer_all = R"sh(sed -u 's/^{"v":1,"id":"\([0-9]*\)".*/{"id":"\1","reward":0.5,"metrics":{"words":3}}/')sh";
+const std::string answer_all = R"sh(sed -u 's/^{"v": 1, "id": "\([0-9]*\)".*/{"id":"\1","reward":0.5,"metrics":{"words":3}}/')sh";
 // Reads $n requests into $ids.
 std::string read_ids(int n) {
   return "ids=; for i in $(seq " + std::to_string(n) +
-         R"sh(); do read -r line; id=${line#*\"id\":\"}; ids="$ids ${id%%\"*}"; done; )sh";
+         R"sh(); do read -r line; id=${line#*\"id\": \"}; ids="$ids ${id%%\"*}"; done; )sh";
 }
 
 class Plugin : public testing::Test {
