@@ -1,12 +1,14 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
 //   perf_decode [threads=2] [fused|torch] [prompt=128] [new=128] [repetitions=3] [batches=1,8,32]
 // Prints one line per (dtype, batch): tokens/s while decoding (minimum and median time of the repetitions) and while
-// prefilling, and the share of the weights' bytes read per second.
+// prefilling, and the bytes of weights read per second. "cpu" divides by processor time instead of wall time: with one
+// thread it is what an idle core would give, also on a busy machine.
 #include "torch/torch.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <sstream>
 
 #include "trireme/base/stopwatch.hpp"
@@ -74,7 +76,11 @@ void fill(const model::ModelSpec& spec, generate::GeneratorWeights& weights) {
 struct Times {
   double prefill = 0;
   double decode = 0;
+  double decode_cpu = 0;
+  double prefill_cpu = 0;
 };
+
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 Times measure(generate::Engine& engine, int64_t batch, const Arguments& a, uint64_t run) {
   for (int64_t i = 0; i < batch; ++i) {
@@ -86,15 +92,20 @@ Times measure(generate::Engine& engine, int64_t batch, const Arguments& a, uint6
   }
   Times times;
   const auto before = engine.counters();
+  int64_t decoded = 0;  // in steps without prefill
   while (!engine.idle()) {
     const base::Stopwatch watch;
-    const int64_t prefilled = engine.counters().prefill_tokens;
+    const double cpu = cpu_seconds();
+    const int64_t prefilled = engine.counters().prefill_tokens, decode_tokens = engine.counters().decode_tokens;
     engine.step();
-    (engine.counters().prefill_tokens > prefilled ? times.prefill : times.decode) += watch.seconds();
+    const bool prefill = engine.counters().prefill_tokens > prefilled;
+    if (!prefill) decoded += engine.counters().decode_tokens - decode_tokens;
+    (prefill ? times.prefill : times.decode) += watch.seconds();
+    (prefill ? times.prefill_cpu : times.decode_cpu) += cpu_seconds() - cpu;
   }
   const auto& after = engine.counters();
-  times.prefill /= static_cast<double>(after.prefill_tokens - before.prefill_tokens);
-  times.decode /= static_cast<double>(std::max<int64_t>(1, batch * (a.tokens - 1)));
+  for (double* t : {&times.prefill, &times.prefill_cpu}) *t /= static_cast<double>(after.prefill_tokens - before.prefill_tokens);
+  for (double* t : {&times.decode, &times.decode_cpu}) *t /= static_cast<double>(std::max<int64_t>(1, decoded));
   return times;
 }
 
@@ -126,11 +137,13 @@ int main(int argc, char** argv) {
         return v;
       };
       const auto decode = sorted(&Times::decode), prefill = sorted(&Times::prefill);
+      const auto decode_cpu = sorted(&Times::decode_cpu), prefill_cpu = sorted(&Times::prefill_cpu);
       const double steps = 1 / (decode.front() * static_cast<double>(batch));
-      std::printf("%s b=%-3lld %lld+%lld: decode %.1f tok/s (median %.1f), weights %.1f GB/s; prefill %.0f tok/s\n",
+      std::printf("%s b=%-3lld %lld+%lld: decode %.1f tok/s (median %.1f, cpu %.1f), weights %.1f GB/s; prefill %.0f tok/s (cpu %.0f)\n",
                   std::string(config::to_string(dtype)).c_str(), static_cast<long long>(batch), static_cast<long long>(a.prompt),
-                  static_cast<long long>(a.tokens), 1 / decode.front(), 1 / decode[decode.size() / 2],
-                  steps * static_cast<double>(weights.bytes()) / 1e9, 1 / prefill.front());
+                  static_cast<long long>(a.tokens), 1 / decode.front(), 1 / decode[decode.size() / 2], 1 / decode_cpu.front(),
+                  steps * static_cast<double>(weights.bytes()) / 1e9, 1 / prefill.front(),
+                  1 / prefill_cpu.front());
       std::fflush(stdout);
     }
   }

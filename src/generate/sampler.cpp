@@ -29,6 +29,12 @@ namespace {
 // Below the largest z by this much: candidates are looked for in wider and wider bands until they suffice.
 constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
 
+[[noreturn]] void not_finite(const DrawRequest& request) {
+  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
+                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
+                                                 "the learning rate)"));
+}
+
 // Each rank's records of `count` rows, gathered: [ranks][count].
 template <class T>
 std::vector<T> gather_rows(const comm::CommView& comm, const std::vector<T>& mine) {
@@ -54,8 +60,10 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests) {
   choose(requests, rows);
   draw_truncated(requests, rows);
   std::vector<Drawn> out;
-  for (const Row& row : rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
     out.push_back({row.chosen.id, row.chosen.z - row.total.log_sum_exp(), row.sample_log_prob});
+    if (!std::isfinite(out.back().log_prob)) not_finite(requests[i]);
   }
   return out;
 }
@@ -88,9 +96,6 @@ void Sampler::summarise(std::span<const DrawRequest> requests, std::vector<Row>&
       if (row.kind == Row::Kind::greedy && summary.best > row.chosen.z) row.chosen = {summary.best, summary.best_id};
     }
     row.total = kernels::combine(row.slices);
-    VALIDATE(std::isfinite(row.total.max) && std::isfinite(row.total.sum), ExitCode::bad_data, "the logits of request ",
-             requests[i].request, " at position ", requests[i].position,
-             " are not finite: the weights are damaged or training diverged (lower the learning rate, look at grad_norm)");
   }
 }
 
@@ -140,8 +145,9 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
         still_open.push_back(open[j]);
         continue;
       }
+      if (all[j].empty()) not_finite(r);
       const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
-      const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, uniform);
+      const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, row.total, uniform);
       row.chosen = {drawn.z, drawn.id};
       row.sample_log_prob = drawn.log_prob;
     }

@@ -69,8 +69,9 @@ TRIREME_LANES_INLINE void collect(const T* logits, int64_t count, int64_t first_
   }
 }
 
-// Mass of a running sum in units of exp(z - max).
+// Mass of a running sum in units of exp(z - max); nothing where each of its fp32 terms would be 0 in these units.
 double mass(const LogSumExp& row, float max) {
+  if (!(row.max - max >= -87.f)) return 0;
   return row.sum * std::exp(static_cast<double>(row.max) - static_cast<double>(max));
 }
 
@@ -165,11 +166,14 @@ bool sufficient(std::span<const Candidate> candidates, const Truncation& truncat
   return sum >= truncation.top_p * total.sum;
 }
 
-TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, float uniform) {
+TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, const LogSumExp& all, float uniform) {
   const double best = sort_and_cut(candidates, truncation);
   const auto weight = [best](const Candidate& c) { return std::exp(static_cast<double>(c.z) - best); };
-  double total = 0;
-  for (const Candidate& c : candidates) total += weight(c);
+  double total = all.sum * std::exp(static_cast<double>(all.max) - best);
+  if (truncation.top_k > 0) {
+    total = 0;
+    for (const Candidate& c : candidates) total += weight(c);
+  }
   double kept = 0;
   size_t count = 0;
   while (count < candidates.size() && (count == 0 || kept < truncation.top_p * total)) kept += weight(candidates[count++]);

@@ -64,7 +64,8 @@ struct TruncatedDraw {
   float z = 0;
   float log_prob = 0;  // under the truncated distribution
 };
-// Inverse of the truncated distribution function in id order.
-TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, float uniform);
+// Inverse of the truncated distribution function in id order. `candidates` are sufficient and not empty; `total` is the
+// sum of the whole row.
+TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, const LogSumExp& total, float uniform);
 
 }  // namespace trireme::kernels

@@ -1,0 +1,89 @@
+#include "torch/torch.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "trireme/kernels/decode_attention.hpp"
+
+namespace trireme::test {
+namespace {
+
+using namespace kernels;
+
+// Pages of one KV head filled with k and v [S, hd].
+struct Cache {
+  std::vector<std::vector<std::byte>> pages;
+  std::vector<const std::byte*> starts;
+  int64_t tiles = 1;
+
+  Cache(ElementType type, const at::Tensor& k, const at::Tensor& v, int64_t page_size) : tiles(page_size / tile_tokens) {
+    const int64_t s = k.size(0), hd = k.size(1), bytes = static_cast<int64_t>(size_of(type));
+    for (int64_t first = 0; first < s; first += page_size) {
+      pages.emplace_back(static_cast<size_t>(tiles * tile_elements(hd) * bytes), std::byte{0});
+      starts.push_back(pages.back().data());
+    }
+    for (int64_t i = 0; i < s; ++i) {
+      std::byte* tile = pages[static_cast<size_t>(i / page_size)].data() + i % page_size / tile_tokens * tile_elements(hd) * bytes;
+      store_kv(type, tile, i, k.select(0, i).const_data_ptr(), v.select(0, i).const_data_ptr(), hd);
+    }
+  }
+};
+
+at::Tensor attend_paged(ElementType type, const at::Tensor& q, const Cache& cache, int64_t keys) {
+  at::Tensor out = at::empty_like(q);
+  AttentionArguments a;
+  a.type = type;
+  a.pages = cache.starts.data();
+  a.tiles_per_page = cache.tiles;
+  a.keys = keys;
+  a.q = q.const_data_ptr();
+  a.out = out.mutable_data_ptr();
+  a.group = q.size(0);
+  a.head_dim = q.size(1);
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(q.size(1))));
+  attend(a);
+  return out;
+}
+
+TEST(DecodeAttention, IsSoftmaxAttentionForAllShapes) {
+  for (const auto type : {ElementType::f32, ElementType::bf16}) {
+    const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+    for (const int64_t hd : {16, 64, 80, 25, 128}) {
+      for (const int64_t group : {1, 2, 3, 4, 7, 8}) {
+        const int64_t s = 530;
+        const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype), q = (at::randn({group, hd}) * 2).to(dtype);
+        const Cache cache(type, k, v, 16);
+        for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 530}) {
+          const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble), vd = v.narrow(0, 0, keys).to(at::kDouble);
+          const at::Tensor weights = at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
+          const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
+          EXPECT_LT(error, type == ElementType::f32 ? 5e-6 : 1.6e-2) << "hd " << hd << " group " << group << " keys " << keys;
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeAttention, PageSizesAndHeadsBesideDoNotChangeABit) {
+  const at::Tensor k = at::randn({600, 64}), v = at::randn({600, 64}), q = at::randn({7, 64});
+  const Cache small(ElementType::f32, k, v, 16), large(ElementType::f32, k, v, 256);
+  const at::Tensor all = attend_paged(ElementType::f32, q, small, 600);
+  EXPECT_TRUE(at::equal(all, attend_paged(ElementType::f32, q, large, 600)));
+  for (int64_t g = 0; g < 7; ++g) {
+    EXPECT_TRUE(at::equal(all.narrow(0, g, 1), attend_paged(ElementType::f32, q.narrow(0, g, 1).contiguous(), small, 600)));
+  }
+}
+
+TEST(DecodeAttention, WhatLiesBehindTheLastKeyIsNotRead) {
+  const at::Tensor k = at::randn({40, 16}), v = at::randn({40, 16}), q = at::randn({2, 16});
+  at::Tensor k2 = k.clone(), v2 = v.clone();
+  k2.narrow(0, 21, 19).fill_(std::nanf(""));
+  v2.narrow(0, 21, 19).fill_(std::nanf(""));
+  const Cache a(ElementType::f32, k, v, 16), b(ElementType::f32, k2, v2, 16);
+  EXPECT_TRUE(at::equal(attend_paged(ElementType::f32, q, a, 21), attend_paged(ElementType::f32, q, b, 21)));
+}
+
+}  // namespace
+}  // namespace trireme::test

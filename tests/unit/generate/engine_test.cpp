@@ -1,0 +1,350 @@
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tiny_model.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::test {
+namespace {
+
+using config::DType;
+using generate::BackendKind;
+using generate::Engine;
+using generate::EngineOptions;
+using generate::Request;
+using generate::Result;
+
+constexpr auto MiB = int64_t{1} << 20;
+
+EngineOptions small_options() {
+  EngineOptions o;
+  o.kv_bytes = 8 * MiB;
+  o.max_batch = 8;
+  o.threads = 1;
+  return o;
+}
+
+Request make_request(uint64_t id, std::vector<int32_t> prompt, double temperature, int64_t new_tokens) {
+  Request r;
+  r.id = id;
+  r.prompt = std::move(prompt);
+  r.sampling.temperature = temperature;
+  r.sampling.max_new_tokens = new_tokens;
+  r.sampling.seed = 5;
+  return r;
+}
+
+// Twelve sampled requests: four prompts with a common beginning of 40 tokens, three samples each, of different lengths.
+std::vector<Request> mixed_requests() {
+  std::vector<Request> out;
+  const std::vector<int32_t> common = tiny_prompt(40, 9);
+  for (uint64_t p = 0; p < 4; ++p) {
+    std::vector<int32_t> prompt = common;
+    const auto own = tiny_prompt(5 + 13 * static_cast<int64_t>(p), 100 + p);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    for (uint64_t s = 0; s < 3; ++s) {
+      Request r = make_request(p * 10 + s, prompt, 0.5 + 0.25 * static_cast<double>(s), 20 + 7 * static_cast<int64_t>(p));
+      if (s == 1) r.sampling.top_p = 0.8;
+      if (s == 2) r.sampling.top_k = 20;
+      out.push_back(std::move(r));
+    }
+  }
+  return out;
+}
+
+class EngineByType : public testing::TestWithParam<DType> {};
+
+TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine reference(spec, weights, small_options());
+  const Results want = run_all(reference, mixed_requests());
+  ASSERT_EQ(want.size(), 12u);
+  const auto check = [&](const char* what, const EngineOptions& options) {
+    SCOPED_TRACE(what);
+    Engine engine(spec, weights, options);
+    expect_same(want, run_all(engine, mixed_requests()));
+    return engine.counters();
+  };
+  for (const int64_t batch : {1, 2, 3, 5, 12}) {
+    EngineOptions o = small_options();
+    o.max_batch = batch;
+    check("batch limit", o);
+  }
+  for (const int64_t chunk : {1, 7, 16, 33, 1000}) {
+    EngineOptions o = small_options();
+    o.prefill_chunk_tokens = chunk;
+    check("prefill chunk", o);
+  }
+  for (const bool prefix : {false, true}) {
+    for (const bool samples : {false, true}) {
+      EngineOptions o = small_options();
+      o.prefix_sharing = prefix;
+      o.sample_sharing = samples;
+      const auto counters = check("sharing", o);
+      EXPECT_EQ(counters.shared_tokens > 0, prefix || samples);
+    }
+  }
+  for (const int threads : {2, 3}) {
+    EngineOptions o = small_options();
+    o.threads = threads;
+    check("threads", o);
+  }
+  EngineOptions o = small_options();
+  o.page_size = 64;
+  check("page size", o);
+}
+
+TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine reference(spec, weights, small_options());
+  const Results want = run_all(reference, mixed_requests());
+  EXPECT_EQ(reference.counters().preemptions, 0);
+  // 2 layers x 3 heads x 16 tokens x (16 + 16) elements
+  const int64_t page = 2 * 3 * 16 * 32 * (GetParam() == DType::fp32 ? 4 : 2);
+  for (const int64_t pages : {9, 12, 20}) {
+    for (const bool sharing : {true, false}) {
+      EngineOptions o = small_options();
+      o.kv_bytes = pages * page;
+      o.prefix_sharing = o.sample_sharing = sharing;
+      Engine engine(spec, weights, o);
+      ASSERT_EQ(engine.counters().pages_total, pages);
+      expect_same(want, run_all(engine, mixed_requests()));
+      if (pages == 12 && !sharing) {
+        EXPECT_GT(engine.counters().preemptions, 0);
+      }
+      EXPECT_LE(engine.counters().pages_peak, pages);
+      EXPECT_EQ(engine.counters().pages_used, 0);
+    }
+  }
+}
+
+TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
+  const auto spec = tiny_spec(9001);  // three chunks of the vocabulary
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine engine(spec, weights, small_options());
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 6; ++i) {
+    requests.push_back(make_request(i, tiny_prompt(10 + 11 * static_cast<int64_t>(i), i, 9001), i % 2 ? 1.0 : 0.7, 30));
+  }
+  const auto asked = requests;
+  const Results results = run_all(engine, requests);
+  // bf16: attention adds in another order than LibTorch's, and its result is rounded.
+  const double tolerance = GetParam() == DType::fp32 ? 1e-5 : 0.15;
+  for (const Request& r : asked) {
+    const Result& result = results.at(r.id);
+    std::vector<int32_t> ids = r.prompt;
+    ids.insert(ids.end(), result.output_ids.begin(), result.output_ids.end());
+    const auto want = full_log_probs(spec, weights, ids, r.sampling.temperature);
+    for (size_t i = 0; i < result.log_probs.size(); ++i) {
+      EXPECT_NEAR(result.log_probs[i], want[r.prompt.size() - 1 + i], tolerance) << "request " << r.id << " token " << i;
+    }
+    EXPECT_TRUE(result.sample_log_probs.empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, EngineByType, testing::Values(DType::fp32, DType::bf16),
+                         [](const auto& tested) { return std::string(config::to_string(tested.param)); });
+
+TEST(Engine, GreedyTokensAreThoseOfRecomputingEverything) {
+  for (const bool tied : {false, true}) {
+    const auto spec = tiny_spec(500, tied, !tied);
+    const auto weights = tiny_weights(spec, DType::fp32);
+    Engine engine(spec, weights, small_options());
+    const auto prompt = tiny_prompt(19, 3);
+    const Results results = run_all(engine, {make_request(1, prompt, 0, 24)});
+    std::vector<int32_t> ids = prompt;
+    for (int i = 0; i < 24; ++i) {
+      const at::Tensor last = full_logits(spec, weights, ids).select(0, static_cast<int64_t>(ids.size()) - 1);
+      ids.push_back(static_cast<int32_t>(at::argmax(last).item<int64_t>()));
+    }
+    EXPECT_EQ(results.at(1).output_ids, std::vector<int32_t>(ids.begin() + 19, ids.end()));
+  }
+}
+
+TEST(Engine, LibTorchBackendGivesTheSameTokens) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  Engine fused(spec, weights, small_options());
+  EngineOptions o = small_options();
+  o.backend = BackendKind::torch;
+  o.prefill_chunk_tokens = 23;
+  Engine torch(spec, weights, o);
+  const Results a = run_all(fused, mixed_requests()), b = run_all(torch, mixed_requests());
+  for (const auto& [id, result] : a) {
+    EXPECT_EQ(result.output_ids, b.at(id).output_ids) << "request " << id;
+    for (size_t i = 0; i < result.log_probs.size(); ++i) EXPECT_NEAR(result.log_probs[i], b.at(id).log_probs[i], 3e-5);
+  }
+}
+
+TEST(Engine, SamplesOfOnePromptShareItsPagesAndCopyTheLastOne) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  EngineOptions o = small_options();
+  o.prefix_sharing = false;
+  Engine engine(spec, weights, o);
+  const auto prompt = tiny_prompt(37, 4);  // two full pages and five tokens
+  std::vector<Request> requests;
+  for (uint64_t s = 0; s < 6; ++s) requests.push_back(make_request(s, prompt, 1, 8));
+  const Results results = run_all(engine, requests);
+  const auto& c = engine.counters();
+  EXPECT_EQ(c.prefill_tokens, 37);            // computed once
+  EXPECT_EQ(c.shared_tokens, 5 * 37);
+  EXPECT_EQ(c.pages_copied, 5);               // every sample but the last to write
+  EXPECT_EQ(c.decode_tokens, 6 * 7);
+  EXPECT_EQ(c.generated_tokens, 6 * 8);
+  EXPECT_LE(c.pages_peak, 2 + 6 + 1);
+  EXPECT_NE(results.at(0).output_ids, results.at(1).output_ids);
+}
+
+TEST(Engine, ACommonPrefixIsComputedOnce) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  Engine engine(spec, weights, small_options());
+  const auto common = tiny_prompt(64, 5);
+  std::vector<Request> requests;
+  for (uint64_t p = 0; p < 5; ++p) {
+    auto prompt = common;
+    prompt.push_back(static_cast<int32_t>(p));
+    requests.push_back(make_request(p, prompt, 1, 4));
+  }
+  run_all(engine, requests);
+  EXPECT_EQ(engine.counters().prefill_tokens, 64 + 5);
+  EXPECT_EQ(engine.counters().shared_tokens, 4 * 64);
+  // Later requests still find it.
+  run_all(engine, {make_request(9, common, 1, 4)});
+  EXPECT_EQ(engine.counters().prefill_tokens, 64 + 5 + 16);  // the last page is computed again: its logits are needed
+}
+
+TEST(Engine, OtherWeightsDropKeysAndPrefixes) {
+  const auto spec = tiny_spec();
+  auto weights = tiny_weights(spec, DType::fp32);
+  Engine engine(spec, weights, small_options());
+  const auto prompt = tiny_prompt(40, 6);
+  const Results before = run_all(engine, {make_request(1, prompt, 0, 10)});
+  const auto other = tiny_weights(spec, DType::fp32, 0, 1, 2);
+  auto storage = weights.storage();
+  for (size_t p = 0; p < storage.size(); ++p) {
+    std::memcpy(storage[p], other.data(p), static_cast<size_t>(weights.block(p).elements()) * sizeof(float));
+  }
+  weights.set_version(7);
+  const Results after = run_all(engine, {make_request(1, prompt, 0, 10)});
+  Engine fresh(spec, other, small_options());
+  const Results want = run_all(fresh, {make_request(1, prompt, 0, 10)});
+  EXPECT_EQ(after.at(1).output_ids, want.at(1).output_ids);
+  EXPECT_NE(after.at(1).output_ids, before.at(1).output_ids);
+  EXPECT_EQ(engine.counters().shared_tokens, 0);
+  EXPECT_EQ(after.at(1).versions, std::vector<int32_t>(10, 7));
+}
+
+TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
+  const auto spec = tiny_spec();
+  auto weights = tiny_weights(spec, DType::fp32);
+  Engine engine(spec, weights, small_options());
+  engine.submit(make_request(1, tiny_prompt(20, 6), 0, 12));
+  for (int i = 0; i < 5; ++i) engine.step();
+  weights.set_version(1);  // the same weights under a new number: the text must not change, its versions do
+  Results got;
+  while (!engine.idle()) {
+    for (auto& r : engine.step().finished) got[r.id] = std::move(r);
+  }
+  Engine plain(spec, weights, small_options());
+  const Results want = run_all(plain, {make_request(1, tiny_prompt(20, 6), 0, 12)});
+  expect_same(want, got);
+  EXPECT_EQ(got.at(1).versions, (std::vector<int32_t>{0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  for (const auto backend : {BackendKind::fused, BackendKind::torch}) {
+    EngineOptions o = small_options();
+    o.backend = backend;
+    Engine plain(spec, weights, o), released(spec, weights, o);
+    const Results want = run_all(plain, mixed_requests());
+    for (auto& r : mixed_requests()) released.submit(std::move(r));
+    Results got;
+    for (int step = 0; !released.idle(); ++step) {
+      if (step == 6) released.release();
+      for (auto& r : released.step().finished) got[r.id] = std::move(r);
+    }
+    if (backend == BackendKind::fused) {
+      expect_same(want, got);
+    } else {  // LibTorch's own products depend on the batch in their last bits
+      for (const auto& [id, result] : want) EXPECT_EQ(result.output_ids, got.at(id).output_ids) << "request " << id;
+    }
+  }
+}
+
+TEST(Engine, StopTokensStopPredicatesAndLimits) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  Engine engine(spec, weights, small_options());
+  const auto prompt = tiny_prompt(12, 8);
+  const auto free_run = run_all(engine, {make_request(1, prompt, 1, 30)}).at(1);
+  EXPECT_EQ(free_run.finish_reason, FinishReason::length);
+  ASSERT_EQ(free_run.output_ids.size(), 30u);
+
+  Request stop = make_request(1, prompt, 1, 30);
+  stop.sampling.stop_ids = {free_run.output_ids[9]};
+  const auto stopped = run_all(engine, {stop}).at(1);
+  EXPECT_EQ(stopped.finish_reason, FinishReason::stop);
+  EXPECT_EQ(stopped.output_ids.back(), free_run.output_ids[9]);
+  EXPECT_LE(stopped.output_ids.size(), 10u);
+
+  Request predicate = make_request(1, prompt, 1, 30);
+  int seen = 0;
+  predicate.stop = [&seen](int32_t) { return ++seen == 5; };
+  const auto cut = run_all(engine, {predicate}).at(1);
+  EXPECT_EQ(cut.finish_reason, FinishReason::stop_string);
+  EXPECT_EQ(cut.output_ids, std::vector<int32_t>(free_run.output_ids.begin(), free_run.output_ids.begin() + 5));
+
+  const auto full = run_all(engine, {make_request(2, tiny_prompt(690, 8), 1, 30)}).at(2);
+  EXPECT_EQ(full.output_ids.size(), 10u);  // the model has 700 positions
+  EXPECT_EQ(full.finish_reason, FinishReason::length);
+}
+
+TEST(Engine, RefusesWhatCannotRun) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, DType::fp32);
+  EngineOptions o = small_options();
+  o.page_size = 24;
+  EXPECT_THROW(Engine(spec, weights, o), UserError);
+  o = small_options();
+  o.kv_bytes = 100;
+  EXPECT_THROW(Engine(spec, weights, o), UserError);
+  o = small_options();
+  o.kv_bytes = 4 * 2 * 3 * 16 * 32 * 4;  // four pages
+  Engine engine(spec, weights, o);
+  try {
+    engine.submit(make_request(1, tiny_prompt(50, 1), 1, 30));
+    FAIL() << "five pages were given out of four";
+  } catch (const UserError& e) {
+    EXPECT_EQ(e.code(), ExitCode::configuration);
+    EXPECT_NE(std::string(e.what()).find("5 KV pages"), std::string::npos) << e.what();
+  }
+  EXPECT_THROW(engine.submit(make_request(1, {}, 1, 3)), UserError);
+  EXPECT_THROW(engine.submit(make_request(1, {500}, 1, 3)), UserError);
+  EXPECT_THROW(engine.submit(make_request(1, {1}, -1, 3)), UserError);
+  EXPECT_THROW(engine.submit(make_request(1, tiny_prompt(700, 1), 1, 3)), UserError);
+  engine.submit(make_request(1, {1}, 1, 3));
+  EXPECT_THROW(engine.submit(make_request(1, {2}, 1, 3)), UserError);
+  EXPECT_TRUE(engine.step().tokens.size() == 1);
+}
+
+TEST(Engine, LogitsThatAreNotFiniteAreReported) {
+  const auto spec = tiny_spec();
+  auto weights = tiny_weights(spec, DType::fp32);
+  reinterpret_cast<float*>(weights.storage()[spec.index_of(model::Role::final_norm)])[3] = std::nanf("");
+  Engine engine(spec, weights, small_options());
+  engine.submit(make_request(1, {1, 2}, 1, 3));
+  EXPECT_THROW(engine.step(), UserError);
+}
+
+}  // namespace
+}  // namespace trireme::test

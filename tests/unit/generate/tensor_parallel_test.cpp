@@ -1,0 +1,118 @@
+// The replica of t tensor-parallel ranks against one rank: np 1, 2 (2 + 1 KV groups) and 3.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/world.hpp"
+#include "tiny_model.hpp"
+
+namespace trireme::test {
+namespace {
+
+using config::DType;
+using generate::BackendKind;
+using generate::Engine;
+using generate::EngineOptions;
+using generate::Request;
+
+constexpr int64_t vocab = 9001;
+
+std::vector<Request> requests() {
+  std::vector<Request> out;
+  for (uint64_t i = 0; i < 10; ++i) {
+    Request r;
+    r.id = i;
+    r.prompt = tiny_prompt(5 + 9 * static_cast<int64_t>(i % 5), i % 5, vocab);
+    r.sampling.temperature = i % 3 == 0 ? 0 : 1;
+    r.sampling.top_p = i % 4 == 1 ? 0.9 : 1;
+    r.sampling.top_k = i % 4 == 2 ? 30 : 0;
+    r.sampling.max_new_tokens = 24;
+    r.sampling.seed = 3;
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+EngineOptions options(BackendKind backend) {
+  EngineOptions o;
+  o.kv_bytes = int64_t{4} << 20;
+  o.max_batch = 6;
+  o.prefill_chunk_tokens = 30;
+  o.threads = 1;
+  o.backend = backend;
+  return o;
+}
+
+// Texts agree until a draw or a choice falls within 1e-5 of a boundary; then the rest of that text may differ. Such texts
+// are counted.
+void compare(const Results& want, const Results& got, double tolerance, int allowed) {
+  ASSERT_EQ(want.size(), got.size());
+  int different = 0;
+  for (const auto& [id, a] : want) {
+    const auto& b = got.at(id);
+    if (a.output_ids != b.output_ids) {
+      ++different;
+      continue;
+    }
+    for (size_t i = 0; i < a.log_probs.size(); ++i) EXPECT_NEAR(a.log_probs[i], b.log_probs[i], tolerance) << "request " << id;
+    ASSERT_EQ(a.sample_log_probs.size(), b.sample_log_probs.size());
+    for (size_t i = 0; i < a.sample_log_probs.size(); ++i) EXPECT_NEAR(a.sample_log_probs[i], b.sample_log_probs[i], tolerance);
+  }
+  EXPECT_LE(different, allowed);
+}
+
+// Every rank got the same texts.
+void expect_agreement(const Results& mine) {
+  std::string bytes;
+  for (const auto& [id, r] : mine) {
+    bytes.append(reinterpret_cast<const char*>(r.output_ids.data()), r.output_ids.size() * sizeof(int32_t));
+    bytes.append(reinterpret_cast<const char*>(r.log_probs.data()), r.log_probs.size() * sizeof(float));
+  }
+  for (const std::string& other : world().all_gather(bytes)) EXPECT_EQ(other, bytes);
+}
+
+TEST(TensorParallel, GivesTheTextsOfOneRank) {
+  const auto& comm = world();
+  const auto spec = tiny_spec(vocab);
+  for (const BackendKind backend : {BackendKind::fused, BackendKind::torch}) {
+    const auto whole = tiny_weights(spec, DType::fp32);
+    Engine single(spec, whole, options(backend));
+    const Results want = run_all(single, requests());
+    const auto mine = tiny_weights(spec, DType::fp32, comm.rank(), comm.size());
+    Engine engine(spec, mine, options(backend), comm);
+    const Results got = run_all(engine, requests());
+    compare(want, got, 2e-5, 0);
+    expect_agreement(got);
+  }
+}
+
+TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
+  const auto& comm = world();
+  const auto spec = tiny_spec(vocab, true);
+  const auto mine = tiny_weights(spec, DType::bf16, comm.rank(), comm.size());
+  EngineOptions o = options(BackendKind::fused);
+  o.threads = 2;
+  Engine engine(spec, mine, o, comm);
+  const Results got = run_all(engine, requests());
+  EXPECT_EQ(got.size(), 10u);
+  expect_agreement(got);
+}
+
+TEST(TensorParallel, ShortOfPagesAllRanksPreemptAlike) {
+  const auto& comm = world();
+  const auto spec = tiny_spec(vocab);
+  const auto mine = tiny_weights(spec, DType::fp32, comm.rank(), comm.size());
+  Engine roomy(spec, mine, options(BackendKind::fused), comm);
+  const Results want = run_all(roomy, requests());
+  EngineOptions tight = options(BackendKind::fused);
+  tight.kv_bytes = 10 * 2 * 3 * 16 * 32 * 4;  // ten pages where a rank has all three KV heads, more where it has fewer
+  Engine engine(spec, mine, tight, comm);
+  expect_same(want, run_all(engine, requests()));
+  if (comm.size() == 1) {
+    EXPECT_GT(engine.counters().preemptions, 0);
+  }
+  expect_agreement(want);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,136 @@
+#include "torch/torch.hpp"
+
+#include "tiny_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/model/forward.hpp"
+
+namespace trireme::test {
+
+using generate::GeneratorWeights;
+
+model::ModelSpec tiny_spec(int64_t vocab, bool tied, bool qkv_bias) {
+  config::ModelShape s;
+  s.vocab = vocab;
+  s.hidden = 96;
+  s.layers = 2;
+  s.heads = 6;
+  s.kv_heads = 3;
+  s.head_dim = 16;
+  s.ffn = 160;
+  s.norm_eps = 1e-5;
+  s.tied = tied;
+  s.qkv_bias = qkv_bias;
+  s.max_positions = 700;
+  return model::describe(s, model::HeadKind::language);
+}
+
+namespace {
+
+// Element e of parameter p: uniform, wide enough that attention and logits are far from flat.
+float value_of(size_t parameter, int64_t element, bool norm, uint64_t salt) {
+  const float u = base::uniform(salt, base::Stream::test, parameter, static_cast<uint32_t>(element)) * 2 - 1;
+  return norm ? 1 + 0.2f * u : 0.25f * u;
+}
+
+}  // namespace
+
+GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, uint64_t salt) {
+  GeneratorWeights weights(spec, dtype, rank, degree);
+  const auto storage = weights.storage();
+  for (size_t p = 0; p < storage.size(); ++p) {
+    const base::Block b = weights.block(p);
+    const int64_t columns = spec.parameters[p].spec.columns();
+    const bool norm = spec.parameters[p].spec.shape.size() == 1 && spec.parameters[p].spec.name.find("norm") != std::string::npos;
+    for (int64_t r = 0; r < b.rows; ++r) {
+      for (int64_t c = 0; c < b.columns; ++c) {
+        const float v = value_of(p, (b.row + r) * columns + b.column + c, norm, salt);
+        const int64_t at = r * b.columns + c;
+        if (dtype == config::DType::fp32) {
+          reinterpret_cast<float*>(storage[p])[at] = v;
+        } else {
+          reinterpret_cast<uint16_t*>(storage[p])[at] = c10::BFloat16(v).x;
+        }
+      }
+    }
+  }
+  return weights;
+}
+
+namespace {
+
+at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids) {
+  at::NoGradGuard no_grad;
+  const std::vector<std::span<const int32_t>> sequences{ids};
+  const model::PackedBatch batch = model::pack(sequences, at::kCPU);
+  model::PackedPolicy policy(batch);
+  const auto parameters = [&](const model::Stage& stage) {
+    std::vector<at::Tensor> out;
+    for (const size_t p : stage.parameters) out.push_back(weights.tensor(p));
+    return out;
+  };
+  const model::Rope rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
+  at::Tensor x = model::embed(spec, parameters(spec.stages.front()), batch.ids, policy);
+  for (size_t s = 1; s + 1 < spec.stages.size(); ++s) {
+    x = model::block(spec, parameters(spec.stages[s]), x, batch.positions, rope, spec.stages[s].layer, policy);
+  }
+  return model::final_norm(spec, parameters(spec.stages.back()), x);
+}
+
+at::Tensor head_of(const model::ModelSpec& spec, const GeneratorWeights& weights) {
+  return weights.tensor(spec.stages.back().parameters[1]);
+}
+
+}  // namespace
+
+at::Tensor full_logits(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids) {
+  at::NoGradGuard no_grad;
+  return at::linear(full_hidden(spec, weights, ids), head_of(spec, weights));
+}
+
+std::vector<float> full_log_probs(const model::ModelSpec& spec, const GeneratorWeights& weights, const std::vector<int32_t>& ids,
+                                  double temperature) {
+  at::NoGradGuard no_grad;
+  const int64_t n = static_cast<int64_t>(ids.size()) - 1;
+  const at::Tensor hidden = full_hidden(spec, weights, ids).narrow(0, 0, n);
+  const std::vector<int64_t> targets(ids.begin() + 1, ids.end());
+  const auto out = kernels::token_log_probs(hidden, head_of(spec, weights), at::tensor(at::ArrayRef<int64_t>(targets)), temperature,
+                                            kernels::Entropy::skip);
+  const float* data = out.log_probs.const_data_ptr<float>();
+  return {data, data + n};
+}
+
+std::vector<int32_t> tiny_prompt(int64_t length, uint64_t salt, int64_t vocab) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < length; ++i) {
+    const float u = base::uniform(salt, base::Stream::test, 77, static_cast<uint32_t>(i));
+    out.push_back(static_cast<int32_t>(u * static_cast<float>(vocab)));
+  }
+  return out;
+}
+
+Results run_all(generate::Engine& engine, std::vector<generate::Request> requests) {
+  Results out;
+  engine.run(std::move(requests), [&](generate::Result r) { out[r.id] = std::move(r); });
+  return out;
+}
+
+void expect_same(const Results& a, const Results& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [id, x] : a) {
+    ASSERT_TRUE(b.contains(id));
+    const generate::Result& y = b.at(id);
+    EXPECT_EQ(x.output_ids, y.output_ids) << "request " << id;
+    EXPECT_EQ(x.finish_reason, y.finish_reason) << "request " << id;
+    ASSERT_EQ(x.log_probs.size(), y.log_probs.size());
+    EXPECT_EQ(std::memcmp(x.log_probs.data(), y.log_probs.data(), x.log_probs.size() * sizeof(float)), 0) << "request " << id;
+    EXPECT_EQ(x.sample_log_probs, y.sample_log_probs) << "request " << id;
+  }
+}
+
+}  // namespace trireme::test
