@@ -21,7 +21,9 @@ template <>
 struct Lane<float> {
   using Word = float;
   static constexpr int64_t per_word = 1;
-  TRIREME_INLINE __m512 multiply_add(__m512 sum, const float* a, __m512i b) { return _mm512_fmadd_ps(_mm512_set1_ps(*a), _mm512_castsi512_ps(b), sum); }
+  TRIREME_INLINE __m512 multiply_add(__m512 sum, const float* a, __m512i b) {
+    return _mm512_fmadd_ps(_mm512_set1_ps(*a), _mm512_castsi512_ps(b), sum);
+  }
 };
 template <>
 struct Lane<uint16_t> {
@@ -59,8 +61,8 @@ struct Broadcast {
 
 // c[0..4) [16 * vectors] (+)= a x b over k words, in order.
 template <class T, int vectors>
-TRIREME_INLINE void tile(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, int64_t b_stride, float* c, int64_t c_stride,
-                         int64_t k, bool add) {
+TRIREME_INLINE void tile(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, int64_t b_stride, float* c,
+                         int64_t c_stride, int64_t k, bool add) {
   __m512 sums[tile_rows][vectors];
   for (int r = 0; r < tile_rows; ++r) {
     for (int j = 0; j < vectors; ++j) sums[r][j] = add ? _mm512_loadu_ps(c + r * c_stride + 16 * j) : _mm512_setzero_ps();
@@ -80,8 +82,8 @@ TRIREME_INLINE void tile(Broadcast<typename Lane<T>::Word> a, const typename Lan
 
 // c [m, n] (+)= a [m, k] x b [k, n]; m a multiple of 4, n of 16, k in words.
 template <class T>
-void multiply(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, float* c, int64_t c_stride, int64_t m, int64_t n, int64_t k,
-              int64_t b_stride, bool add) {
+void multiply(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, float* c, int64_t c_stride, int64_t m,
+              int64_t n, int64_t k, int64_t b_stride, bool add) {
   for (int64_t column = 0; column < n; column += 64) {
     for (int64_t row = 0; row < m; row += tile_rows) {
       const Broadcast<typename Lane<T>::Word> left{a.data + row * a.row_stride, a.row_stride, a.k_stride};
@@ -98,11 +100,13 @@ void multiply(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word*
 
 // [tokens, hd] rows at `stride` to words that run along hd: out[w * padded + token] (the transpose).
 template <class T>
-void pack_transposed(const T* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t padded, typename Lane<T>::Word* out) {
+void pack_transposed(const T* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t padded,
+                     typename Lane<T>::Word* out) {
   using Word = typename Lane<T>::Word;
   const int64_t words = head_dim / Lane<T>::per_word;
   for (int64_t token = 0; token < tokens; ++token) {
-    for (int64_t w = 0; w < words; ++w) std::memcpy(out + w * padded + token, from + token * stride + w * Lane<T>::per_word, sizeof(Word));
+    for (int64_t w = 0; w < words; ++w)
+      std::memcpy(out + w * padded + token, from + token * stride + w * Lane<T>::per_word, sizeof(Word));
   }
 }
 
@@ -120,13 +124,16 @@ void pack_rows(const T* from, int64_t stride, int64_t tokens, int64_t head_dim, 
 
 template <class T>
 void copy_rows(const T* from, int64_t stride, int64_t rows, int64_t head_dim, T* out) {
-  for (int64_t row = 0; row < rows; ++row) std::memcpy(out + row * head_dim, from + row * stride, static_cast<size_t>(head_dim) * sizeof(T));
+  for (int64_t row = 0; row < rows; ++row)
+    std::memcpy(out + row * head_dim, from + row * stride, static_cast<size_t>(head_dim) * sizeof(T));
   std::memset(out + rows * head_dim, 0, static_cast<size_t>((block_rows - rows) * head_dim) * sizeof(T));
 }
 
 // fp32 to bf16 by the CPU's own instruction (nearest even).
 TRIREME_INLINE void put(float* to, __m512 value) { _mm512_storeu_ps(to, value); }
-TRIREME_INLINE void put(uint16_t* to, __m512 value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value)); }
+TRIREME_INLINE void put(uint16_t* to, __m512 value) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value));
+}
 
 // Lanes j of a vector that starts at `first` with first + j < end.
 TRIREME_INLINE __mmask16 lanes_below(int64_t first, int64_t end) {
@@ -134,12 +141,13 @@ TRIREME_INLINE __mmask16 lanes_below(int64_t first, int64_t end) {
   return n >= 16 ? __mmask16(0xFFFF) : n <= 0 ? __mmask16(0) : __mmask16((1u << n) - 1u);
 }
 
-// One row of scores to exp(scale * s - max) for the `valid` first keys and zeros up to `padded`; returns scale * max + log of the sum,
-// and the sum itself in `total`.
+// One row of scores to exp(scale * s - max) for the `valid` first keys and zeros up to `padded`; returns scale * max + log of
+// the sum, and the sum itself in `total`.
 template <class T>
 float softmax_row(const float* scores, int64_t valid, int64_t padded, float scale, T* probabilities, float* total) {
   __m512 largest = _mm512_set1_ps(-__builtin_inff());
-  for (int64_t j = 0; j < valid; j += 16) largest = _mm512_mask_max_ps(largest, lanes_below(j, valid), largest, _mm512_loadu_ps(scores + j));
+  for (int64_t j = 0; j < valid; j += 16)
+    largest = _mm512_mask_max_ps(largest, lanes_below(j, valid), largest, _mm512_loadu_ps(scores + j));
   const float top = _mm512_reduce_max_ps(largest) * scale;
   Floats sums{};
   for (int64_t j = 0; j < padded; j += 16) {
@@ -214,9 +222,16 @@ struct BackwardBlock {
   float log_sum_exp[block_rows], delta[block_rows];
 
   BackwardBlock(int64_t padded, int64_t hd)
-      : queries(block_rows * hd), slopes(block_rows * hd), paired_p(block_rows * padded), paired_ds(block_rows * padded), ds(block_rows * padded),
-        query_rows(block_rows * hd / Lane<T>::per_word), slope_rows(block_rows * hd / Lane<T>::per_word), scores(block_rows * padded),
-        dp(block_rows * padded), dq(block_rows * hd) {}
+      : queries(block_rows * hd),
+        slopes(block_rows * hd),
+        paired_p(block_rows * padded),
+        paired_ds(block_rows * padded),
+        ds(block_rows * padded),
+        query_rows(block_rows * hd / Lane<T>::per_word),
+        slope_rows(block_rows * hd / Lane<T>::per_word),
+        scores(block_rows * padded),
+        dp(block_rows * padded),
+        dq(block_rows * hd) {}
 
   // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale, with zeros where masked.
   void probabilities(int64_t first, int64_t rows, int64_t reach, int64_t padded, float scale) {
@@ -264,12 +279,17 @@ void backward(const AttentionBackward<T>& b) {
         block.log_sum_exp[r] = r < rows ? a.log_sum_exp[(first + r) * a.heads + head] : 0;
         block.delta[r] = r < rows ? dot_rows(a.out + at + r * q_stride, b.dout + at + r * q_stride, hd) : 0;
       }
-      const auto whole = [&](Scratch<T>& rows_of, int64_t stride) { return Broadcast<Word>{reinterpret_cast<const Word*>(rows_of.get()), stride, 1}; };
-      const auto transposed = [&](Scratch<T>& paired) { return Broadcast<Word>{reinterpret_cast<const Word*>(paired.get()), 1, padded}; };
+      const auto whole = [&](Scratch<T>& rows_of, int64_t stride) {
+        return Broadcast<Word>{reinterpret_cast<const Word*>(rows_of.get()), stride, 1};
+      };
+      const auto transposed = [&](Scratch<T>& paired) {
+        return Broadcast<Word>{reinterpret_cast<const Word*>(paired.get()), 1, padded};
+      };
       multiply<T>(whole(block.queries, words), keys.get(), block.scores.get(), padded, block_rows, reach, words, padded, false);
       multiply<T>(whole(block.slopes, words), values.get(), block.dp.get(), padded, block_rows, reach, words, padded, false);
       block.probabilities(first, rows, reach, padded, a.scale);
-      multiply<T>(whole(block.ds, padded / per_word), key_rows.get(), block.dq.get(), hd, block_rows, hd, reach / per_word, hd, false);
+      multiply<T>(whole(block.ds, padded / per_word), key_rows.get(), block.dq.get(), hd, block_rows, hd, reach / per_word, hd,
+                  false);
       multiply<T>(transposed(block.paired_p), block.slope_rows.get(), dv.get(), hd, reach, hd, block_rows / per_word, hd, true);
       multiply<T>(transposed(block.paired_ds), block.query_rows.get(), dk.get(), hd, reach, hd, block_rows / per_word, hd, true);
       for (int64_t r = 0; r < rows; ++r) {

@@ -11,8 +11,8 @@ void attention_out_of_memory() { throw std::bad_alloc(); }
 #if defined(__x86_64__)
 
 bool has_attention_kernels(bool bf16, int64_t head_dim) {
-  const bool cpu = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+  const bool cpu = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
   return cpu && (!bf16 || __builtin_cpu_supports("avx512bf16")) && head_dim % 16 == 0;
 }
 

@@ -11,9 +11,9 @@ namespace trireme::model {
 
 template <class T>
 struct AttentionForward {
-  const T *q, *k, *v;        // first token of the sequence, first head of the group: q [S, H, hd], k and v [S, K, hd]
-  T* out;                    // like q
-  float* log_sum_exp;        // [S, H], first head of the group
+  const T *q, *k, *v;  // first token of the sequence, first head of the group: q [S, H, hd], k and v [S, K, hd]
+  T* out;              // like q
+  float* log_sum_exp;  // [S, H], first head of the group
   int64_t tokens, heads, kv_heads, head_dim;
   float scale;
 };

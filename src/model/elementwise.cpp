@@ -85,8 +85,9 @@ struct RmsNorm : Function<RmsNorm> {
     with_type(x, [&]<class T>(T*) {
       for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
         const int64_t at = row * columns;
-        rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at, inverse_rms.const_data_ptr<float>() + row,
-                               mutable_elements<T>(dx) + at, partial.mutable_data_ptr<float>() + chunk * columns, n, columns);
+        rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
+                               inverse_rms.const_data_ptr<float>() + row, mutable_elements<T>(dx) + at,
+                               partial.mutable_data_ptr<float>() + chunk * columns, n, columns);
       });
     });
     return {dx, partial.sum(0), at::Tensor()};  // fp32: a bf16 leaf takes it rounded, or as it is if its gradient is fp32
@@ -115,23 +116,24 @@ struct SwiGlu : Function<SwiGlu> {
     at::Tensor dup = at::empty_like(up);
     with_type(gate, [&]<class T>(T*) {
       at::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
-        swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first, mutable_elements<T>(dgate) + first,
-                        mutable_elements<T>(dup) + first, last - first);
+        swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
+                        mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first, last - first);
       });
     });
     return {dgate, dup};
   }
 };
 
-at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin, float direction) {
+at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin,
+                  float direction) {
   const at::Tensor x = input.contiguous();
   const int64_t heads = x.size(1), head_dim = x.size(2);
   at::Tensor y = at::empty_like(x);
   with_type(x, [&]<class T>(T*) {
     for_row_chunks(x.size(0), [&](int64_t, int64_t token, int64_t n) {
       const int64_t at = token * heads * head_dim;
-      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
-                mutable_elements<T>(y) + at, n, heads, head_dim, direction);
+      rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(),
+                sin.const_data_ptr<float>(), mutable_elements<T>(y) + at, n, heads, head_dim, direction);
     });
   });
   return y;
@@ -216,7 +218,8 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   return fused(gate) ? SwiGlu::apply(gate, up) : swiglu_composed(gate, up);
 }
 
-std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions, const Rope& rope) {
+std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                                             const Rope& rope) {
   if (!fused(q)) return {apply_rope_composed(q, positions, rope), apply_rope_composed(k, positions, rope)};
   auto rotated = RotaryEmbedding::apply(q, k, positions.contiguous(), rope.cos.contiguous(), rope.sin.contiguous());
   return {std::move(rotated[0]), std::move(rotated[1])};

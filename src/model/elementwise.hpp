@@ -15,7 +15,8 @@ namespace trireme::model {
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 // q [T, H, hd] and k [T, K, hd] rotated by their positions; fp32 inside, rounded once.
-std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions, const Rope& rope);
+std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                                             const Rope& rope);
 
 // Rows `ids` [T] of weight [V, D]. The gradient of a row is summed in fp32 in token order and rounded once.
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids);

@@ -133,15 +133,16 @@ at::Tensor block(const ModelSpec& spec, std::span<const at::Tensor> parameters, 
 
   const at::Tensor normed = rms_norm(x, w.input_norm, spec.shape.norm_eps);
   const at::Tensor v = heads(policy.linear(normed, w.v, w.v_bias, Role::v));
-  const auto [q, k] = apply_rope(heads(policy.linear(normed, w.q, w.q_bias, Role::q)), heads(policy.linear(normed, w.k, w.k_bias, Role::k)),
-                                 positions, rope);
+  const auto [q, k] = apply_rope(heads(policy.linear(normed, w.q, w.q_bias, Role::q)),
+                                 heads(policy.linear(normed, w.k, w.k_bias, Role::k)), positions, rope);
   const at::Tensor attended = policy.attend(q, k, v, layer).reshape({x.size(0), q.size(1) * head_dim});
   at::Tensor projected = policy.reduce(policy.linear(attended, w.o, std::nullopt, Role::o));
   if (w.o_bias) projected = projected.add(*w.o_bias);  // after the reduction: every rank has the whole bias
   const at::Tensor middle = x.add(projected);
 
   const at::Tensor fed = rms_norm(middle, w.post_norm, spec.shape.norm_eps);
-  const at::Tensor activated = swiglu(policy.linear(fed, w.gate, std::nullopt, Role::gate), policy.linear(fed, w.up, std::nullopt, Role::up));
+  const at::Tensor activated =
+      swiglu(policy.linear(fed, w.gate, std::nullopt, Role::gate), policy.linear(fed, w.up, std::nullopt, Role::up));
   return middle.add(policy.reduce(policy.linear(activated, w.down, std::nullopt, Role::down)));
 }
 

@@ -37,10 +37,11 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
     if (info.name == "rope_freqs.weight") continue;  // part of the shape now
     const std::string name = hugging_face_name(info.name);
     Tensor tensor{{name, std::move(info.shape)}, info.type, info.begin, heads_of_permuted(name, shape_)};
-    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.rows() == tensor.permuted_heads * shape_.head_dim, ExitCode::bad_data, path.string(), ": ",
-             info.name, " has ", tensor.spec.rows(), " rows, not ", tensor.permuted_heads, " heads of ", shape_.head_dim);
-    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.shape.size() == 2 || find_gguf_type(tensor.type)->elements == 1, ExitCode::bad_data,
-             path.string(), ": the bias ", info.name, " is quantised");
+    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.rows() == tensor.permuted_heads * shape_.head_dim, ExitCode::bad_data,
+             path.string(), ": ", info.name, " has ", tensor.spec.rows(), " rows, not ", tensor.permuted_heads, " heads of ",
+             shape_.head_dim);
+    VALIDATE(tensor.permuted_heads == 0 || tensor.spec.shape.size() == 2 || find_gguf_type(tensor.type)->elements == 1,
+             ExitCode::bad_data, path.string(), ": the bias ", info.name, " is quantised");
     VALIDATE(tensors_.emplace(name, std::move(tensor)).second, ExitCode::bad_data, path.string(), ": two tensors become ", name);
   }
   metadata_ = std::move(header.metadata);

@@ -26,7 +26,8 @@ class Cursor {
   uint64_t position() const { return position_; }
   uint64_t left() const { return bytes_.size() - position_; }
   [[noreturn]] void fail(const std::string& problem) const {
-    throw UserError(ExitCode::bad_data, base::text(file_, ": ", problem, " at byte ", position_, ": the file is damaged or not what it claims to be"));
+    throw UserError(ExitCode::bad_data, base::text(file_, ": ", problem, " at byte ", position_,
+                                                   ": the file is damaged or not what it claims to be"));
   }
 
   template <class T>
@@ -163,16 +164,19 @@ GgufTensorInfo take_tensor(Cursor& cursor, const std::string& file) {
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
     auto extent = static_cast<uint64_t>(tensor.shape[i]);
     if (i + 1 == tensor.shape.size()) {
-      if (extent % format->elements != 0) cursor.fail(base::text("rows of '", tensor.name, "' are no whole blocks of ", format->elements));
+      if (extent % format->elements != 0)
+        cursor.fail(base::text("rows of '", tensor.name, "' are no whole blocks of ", format->elements));
       extent /= format->elements;
     }
     if (__builtin_mul_overflow(blocks, extent, &blocks)) cursor.fail(base::text("the shape of '", tensor.name, "' overflows"));
   }
   int64_t elements = 1;
   for (const int64_t extent : tensor.shape) {
-    if (__builtin_mul_overflow(elements, extent, &elements)) cursor.fail(base::text("the shape of '", tensor.name, "' overflows"));
+    if (__builtin_mul_overflow(elements, extent, &elements))
+      cursor.fail(base::text("the shape of '", tensor.name, "' overflows"));
   }
-  if (__builtin_mul_overflow(blocks, uint64_t{format->bytes}, &tensor.bytes)) cursor.fail(base::text("the size of '", tensor.name, "' overflows"));
+  if (__builtin_mul_overflow(blocks, uint64_t{format->bytes}, &tensor.bytes))
+    cursor.fail(base::text("the size of '", tensor.name, "' overflows"));
   return tensor;
 }
 
@@ -191,16 +195,19 @@ void place_tensors(GgufHeader& header, uint64_t header_end, uint64_t file_bytes,
   const uint64_t data = base::round_up(header_end, alignment);
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (auto& tensor : header.tensors) {
-    VALIDATE(tensor.begin % alignment == 0, ExitCode::bad_data, file, ": the tensor '", tensor.name, "' is not aligned to ", alignment, " bytes");
+    VALIDATE(tensor.begin % alignment == 0, ExitCode::bad_data, file, ": the tensor '", tensor.name, "' is not aligned to ",
+             alignment, " bytes");
     uint64_t end = 0;
-    const bool overflows = __builtin_add_overflow(tensor.begin, data, &tensor.begin) || __builtin_add_overflow(tensor.begin, tensor.bytes, &end);
-    VALIDATE(!overflows && end <= file_bytes, ExitCode::bad_data, file, ": the tensor '", tensor.name, "' lies beyond the end of the file (",
-             file_bytes, " bytes): the file is truncated");
+    const bool overflows =
+        __builtin_add_overflow(tensor.begin, data, &tensor.begin) || __builtin_add_overflow(tensor.begin, tensor.bytes, &end);
+    VALIDATE(!overflows && end <= file_bytes, ExitCode::bad_data, file, ": the tensor '", tensor.name,
+             "' lies beyond the end of the file (", file_bytes, " bytes): the file is truncated");
     if (tensor.bytes > 0) ranges.emplace_back(tensor.begin, end);
   }
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 1; i < ranges.size(); ++i) {
-    VALIDATE(ranges[i].first >= ranges[i - 1].second, ExitCode::bad_data, file, ": two tensors overlap at byte ", ranges[i].first);
+    VALIDATE(ranges[i].first >= ranges[i - 1].second, ExitCode::bad_data, file, ": two tensors overlap at byte ",
+             ranges[i].first);
   }
 }
 

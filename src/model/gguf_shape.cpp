@@ -51,12 +51,14 @@ class Metadata {
 };
 
 const GgufTensorInfo* find_tensor(const GgufHeader& header, std::string_view name) {
-  const auto found = std::find_if(header.tensors.begin(), header.tensors.end(), [name](const auto& tensor) { return tensor.name == name; });
+  const auto found =
+      std::find_if(header.tensors.begin(), header.tensors.end(), [name](const auto& tensor) { return tensor.name == name; });
   return found == header.tensors.end() ? nullptr : &*found;
 }
 
 void refuse_unsupported(const Metadata& metadata, const std::string& prefix, const std::string& file) {
-  VALIDATE(metadata.get<int64_t>(prefix + "expert_count", 0) == 0, ExitCode::bad_data, file, ": mixture-of-experts models are not supported");
+  VALIDATE(metadata.get<int64_t>(prefix + "expert_count", 0) == 0, ExitCode::bad_data, file,
+           ": mixture-of-experts models are not supported");
   VALIDATE(metadata.get<int64_t>("split.count", 1) <= 1, ExitCode::bad_data, file,
            ": a part of a split model: merge the parts first (llama-gguf-split --merge)");
   VALIDATE(metadata.get<int64_t>(prefix + "attention.sliding_window", 0) == 0, ExitCode::bad_data, file,
@@ -65,11 +67,11 @@ void refuse_unsupported(const Metadata& metadata, const std::string& prefix, con
 
 // llama.cpp divides the frequencies by a tensor of factors; it writes llama3's scaling that way and drops the parameters.
 // They are recovered here: the factor is the largest entry, the rest are the values of all published Llama 3 models.
-config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span<const std::byte> bytes, const config::ModelShape& shape,
-                                         const std::string& file) {
+config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span<const std::byte> bytes,
+                                         const config::ModelShape& shape, const std::string& file) {
   std::vector<float> factors(static_cast<size_t>(shape.head_dim / 2));
-  VALIDATE(tensor.shape == std::vector<int64_t>{shape.head_dim / 2} && gguf_type_name(tensor.type) == "F32", ExitCode::bad_data, file,
-           ": rope_freqs.weight is not F32 [", shape.head_dim / 2, "]");
+  VALIDATE(tensor.shape == std::vector<int64_t>{shape.head_dim / 2} && gguf_type_name(tensor.type) == "F32", ExitCode::bad_data,
+           file, ": rope_freqs.weight is not F32 [", shape.head_dim / 2, "]");
   dequantise(tensor.type, bytes.data() + tensor.begin, factors.size(), factors.data());
   const double largest = *std::max_element(factors.begin(), factors.end());
   const bool whole = std::abs(largest - std::round(largest)) < 1e-3;  // fp32 noise around 8 or 32
@@ -82,13 +84,14 @@ config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span
     if (turns >= 1 && turns <= 4) expected = 1 / ((1 - (turns - 1) / 3) / scaling.factor + (turns - 1) / 3);
     fits = fits && std::abs(factors[i] - expected) <= 1e-3 * expected;
   }
-  VALIDATE(fits, ExitCode::bad_data, file, ": rope_freqs.weight is not the scaling of the Llama 3 models, and GGUF does not keep its ",
+  VALIDATE(fits, ExitCode::bad_data, file,
+           ": rope_freqs.weight is not the scaling of the Llama 3 models, and GGUF does not keep its ",
            "parameters: use the safetensors form of this model");
   return scaling;
 }
 
-config::RopeScaling rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const Metadata& metadata, const std::string& prefix,
-                                 const config::ModelShape& shape, const std::string& file) {
+config::RopeScaling rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const Metadata& metadata,
+                                 const std::string& prefix, const config::ModelShape& shape, const std::string& file) {
   const auto kind = metadata.get<std::string>(prefix + "rope.scaling.type", "none");
   const auto* factors = find_tensor(header, "rope_freqs.weight");
   VALIDATE(kind == "none" || kind == "linear", ExitCode::bad_data, file, ": rope scaling '", kind, "' is not supported");
@@ -125,8 +128,9 @@ config::ModelShape gguf_shape(const GgufHeader& header, std::span<const std::byt
   shape.ffn = metadata.require<int64_t>(prefix + "feed_forward_length");
   shape.heads = metadata.require<int64_t>(prefix + "attention.head_count");
   shape.kv_heads = metadata.get<int64_t>(prefix + "attention.head_count_kv", shape.heads);
-  VALIDATE(shape.heads > 0 && shape.kv_heads > 0 && shape.hidden > 0 && shape.layers > 0 && shape.layers < 100'000, ExitCode::bad_data, file,
-           ": impossible sizes (", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads, "/", shape.kv_heads, " heads)");
+  VALIDATE(shape.heads > 0 && shape.kv_heads > 0 && shape.hidden > 0 && shape.layers > 0 && shape.layers < 100'000,
+           ExitCode::bad_data, file, ": impossible sizes (", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads,
+           "/", shape.kv_heads, " heads)");
   shape.head_dim = metadata.get<int64_t>(prefix + "attention.key_length", shape.hidden / shape.heads);
   VALIDATE(metadata.get<int64_t>(prefix + "rope.dimension_count", shape.head_dim) == shape.head_dim, ExitCode::bad_data, file,
            ": a rotary embedding of part of the head is not supported");
@@ -154,17 +158,19 @@ GgufTokenizer gguf_tokenizer(const GgufHeader& header, const std::string& file) 
   out.pre = metadata.get<std::string>(prefix + "pre", "");
   out.tokens = metadata.get<std::vector<std::string>>(prefix + "tokens", {});
   out.merges = metadata.get<std::vector<std::string>>(prefix + "merges", {});
-  for (const int64_t type : metadata.get<std::vector<int64_t>>(prefix + "token_type", {})) out.types.push_back(base::checked_cast<int32_t>(type));
-  for (const double score : metadata.get<std::vector<double>>(prefix + "scores", {})) out.scores.push_back(static_cast<float>(score));
-  VALIDATE(out.types.empty() || out.types.size() == out.tokens.size(), ExitCode::bad_data, file, ": ", out.types.size(), " token types for ",
-           out.tokens.size(), " tokens");
+  for (const int64_t type : metadata.get<std::vector<int64_t>>(prefix + "token_type", {}))
+    out.types.push_back(base::checked_cast<int32_t>(type));
+  for (const double score : metadata.get<std::vector<double>>(prefix + "scores", {}))
+    out.scores.push_back(static_cast<float>(score));
+  VALIDATE(out.types.empty() || out.types.size() == out.tokens.size(), ExitCode::bad_data, file, ": ", out.types.size(),
+           " token types for ", out.tokens.size(), " tokens");
   out.bos = metadata.id(prefix + "bos_token_id");
   out.eos = metadata.id(prefix + "eos_token_id");
   out.pad = metadata.id(prefix + "padding_token_id");
   out.unknown = metadata.id(prefix + "unknown_token_id");
   for (const auto& id : {out.bos, out.eos, out.pad, out.unknown}) {
-    VALIDATE(!id || (*id >= 0 && std::cmp_less(*id, out.tokens.size())), ExitCode::bad_data, file, ": the special token ", id.value_or(0),
-             " is not one of the ", out.tokens.size(), " tokens");
+    VALIDATE(!id || (*id >= 0 && std::cmp_less(*id, out.tokens.size())), ExitCode::bad_data, file, ": the special token ",
+             id.value_or(0), " is not one of the ", out.tokens.size(), " tokens");
   }
   out.add_bos = metadata.flag(prefix + "add_bos_token");
   out.add_eos = metadata.flag(prefix + "add_eos_token");
@@ -175,7 +181,8 @@ GgufTokenizer gguf_tokenizer(const GgufHeader& header, const std::string& file) 
 
 std::string hugging_face_name(const std::string& name) {
   using Pair = std::pair<std::string_view, std::string_view>;
-  static constexpr std::array<Pair, 3> outside{{{"token_embd.", "model.embed_tokens."}, {"output_norm.", "model.norm."}, {"output.", "lm_head."}}};
+  static constexpr std::array<Pair, 3> outside{
+      {{"token_embd.", "model.embed_tokens."}, {"output_norm.", "model.norm."}, {"output.", "lm_head."}}};
   static constexpr std::array<Pair, 9> inside{{{"attn_norm.", "input_layernorm."},
                                                {"attn_q.", "self_attn.q_proj."},
                                                {"attn_k.", "self_attn.k_proj."},

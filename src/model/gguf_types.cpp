@@ -11,9 +11,10 @@ namespace {
 
 enum Type : uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, bf16 = 30 };
 
-constexpr std::string_view type_names[] = {"F32",     "F16",   "Q4_0", "Q4_1",   "Q4_2",   "Q4_3",   "Q5_0",    "Q5_1",    "Q8_0",  "Q8_1",  "Q2_K",
-                                           "Q3_K",    "Q4_K",  "Q5_K", "Q6_K",   "Q8_K",   "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
-                                           "IQ2_S",   "IQ4_XS", "I8",  "I16",    "I32",    "I64",    "F64",     "IQ1_M",   "BF16"};
+constexpr std::string_view type_names[] = {"F32",     "F16",    "Q4_0",    "Q4_1",  "Q4_2",   "Q4_3",  "Q5_0",  "Q5_1",
+                                           "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
+                                           "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
+                                           "I8",      "I16",    "I32",     "I64",   "F64",    "IQ1_M", "BF16"};
 constexpr int half_block = 16;
 
 uint16_t half_at(const std::byte* from) {

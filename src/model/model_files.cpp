@@ -14,8 +14,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* tokenizer_files[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                           "vocab.json",     "merges.txt",            "tokenizer.model",         "chat_template.jinja"};
+constexpr const char* tokenizer_files[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
 constexpr size_t shown_names = 5;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -80,10 +81,12 @@ ModelFolder open_model(const fs::path& path) {
   const bool has_config = fs::exists(path / "config.json", error);
   if (!has_config && fs::is_directory(path, error)) {
     const auto files = gguf_files(path);
-    VALIDATE(files.size() <= 1, ExitCode::bad_data, path.string(), " has ", files.size(), " GGUF files: give the path of the one to use");
+    VALIDATE(files.size() <= 1, ExitCode::bad_data, path.string(), " has ", files.size(),
+             " GGUF files: give the path of the one to use");
     if (files.size() == 1) return open_gguf(path, files.front());
   }
-  VALIDATE(has_config, ExitCode::input_missing, "no model at ", path.string(), fs::exists(path, error) ? " (no config.json in it)" : " (no such folder)",
+  VALIDATE(has_config, ExitCode::input_missing, "no model at ", path.string(),
+           fs::exists(path, error) ? " (no config.json in it)" : " (no such folder)",
            ": expected a folder with config.json and model.safetensors, as Hugging Face stores models, or a .gguf file");
   config::ModelShape shape = config::load_model_shape(path);
   return {path, std::move(shape), std::make_shared<SafetensorsSource>(path)};
@@ -99,10 +102,12 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
       continue;
     }
     const auto& found = weights.spec(tensor.name);
-    VALIDATE(found.shape == tensor.shape, ExitCode::bad_data, weights.describe(), ": '", tensor.name, "' has the shape ", shape_text(found.shape),
-             ", but config.json asks for ", shape_text(tensor.shape), ": weights and config.json do not belong together");
+    VALIDATE(found.shape == tensor.shape, ExitCode::bad_data, weights.describe(), ": '", tensor.name, "' has the shape ",
+             shape_text(found.shape), ", but config.json asks for ", shape_text(tensor.shape),
+             ": weights and config.json do not belong together");
   }
-  VALIDATE(missing.empty(), ExitCode::bad_data, weights.describe(), " has no ", some_of(missing), ", which the model of its config.json needs");
+  VALIDATE(missing.empty(), ExitCode::bad_data, weights.describe(), " has no ", some_of(missing),
+           ", which the model of its config.json needs");
   std::vector<std::string> unexpected;
   for (auto& name : weights.names()) {
     if (!known.contains(name) && !is_harmless(name, spec)) unexpected.push_back(std::move(name));
@@ -112,10 +117,12 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
 
 void warn_unexpected(const std::vector<std::string>& names, const WeightSource& weights) {
   if (names.empty()) return;
-  log::warning(base::text(weights.describe(), ": ", names.size(), " tensors are not part of the model and are left out: ", some_of(names)));
+  log::warning(base::text(weights.describe(), ": ", names.size(),
+                          " tensors are not part of the model and are left out: ", some_of(names)));
 }
 
-void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed, float* out) {
+void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed,
+                    float* out) {
   const auto& [tensor, role] = spec.parameters.at(parameter);
   if (role == Role::score && !weights.contains(tensor.name)) {
     initial_values(spec, parameter, block, seed, out);

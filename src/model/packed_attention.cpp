@@ -30,8 +30,15 @@ AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t tokens, i
   const int64_t heads = t.q.size(1), kv_heads = t.k.size(1), head_dim = t.q.size(2);
   const int64_t head = first * heads + group * (heads / kv_heads);
   const int64_t kv = (first * kv_heads + group) * head_dim;
-  return {at_element<T>(t.q, head * head_dim), at_element<T>(t.k, kv), at_element<T>(t.v, kv), at_element<T>(t.out, head * head_dim),
-          at_element<float>(t.log_sum_exp, head), tokens, heads, kv_heads, head_dim,
+  return {at_element<T>(t.q, head * head_dim),
+          at_element<T>(t.k, kv),
+          at_element<T>(t.v, kv),
+          at_element<T>(t.out, head * head_dim),
+          at_element<float>(t.log_sum_exp, head),
+          tokens,
+          heads,
+          kv_heads,
+          head_dim,
           static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
 }
 
@@ -71,19 +78,21 @@ struct PackedAttention : Function<PackedAttention> {
     const Tensors tensors{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k), dv = at::empty_like(tensors.v);
-    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1), [&](int64_t first, int64_t tokens, int64_t group) {
-      const auto run = [&]<class T>(T*) {
-        const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
-        const auto a = arguments<T>(tensors, first, tokens, group);
-        const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
-        attention_backward({a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
-      };
-      if (dout.scalar_type() == at::kFloat) {
-        run(static_cast<float*>(nullptr));
-      } else {
-        run(static_cast<uint16_t*>(nullptr));
-      }
-    });
+    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1),
+               [&](int64_t first, int64_t tokens, int64_t group) {
+                 const auto run = [&]<class T>(T*) {
+                   const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
+                   const auto a = arguments<T>(tensors, first, tokens, group);
+                   const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
+                   attention_backward(
+                       {a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
+                 };
+                 if (dout.scalar_type() == at::kFloat) {
+                   run(static_cast<float*>(nullptr));
+                 } else {
+                   run(static_cast<uint16_t*>(nullptr));
+                 }
+               });
     return {dq, dk, dv, at::Tensor()};
   }
 };
@@ -91,7 +100,8 @@ struct PackedAttention : Function<PackedAttention> {
 }  // namespace
 
 // Splitting costs one concatenation in the backward pass, where narrow() would add a full-size gradient per sequence.
-at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
+at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const std::vector<int64_t>& cu_seqlens) {
   std::vector<int64_t> lengths;
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] > cu_seqlens[i - 1]) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
@@ -102,8 +112,8 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
   const auto qs = q.split_with_sizes(lengths), ks = k.split_with_sizes(lengths), vs = v.split_with_sizes(lengths);
   std::vector<at::Tensor> out;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    const auto attended = at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0, true,
-                                                           std::nullopt, grouped);
+    const auto attended = at::scaled_dot_product_attention(heads_first(qs[i]), heads_first(ks[i]), heads_first(vs[i]), {}, 0.0,
+                                                           true, std::nullopt, grouped);
     out.push_back(attended.squeeze(0).transpose(0, 1));
   }
   return out.size() == 1 ? out.front() : at::cat(out, 0);
@@ -111,8 +121,8 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
 
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
-  const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type && v.scalar_type() == type &&
-                    has_attention_kernels(type == at::kBFloat16, q.size(2));
+  const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
+                    v.scalar_type() == type && has_attention_kernels(type == at::kBFloat16, q.size(2));
   return ours ? PackedAttention::apply(q, k, v, cu_seqlens) : attend_by_sequence(q, k, v, cu_seqlens);
 }
 

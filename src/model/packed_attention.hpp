@@ -13,6 +13,7 @@ namespace trireme::model {
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens);
 
 // The same by LibTorch's scaled_dot_product_attention, one sequence after another; any device and type.
-at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens);
+at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const std::vector<int64_t>& cu_seqlens);
 
 }  // namespace trireme::model

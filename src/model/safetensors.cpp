@@ -54,10 +54,10 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path), opened_(st
            " bytes are too few for a safetensors file (truncated?): copy or download it again");
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
-  VALIDATE(length <= safetensors_header_limit, ExitCode::bad_data, path.string(), ": a header of ", length, " bytes (the limit is ",
-           safetensors_header_limit, "): this is no safetensors file");
-  VALIDATE(length <= bytes.size() - 8, ExitCode::bad_data, path.string(), ": a header of ", length, " bytes in a file of ", bytes.size(),
-           " bytes: the file is truncated");
+  VALIDATE(length <= safetensors_header_limit, ExitCode::bad_data, path.string(), ": a header of ", length,
+           " bytes (the limit is ", safetensors_header_limit, "): this is no safetensors file");
+  VALIDATE(length <= bytes.size() - 8, ExitCode::bad_data, path.string(), ": a header of ", length, " bytes in a file of ",
+           bytes.size(), " bytes: the file is truncated");
   data_offset_ = 8 + length;
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   auto header = parse_safetensors_header(json, bytes.size() - data_offset_, path.string());
@@ -72,7 +72,8 @@ SafetensorsFile::Stamp SafetensorsFile::stamp() const {
 }
 
 void SafetensorsFile::check_unchanged() const {
-  VALIDATE(stamp() == opened_, ExitCode::bad_data, path().string(), " changed while it was being read: start again when nobody writes to it");
+  VALIDATE(stamp() == opened_, ExitCode::bad_data, path().string(),
+           " changed while it was being read: start again when nobody writes to it");
 }
 
 const SafetensorsEntry& SafetensorsFile::entry(std::string_view name) const {
@@ -91,8 +92,8 @@ SafetensorsSource::SafetensorsSource(const fs::path& path) : path_(path) {
   if (fs::is_directory(path, error)) {
     file = path / index_name;
     if (!fs::exists(file, error)) file = path / single_name;
-    VALIDATE(fs::exists(file, error), ExitCode::input_missing, "no weights in ", path.string(), " (neither ", single_name, " nor ", index_name,
-             "): give the folder of a Hugging Face model in safetensors format");
+    VALIDATE(fs::exists(file, error), ExitCode::input_missing, "no weights in ", path.string(), " (neither ", single_name,
+             " nor ", index_name, "): give the folder of a Hugging Face model in safetensors format");
   }
   if (file.extension() == ".json") {
     open_index(file);
@@ -145,8 +146,8 @@ std::string_view SafetensorsSource::type_name(std::string_view name) const { ret
 
 void SafetensorsSource::read(std::string_view name, const base::Block& block, float* out) const {
   const auto [file, entry] = place(name);
-  VALIDATE(is_weight_type(entry->type), ExitCode::bad_data, file->path().string(), ": '", name, "' has the type ", name_of(entry->type),
-           "; weights must be F32, BF16, F16 or F64: convert the model first");
+  VALIDATE(is_weight_type(entry->type), ExitCode::bad_data, file->path().string(), ": '", name, "' has the type ",
+           name_of(entry->type), "; weights must be F32, BF16, F16 or F64: convert the model first");
   check_block(entry->spec, block);
   file->check_unchanged();
   const auto bytes = file->bytes(*entry);

@@ -19,7 +19,8 @@ using nlohmann::json;
 std::string shown(std::string_view name) {
   constexpr size_t limit = 120;
   std::string out(name.substr(0, limit));
-  std::replace_if(out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
   return name.size() <= limit ? out : out + "...";
 }
 
@@ -98,7 +99,8 @@ class HeaderHandler : public StrictHandler {
     return enter(field_ == "shape" ? State::shape : State::offsets);
   }
   bool end_array() override {
-    if (state_ == State::offsets && offsets_ != 2) fail(base::text("data_offsets of '", shown(name_), "' has ", offsets_, " numbers, not 2"));
+    if (state_ == State::offsets && offsets_ != 2)
+      fail(base::text("data_offsets of '", shown(name_), "' has ", offsets_, " numbers, not 2"));
     return enter(State::tensor);
   }
   bool number_unsigned(number_unsigned_t value) override {
@@ -170,7 +172,8 @@ class HeaderHandler : public StrictHandler {
     if (bits % 8 != 0) fail(base::text("the tensor '", shown(name_), "' does not fill whole bytes"));
     if (entry_.end < entry_.begin) fail(base::text("data_offsets of '", shown(name_), "' run backwards"));
     if (entry_.end - entry_.begin != static_cast<uint64_t>(bits) / 8) {
-      fail(base::text("the tensor '", shown(name_), "' has ", entry_.end - entry_.begin, " bytes, but its shape and dtype need ", bits / 8));
+      fail(base::text("the tensor '", shown(name_), "' has ", entry_.end - entry_.begin, " bytes, but its shape and dtype need ",
+                      bits / 8));
     }
   }
   std::string expected() const override {
@@ -236,7 +239,8 @@ class IndexHandler : public StrictHandler {
     return true;
   }
   void add(const std::string& file) {
-    const bool plain = !file.empty() && file != "." && file != ".." && file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+    const bool plain =
+        !file.empty() && file != "." && file != ".." && file.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
     if (!plain) fail(base::text("weight_map puts '", shown(name_), "' into '", shown(file), "', which is not a plain file name"));
     if (!files.emplace(name_, file).second) fail(base::text("weight_map lists '", shown(name_), "' twice"));
   }
@@ -255,16 +259,18 @@ void check_tiling(const SafetensorsHeader& header, uint64_t data_bytes, const st
   std::vector<const SafetensorsEntry*> order;
   order.reserve(header.entries.size());
   for (const auto& [name, entry] : header.entries) order.push_back(&entry);
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+  std::sort(order.begin(), order.end(),
+            [](const auto* a, const auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
   uint64_t end = 0;
   for (const auto* entry : order) {
-    VALIDATE(entry->begin == end, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name), "' begins at byte ", entry->begin,
-             " of the data, but the one before it ends at ", end, " (a hole or an overlap): the file is damaged");
+    VALIDATE(entry->begin == end, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name), "' begins at byte ",
+             entry->begin, " of the data, but the one before it ends at ", end, " (a hole or an overlap): the file is damaged");
     end = entry->end;
     VALIDATE(end <= data_bytes, ExitCode::bad_data, file, ": the tensor '", shown(entry->spec.name), "' ends at byte ", end,
              " of ", data_bytes, " bytes of data: the file is truncated");
   }
-  VALIDATE(end == data_bytes, ExitCode::bad_data, file, ": ", data_bytes - end, " bytes follow the last tensor: the file is damaged");
+  VALIDATE(end == data_bytes, ExitCode::bad_data, file, ": ", data_bytes - end,
+           " bytes follow the last tensor: the file is damaged");
 }
 
 void parse(std::string_view text, StrictHandler& handler, const std::string& file) {
@@ -275,7 +281,8 @@ void parse(std::string_view text, StrictHandler& handler, const std::string& fil
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes, const std::string& file) {
-  VALIDATE(!text.empty() && text.front() == '{', ExitCode::bad_data, file, ": the header does not begin with '{': this is no safetensors file");
+  VALIDATE(!text.empty() && text.front() == '{', ExitCode::bad_data, file,
+           ": the header does not begin with '{': this is no safetensors file");
   HeaderHandler handler(file);
   parse(text, handler, file);
   check_tiling(handler.header, data_bytes, file);
@@ -294,8 +301,8 @@ std::string safetensors_header_text(const std::vector<const base::TensorSpec*>& 
   uint64_t offset = 0;
   for (const auto* tensor : tensors) {
     const uint64_t end = base::checked_add(offset, base::checked_mul(static_cast<uint64_t>(tensor->elements()), bytes_of(type)));
-    out += base::text(",", json(tensor->name).dump(), R"(:{"dtype":")", name_of(type), R"(","shape":)", json(tensor->shape).dump(),
-                      R"(,"data_offsets":[)", offset, ",", end, "]}");
+    out += base::text(",", json(tensor->name).dump(), R"(:{"dtype":")", name_of(type), R"(","shape":)",
+                      json(tensor->shape).dump(), R"(,"data_offsets":[)", offset, ",", end, "]}");
     offset = end;
   }
   out += "}";

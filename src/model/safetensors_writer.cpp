@@ -69,7 +69,8 @@ void SafetensorsWriter::plan(uint64_t file_bytes) {
     file.size = file.header.size();
     for (const auto* member : members) {
       const auto index = static_cast<size_t>(member - tensors_.data());
-      if (!places_.emplace(member->name, Place{g, index, file.size}).second) throw InternalError("two tensors named " + member->name);
+      if (!places_.emplace(member->name, Place{g, index, file.size}).second)
+        throw InternalError("two tensors named " + member->name);
       file.size = base::checked_add(file.size, stored_bytes(*member, type_));
     }
     files_.push_back(std::move(file));
@@ -85,8 +86,9 @@ void SafetensorsWriter::create() {
   uint64_t total = 0;
   for (const auto& file : files_) total = base::checked_add(total, file.size);
   const uint64_t free = base::free_space(folder_);
-  VALIDATE(free >= total, ExitCode::io_error, "the export needs ", base::human_bytes(static_cast<double>(total)), " in ", folder_.string(),
-           ", which has ", base::human_bytes(static_cast<double>(free)), ": free some space or choose another folder");
+  VALIDATE(free >= total, ExitCode::io_error, "the export needs ", base::human_bytes(static_cast<double>(total)), " in ",
+           folder_.string(), ", which has ", base::human_bytes(static_cast<double>(free)),
+           ": free some space or choose another folder");
   for (auto& file : files_) {
     const fs::path path = temporary(file);
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -115,7 +117,8 @@ void SafetensorsWriter::write_rows(std::string_view name, const base::Block& blo
   if (block.empty()) return;
   const Place& place = found->second;
   const auto& spec = tensors_[place.tensor];
-  if (block.row < 0 || block.column < 0 || block.row + block.rows > spec.rows() || block.column + block.columns > spec.columns()) {
+  if (block.row < 0 || block.column < 0 || block.row + block.rows > spec.rows() ||
+      block.column + block.columns > spec.columns()) {
     throw InternalError(base::text("a block outside of ", name));
   }
   File& file = files_[place.file];
@@ -164,7 +167,8 @@ void SafetensorsWriter::commit() {
   std::error_code error;
   if (files_.size() == 1) fs::remove(folder_ / "model.safetensors.index.json", error);  // a reader would prefer an old index
   for (const auto& file : files_) {
-    if (::rename(temporary(file).c_str(), (folder_ / file.name).c_str()) != 0) base::throw_errno(errno, "rename", temporary(file));
+    if (::rename(temporary(file).c_str(), (folder_ / file.name).c_str()) != 0)
+      base::throw_errno(errno, "rename", temporary(file));
   }
   if (files_.size() > 1) {
     nlohmann::json index;
@@ -178,7 +182,8 @@ void SafetensorsWriter::commit() {
   }
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename();
-    const bool ours = std::find(names.begin(), names.end(), name) != names.end() || (files_.size() > 1 && name.ends_with(".json"));
+    const bool ours =
+        std::find(names.begin(), names.end(), name) != names.end() || (files_.size() > 1 && name.ends_with(".json"));
     if (is_weight_file(name) && !ours) fs::remove(entry.path(), error);
   }
   base::sync_folder(folder_);

@@ -11,8 +11,8 @@
 namespace trireme::model {
 namespace {
 
-using base::Slicing;
 using base::SliceAxis;
+using base::Slicing;
 
 class SpecBuilder {
  public:
@@ -127,9 +127,7 @@ uint64_t stream_of(const std::string& name) {
 }
 
 bool is_norm(Role role) { return role == Role::input_norm || role == Role::post_norm || role == Role::final_norm; }
-bool is_bias(Role role) {
-  return role == Role::q_bias || role == Role::k_bias || role == Role::v_bias || role == Role::o_bias;
-}
+bool is_bias(Role role) { return role == Role::q_bias || role == Role::k_bias || role == Role::v_bias || role == Role::o_bias; }
 
 }  // namespace
 
@@ -151,7 +149,8 @@ size_t ModelSpec::index_of(Role role, int layer) const {
 }
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head) {
-  VALIDATE(!shape.mlp_bias, ExitCode::bad_data, "mlp_bias = true is not supported (no published Llama, Mistral or Qwen2 model has it): ",
+  VALIDATE(!shape.mlp_bias, ExitCode::bad_data,
+           "mlp_bias = true is not supported (no published Llama, Mistral or Qwen2 model has it): ",
            "use a model whose MLP has no biases");
   return SpecBuilder(shape, head).build();
 }

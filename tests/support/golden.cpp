@@ -56,7 +56,8 @@ at::Tensor load(const std::filesystem::path& path, const std::string& key) {
   return out;
 }
 
-const std::string& key_of(const std::map<std::string, std::string, std::less<>>& fields, std::string_view field, const std::string& name) {
+const std::string& key_of(const std::map<std::string, std::string, std::less<>>& fields, std::string_view field,
+                          const std::string& name) {
   const auto found = fields.find(field);
   if (found == fields.end()) throw std::runtime_error("the golden case " + name + " has no field " + std::string(field));
   return found->second;
@@ -102,7 +103,8 @@ testing::AssertionResult GoldenCase::matches(std::string_view field, const at::T
   return result;
 }
 
-testing::AssertionResult within(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& mask) {
+testing::AssertionResult within(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance,
+                                const at::Tensor& mask) {
   if (!got.defined()) return testing::AssertionFailure() << "the result is undefined";
   if (got.numel() != want.numel()) {
     return testing::AssertionFailure() << "the result has " << got.numel() << " elements, the reference " << want.numel();
@@ -165,7 +167,8 @@ Golden::Golden() {
     entry.outputs = text_map(row, "outputs");
     entry.compare_mask = text_map(row, "compare_mask");
     for (const auto& [field, limits] : row.at("tolerance").items()) {
-      entry.tolerance[field] = {limits.at("rtol"), limits.at("atol"), limits.value("outlier_atol", 0.0), limits.value("outlier_fraction", 0.0)};
+      entry.tolerance[field] = {limits.at("rtol"), limits.at("atol"), limits.value("outlier_atol", 0.0),
+                                limits.value("outlier_fraction", 0.0)};
     }
     entry.hyper_ = std::make_shared<const GoldenCase::Hyper>(GoldenCase::Hyper{row.at("hyper")});
     entry.folder_ = folder();

@@ -32,10 +32,10 @@ class GoldenCase {
   std::string name;
   std::string formula;  // "F1 F2"
   std::string function;
-  std::string file;     // below the folder
-  std::map<std::string, std::string, std::less<>> inputs;   // field -> key in the file
+  std::string file;                                        // below the folder
+  std::map<std::string, std::string, std::less<>> inputs;  // field -> key in the file
   std::map<std::string, std::string, std::less<>> outputs;
-  std::map<std::string, Tolerance, std::less<>> tolerance;  // per output
+  std::map<std::string, Tolerance, std::less<>> tolerance;       // per output
   std::map<std::string, std::string, std::less<>> compare_mask;  // output -> input with the mask
 
   // Tensors as stored: f32 or i64, owned by the caller. They fail the test (throw) when the field is missing.

@@ -16,8 +16,8 @@ namespace trireme::model {
 
 // Sequences one after another, never padded. Owns its tensors; on the model's device.
 struct PackedBatch {
-  at::Tensor ids;        // i64 [T]
-  at::Tensor positions;  // i64 [T], from 0 in each sequence
+  at::Tensor ids;                      // i64 [T]
+  at::Tensor positions;                // i64 [T], from 0 in each sequence
   std::vector<int64_t> cu_seqlens{0};  // [B + 1], host
   at::Tensor cu_seqlens_device;        // i32 [B + 1] on CUDA, undefined on CPU
   int64_t max_length = 0;
@@ -61,7 +61,7 @@ Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Devic
 // Stage functions; `parameters` in the order of Stage::parameters. All are differentiable in x and the parameters.
 at::Tensor embed(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& ids, Policy& policy);  // [T, D]
 at::Tensor block(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& x, const at::Tensor& positions,
-                 const Rope& rope, int layer, Policy& policy);  // [T, D] -> [T, D]
+                 const Rope& rope, int layer, Policy& policy);                                              // [T, D] -> [T, D]
 at::Tensor final_norm(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& x);  // [T, D]
 
 // RMS norm: x in fp32, times rsqrt(mean(x^2) + eps), rounded to x's type, times the weight. [.., D]

@@ -33,7 +33,7 @@ struct GgufTokenizer {
   std::vector<float> scores;        // SentencePiece only
   std::optional<int32_t> bos, eos, pad, unknown;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
-  std::string chat_template;        // Jinja; empty when there is none
+  std::string chat_template;  // Jinja; empty when there is none
 };
 
 // The weights under their Hugging Face names and in Hugging Face's layout: llama.cpp stores the rows of q and k of the llama
@@ -60,9 +60,9 @@ class GgufFile : public WeightSource {
 
  private:
   struct Tensor {
-    base::TensorSpec spec;  // Hugging Face name and shape
-    uint32_t type = 0;      // ggml_type
-    uint64_t begin = 0;     // bytes from the start of the file
+    base::TensorSpec spec;       // Hugging Face name and shape
+    uint32_t type = 0;           // ggml_type
+    uint64_t begin = 0;          // bytes from the start of the file
     int64_t permuted_heads = 0;  // > 0: rows are permuted within this many heads
   };
   const Tensor& tensor(std::string_view name) const;

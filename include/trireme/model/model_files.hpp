@@ -40,7 +40,8 @@ void warn_unexpected(const std::vector<std::string>& names, const WeightSource& 
 
 // Rows and columns [block] of a parameter as fp32 into out[block.elements()]: from the source, or drawn by initial_values
 // with `seed` when the source does not have it (a score head, see Missing).
-void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed, float* out);
+void load_parameter(const ModelSpec& spec, size_t parameter, const base::Block& block, const WeightSource& weights, uint64_t seed,
+                    float* out);
 
 // Writes a folder that Hugging Face's from_pretrained opens: config.json, generation_config.json, tokenizer files copied
 // from another folder, and safetensors whose slices every rank writes itself. The order of calls and barriers is that of

@@ -12,10 +12,23 @@ namespace trireme::model {
 
 // What a parameter is; decides its tensor-parallel slicing and its initial values.
 enum class Role : uint8_t {
-  embedding,                           // [V, D]
-  input_norm, q, k, v, q_bias, k_bias, v_bias, o, o_bias,       // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [D, H*hd]
-  post_norm, gate, up, down,           // [D] [F, D] [F, D] [D, F]
-  final_norm, lm_head, score           // [D] [V, D] [1, D]
+  embedding,  // [V, D]
+  input_norm,
+  q,
+  k,
+  v,
+  q_bias,
+  k_bias,
+  v_bias,
+  o,
+  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [D, H*hd]
+  post_norm,
+  gate,
+  up,
+  down,  // [D] [F, D] [F, D] [D, F]
+  final_norm,
+  lm_head,
+  score  // [D] [V, D] [1, D]
 };
 
 struct Parameter {
@@ -30,7 +43,7 @@ enum class HeadKind : uint8_t { language, score };  // score: one number per pos
 // model lists the embedding's parameter: it is gathered there too, and both stages' gradients add into it.
 struct Stage {
   StageKind kind = StageKind::block;
-  int layer = -1;  // of a block
+  int layer = -1;                  // of a block
   std::vector<size_t> parameters;  // indices into ModelSpec::parameters
 };
 
@@ -40,7 +53,7 @@ struct ModelSpec {
   std::vector<Parameter> parameters;
   std::vector<Stage> stages;  // embedding, L blocks, head
 
-  std::vector<base::TensorSpec> tensors() const;  // of parameters, same order
+  std::vector<base::TensorSpec> tensors() const;     // of parameters, same order
   size_t index_of(Role role, int layer = -1) const;  // throws InternalError when there is none
 };
 

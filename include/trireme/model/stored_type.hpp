@@ -12,14 +12,32 @@ namespace trireme::model {
 // The types of the safetensors format. Only f64, f32, f16 and bf16 can be weights; the others are recognised so that a
 // file with them opens and a read of such a tensor is refused by name.
 enum class StoredType : uint8_t {
-  boolean, u8, i8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, complex64,
-  f4, f6_e2m3, f6_e3m2, f8_e5m2, f8_e4m3, f8_e8m0
+  boolean,
+  u8,
+  i8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  f16,
+  bf16,
+  f32,
+  f64,
+  complex64,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0
 };
 
-std::string_view name_of(StoredType type);                       // as in safetensors headers: "BF16"
+std::string_view name_of(StoredType type);  // as in safetensors headers: "BF16"
 std::optional<StoredType> stored_type_of(std::string_view name);
 int bits_of(StoredType type);
-bool is_weight_type(StoredType type);                            // f64, f32, f16, bf16
+bool is_weight_type(StoredType type);                                                           // f64, f32, f16, bf16
 inline uint64_t bytes_of(StoredType type) { return static_cast<uint64_t>(bits_of(type)) / 8; }  // of whole-byte types
 
 // `count` elements at `from` (any alignment) to fp32. Precondition: is_weight_type(type).

@@ -16,7 +16,8 @@ struct Result {
 };
 
 template <class Attend>
-Result run(Attend&& attend, std::vector<at::Tensor> inputs, const at::Tensor& slope, at::ScalarType type, const std::vector<int64_t>& cu_seqlens) {
+Result run(Attend&& attend, std::vector<at::Tensor> inputs, const at::Tensor& slope, at::ScalarType type,
+           const std::vector<int64_t>& cu_seqlens) {
   for (auto& input : inputs) input = input.to(type).detach().clone().requires_grad_(true);
   const at::Tensor out = attend(inputs[0], inputs[1], inputs[2], cu_seqlens);
   out.backward(slope.to(type));
@@ -31,9 +32,11 @@ void expect_close(const at::Tensor& got, const at::Tensor& want, double relative
 TEST(PackedAttention, matches_fp64) {
   const std::vector<int64_t> cu_seqlens{0, 1, 64, 64, 129, 332, 337};  // lengths 1, 63, 0, 65, 203, 5
   const int64_t tokens = cu_seqlens.back();
-  for (const auto& [heads, kv_heads, head_dim] : {std::tuple(9, 3, 64), std::tuple(2, 2, 16), std::tuple(4, 1, 80), std::tuple(2, 1, 128)}) {
+  for (const auto& [heads, kv_heads, head_dim] :
+       {std::tuple(9, 3, 64), std::tuple(2, 2, 16), std::tuple(4, 1, 80), std::tuple(2, 1, 128)}) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
-      if (!has_attention_kernels(type == at::kBFloat16, head_dim)) GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
+      if (!has_attention_kernels(type == at::kBFloat16, head_dim))
+        GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
       const auto draw = [&, d = head_dim](int64_t h) { return at::randn({tokens, h, d}).to(type).to(at::kFloat); };
       const std::vector<at::Tensor> inputs{draw(heads), draw(kv_heads), draw(kv_heads)};
       const at::Tensor slope = draw(heads);
@@ -42,7 +45,8 @@ TEST(PackedAttention, matches_fp64) {
       const double tolerance = type == at::kFloat ? 2e-6 : 1e-2;
       const std::string name = std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " + std::to_string(head_dim);
       expect_close(got.out, want.out, tolerance, name + " value");
-      for (size_t i = 0; i < 3; ++i) expect_close(got.gradients[i], want.gradients[i], tolerance, name + " gradient " + std::to_string(i));
+      for (size_t i = 0; i < 3; ++i)
+        expect_close(got.gradients[i], want.gradients[i], tolerance, name + " gradient " + std::to_string(i));
     }
   }
 }
@@ -56,11 +60,14 @@ TEST(PackedAttention, large_scores_do_not_overflow) {
 
 TEST(PackedAttention, a_query_does_not_depend_on_what_follows_or_surrounds_it) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
-    if (!has_attention_kernels(type == at::kBFloat16, 64)) GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
-    const at::Tensor q = at::randn({300, 6, 64}).to(type), k = at::randn({300, 2, 64}).to(type), v = at::randn({300, 2, 64}).to(type);
+    if (!has_attention_kernels(type == at::kBFloat16, 64))
+      GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
+    const at::Tensor q = at::randn({300, 6, 64}).to(type), k = at::randn({300, 2, 64}).to(type),
+                     v = at::randn({300, 2, 64}).to(type);
     const at::Tensor whole = attend_packed(q, k, v, {0, 100, 300});
     for (const int64_t length : {1, 37, 64, 130}) {
-      const at::Tensor alone = attend_packed(q.narrow(0, 100, length), k.narrow(0, 100, length), v.narrow(0, 100, length), {0, length});
+      const at::Tensor alone =
+          attend_packed(q.narrow(0, 100, length), k.narrow(0, 100, length), v.narrow(0, 100, length), {0, length});
       EXPECT_TRUE(at::equal(alone, whole.narrow(0, 100, length))) << length;
     }
   }

@@ -61,8 +61,9 @@ void compare(Fused&& fused, Composed&& composed, std::vector<at::Tensor> inputs,
 
 TEST(Elementwise, rms_norm_matches_the_composed_form) {
   for (const int64_t columns : {1, 15, 16, 33, 576}) {
-    compare([](const auto& in) { return rms_norm(in[0], in[1], 1e-5); }, [](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5); },
-            {random({131, columns}), random({columns})}, random({131, columns}));
+    compare([](const auto& in) { return rms_norm(in[0], in[1], 1e-5); },
+            [](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5); }, {random({131, columns}), random({columns})},
+            random({131, columns}));
   }
 }
 
@@ -156,7 +157,8 @@ TEST(Elementwise, no_rows) {
 #if defined(__x86_64__)
 // Every instruction set of this CPU must give the bits of the generic code.
 template <class T>
-void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::Tensor& x, const at::Tensor& w, const at::Tensor& dy) {
+void expect_same_bits(const RowKernels<T>& a, const RowKernels<T>& b, const at::Tensor& x, const at::Tensor& w,
+                      const at::Tensor& dy) {
   const auto* in = static_cast<const T*>(x.const_data_ptr());
   const auto* weight = static_cast<const T*>(w.const_data_ptr());
   const auto* slope = static_cast<const T*>(dy.const_data_ptr());

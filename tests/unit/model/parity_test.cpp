@@ -52,7 +52,9 @@ struct Packed {
   }
 };
 
-at::Tensor logits_of(const WholeModel& m, const Packed& packed) { return packed.unpack(at::linear(m.hidden(packed.batch), m.head())); }
+at::Tensor logits_of(const WholeModel& m, const Packed& packed) {
+  return packed.unpack(at::linear(m.hidden(packed.batch), m.head()));
+}
 
 // log pi of token t + 1 at column t. [B, T - 1]
 at::Tensor token_log_probs(const at::Tensor& logits, const at::Tensor& sequences, double temperature) {
@@ -128,7 +130,9 @@ TEST(ModelParity, rewards_and_values) {
     if (c->has_input("score.weight")) m.parameters[m.spec.stages.back().parameters[1]] = c->input("score.weight");
     const Packed packed(*c);
     const bool normalise = c->flag("normalize_reward").value();
-    const auto normal = [&](const at::Tensor& x) { return normalise ? x.sub(*m.spec.shape.score_mean).div(*m.spec.shape.score_std) : x; };
+    const auto normal = [&](const at::Tensor& x) {
+      return normalise ? x.sub(*m.spec.shape.score_mean).div(*m.spec.shape.score_std) : x;
+    };
     const at::Tensor scores = packed.unpack(at::linear(m.hidden(packed.batch), m.head())).squeeze(-1);  // [B, T]
     const at::Tensor positions = at::arange(packed.width).mul(c->input("attention_mask"));
     const at::Tensor last = positions.argmax(1, true);

@@ -85,8 +85,14 @@ std::vector<Malformed> corpus() {
       {"past_end", one(R"({"dtype":"F32","shape":[5],"data_offsets":[0,20]})"), "truncated"},
       {"not_at_0", one(R"({"dtype":"F32","shape":[3],"data_offsets":[4,16]})"), "hole"},
       {"tail", one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,12]})"), "4 bytes follow"},
-      {"overlap", file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})", floats(4)), "overlap"},
-      {"gap", file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})", floats(4)), "hole"},
+      {"overlap",
+       file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+               floats(4)),
+       "overlap"},
+      {"gap",
+       file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+               floats(4)),
+       "hole"},
       {"data_without_tensors", file_of("{}", "x"), "1 bytes follow"},
       {"long_name", file_of("{\"" + std::string(65536, 'n') + "\":1}", ""), "..."},
       {"deep", file_of("{\"a\":" + std::string(100000, '['), ""), "an array"},
@@ -118,11 +124,12 @@ TEST(SafetensorsFile, accepts_unusual_but_legal_files) {
   const Scratch scratch;
   EXPECT_TRUE(SafetensorsFile(scratch.write("none", file_of("{}", ""))).entries().empty());
   EXPECT_TRUE(SafetensorsFile(scratch.write("padded", file_of("{}      ", ""))).entries().empty());
-  const SafetensorsFile odd(scratch.write("odd", file_of(R"({"__metadata__":{"format":"pt"},"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
-                                                        R"("none":{"dtype":"BF16","shape":[0,5],"data_offsets":[4,4]},)"
-                                                        R"("caf\u00e9 😀":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[4,7]},)"
-                                                        R"("packed":{"dtype":"F4","shape":[2],"data_offsets":[7,8]}})",
-                                                        floats(2))));
+  const SafetensorsFile odd(
+      scratch.write("odd", file_of(R"({"__metadata__":{"format":"pt"},"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+                                   R"("none":{"dtype":"BF16","shape":[0,5],"data_offsets":[4,4]},)"
+                                   R"("caf\u00e9 😀":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[4,7]},)"
+                                   R"("packed":{"dtype":"F4","shape":[2],"data_offsets":[7,8]}})",
+                                   floats(2))));
   EXPECT_EQ(odd.entries().size(), 4u);
   EXPECT_EQ(odd.metadata().at("format"), "pt");
   EXPECT_TRUE(odd.entries().contains("caf\u00e9 😀"));
@@ -131,7 +138,8 @@ TEST(SafetensorsFile, accepts_unusual_but_legal_files) {
 TEST(SafetensorsFile, a_missing_file_is_input_missing) {
   error_of(ExitCode::input_missing, [] { SafetensorsFile file("/nonexistent/model.safetensors"); });
   const Scratch scratch;
-  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { SafetensorsSource source(scratch.path()); }), HasSubstr(scratch.path().string()));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { SafetensorsSource source(scratch.path()); }),
+              HasSubstr(scratch.path().string()));
 }
 
 // [6, 5] of i + j / 8 in every float type (all exact in bf16), at an odd offset.
@@ -144,8 +152,8 @@ TEST_P(SafetensorsTypes, a_block_is_converted_and_only_its_bytes_are_read) {
   const size_t bytes = static_cast<size_t>(values.numel()) * values.element_size();
   const std::string data(static_cast<const char*>(values.const_data_ptr()), bytes);
   const Scratch scratch;
-  const std::string header = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":")" + name + R"(","shape":[6,5],"data_offsets":[1,)" +
-                             std::to_string(bytes + 1) + "]}}";
+  const std::string header = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":")" + name +
+                             R"(","shape":[6,5],"data_offsets":[1,)" + std::to_string(bytes + 1) + "]}}";
   const SafetensorsSource source(scratch.write("m.safetensors", file_of(header, "x" + data)));
   const base::Block block{2, 3, 1, 2};
   std::vector<float> got(6);
@@ -183,8 +191,9 @@ class SafetensorsIndex : public testing::Test {
 };
 
 TEST_F(SafetensorsIndex, joins_the_files) {
-  scratch.write("model.safetensors.index.json",
-                R"({"metadata":{"total_size":16.0,"nested":[{"x":null}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  scratch.write(
+      "model.safetensors.index.json",
+      R"({"metadata":{"total_size":16.0,"nested":[{"x":null}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
   const SafetensorsSource source(scratch.path());
   EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b"}));
   float out[2];
@@ -201,7 +210,8 @@ TEST_F(SafetensorsIndex, refuses_what_does_not_fit) {
   EXPECT_THAT(refused(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"), HasSubstr("twice"));
   EXPECT_THAT(refused(R"({"weight_map":{"a":"one.safetensors","c":"two.safetensors"}})"), HasSubstr("does not list"));
   EXPECT_THAT(refused(R"({"weight_map":{"a":"one.safetensors","c":"one.safetensors"}})"), HasSubstr("does not have it"));
-  EXPECT_THAT(refused(R"({"weight_map":{"a":"one.safetensors","b":"three.safetensors"}})", ExitCode::input_missing), HasSubstr("three.safetensors"));
+  EXPECT_THAT(refused(R"({"weight_map":{"a":"one.safetensors","b":"three.safetensors"}})", ExitCode::input_missing),
+              HasSubstr("three.safetensors"));
   for (const char* path : {"../one.safetensors", "/etc/passwd", "..", "", "a\\\\b", "sub/one.safetensors", "a\\u0000b"}) {
     EXPECT_THAT(refused(R"({"weight_map":{"a":")" + std::string(path) + "\"}}"), HasSubstr("not a plain file name")) << path;
   }
@@ -232,7 +242,9 @@ std::vector<float> numbers(int64_t count) {
 TEST(SafetensorsWriter, ranks_write_their_own_blocks) {
   const Scratch scratch;
   const std::vector<base::TensorSpec> tensors{{"w", {7, 6}}, {"a.norm", {5}}, {"z", {4, 6}}};
-  const auto layout = base::ShardLayout::sliced(tensors, 2, {{base::SliceAxis::columns, {0, 2, 6}}, {base::SliceAxis::rows, {0, 3, 5}}, {base::SliceAxis::rows, {0, 4, 4}}});
+  const auto layout = base::ShardLayout::sliced(
+      tensors, 2,
+      {{base::SliceAxis::columns, {0, 2, 6}}, {base::SliceAxis::rows, {0, 3, 5}}, {base::SliceAxis::rows, {0, 4, 4}}});
   for (const uint64_t limit : {uint64_t{1} << 30, uint64_t{120}, uint64_t{1}}) {
     for (const auto type : {StoredType::f32, StoredType::bf16, StoredType::f16}) {
       SafetensorsWriter first(scratch.path(), tensors, type, limit), second(scratch.path(), tensors, type, limit);
@@ -264,7 +276,8 @@ TEST(SafetensorsWriter, ranks_write_their_own_blocks) {
     }
     // Files of the earlier, differently cut export are gone.
     size_t files = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(scratch.path())) files += entry.path().extension() == ".safetensors";
+    for (const auto& entry : std::filesystem::directory_iterator(scratch.path()))
+      files += entry.path().extension() == ".safetensors";
     EXPECT_EQ(files, limit == 1 ? 3u : limit == 120 ? 2u : 1u);
   }
 }

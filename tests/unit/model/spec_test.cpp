@@ -92,7 +92,7 @@ TEST(TensorParallelLayout, three_groups_on_two_ranks) {
   const auto spec = describe(small_shape(), HeadKind::language);
   const auto layout = tensor_parallel_layout(spec, 2);
   const auto q = spec.index_of(Role::q, 0), k = spec.index_of(Role::k, 0), o = spec.index_of(Role::o, 0);
-  EXPECT_EQ(layout.block(q, 0), (base::Block{0, 32, 0, 48}));   // 2 groups of 2 heads of 8
+  EXPECT_EQ(layout.block(q, 0), (base::Block{0, 32, 0, 48}));  // 2 groups of 2 heads of 8
   EXPECT_EQ(layout.block(q, 1), (base::Block{32, 16, 0, 48}));
   EXPECT_EQ(layout.block(k, 1), (base::Block{16, 8, 0, 48}));
   EXPECT_EQ(layout.block(o, 1), (base::Block{0, 48, 32, 16}));

@@ -23,7 +23,8 @@ class DrawnWeights : public model::WeightSource {
     const auto role = spec_.parameters[index(name)].role;
     model::initial_values(spec_, index(name), block, 7, out);
     if (role != model::Role::q_bias && role != model::Role::o_bias) return;
-    for (int64_t i = 0; i < block.elements(); ++i) out[i] = 0.1f * static_cast<float>((block.row + i) % 5);  // a bias that is not 0
+    for (int64_t i = 0; i < block.elements(); ++i)
+      out[i] = 0.1f * static_cast<float>((block.row + i) % 5);  // a bias that is not 0
   }
   std::string describe() const override { return "drawn weights"; }
 
@@ -146,7 +147,8 @@ TEST(Forward, bf16_stays_close_to_fp32) {
   const std::vector<int32_t> a{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const std::vector<std::span<const int32_t>> sequences{a};
   const auto batch = model::pack(sequences, at::kCPU);
-  const at::Tensor exact = WholeModel(spec, weights).hidden(batch), rough = WholeModel(spec, weights, at::kBFloat16).hidden(batch);
+  const at::Tensor exact = WholeModel(spec, weights).hidden(batch),
+                   rough = WholeModel(spec, weights, at::kBFloat16).hidden(batch);
   EXPECT_EQ(rough.scalar_type(), at::kBFloat16);
   EXPECT_LE(rough.to(at::kFloat).sub(exact).abs().max().item<float>(), 0.06f);
 }

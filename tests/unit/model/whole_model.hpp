@@ -14,7 +14,8 @@ struct WholeModel {
   model::Rope rope;
 
   // A score head that the source lacks is drawn with seed 0.
-  WholeModel(const model::ModelSpec& description, const model::WeightSource& weights, at::ScalarType type = at::kFloat) : spec(description) {
+  WholeModel(const model::ModelSpec& description, const model::WeightSource& weights, at::ScalarType type = at::kFloat)
+      : spec(description) {
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       const auto& tensor = spec.parameters[i].spec;
       at::Tensor values = at::empty(tensor.shape, at::TensorOptions().dtype(at::kFloat));
