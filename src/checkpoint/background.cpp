@@ -69,7 +69,7 @@ class SharedData : public DataGate {
 
   bool written(size_t i) const {
     const std::lock_guard lock(mutex_);
-    return i >= parts_.size() || parts_[i].stage == Stage::written || !parts_[i].aside.empty();
+    return i >= parts_.size() || parts_[i].stage == Stage::written || parts_[i].bytes == 0 || !parts_[i].aside.empty();
   }
 
   int64_t copied() const {

@@ -82,6 +82,7 @@ FullManifest manifest_from_json(std::string_view text, const std::string& name) 
 
 FullManifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / manifest_name;
+  VALIDATE(std::filesystem::exists(path), ExitCode::bad_data, checkpoint.string(), " has no ", manifest_name, ": not a whole checkpoint");
   FullManifest manifest = manifest_from_json(base::read_file(path, largest_manifest), path.string());
   for (const auto& [name, bytes] : {std::pair{data_name, manifest.data_bytes}, std::pair{index_name, manifest.index_bytes}}) {
     std::error_code error;

@@ -284,7 +284,8 @@ std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesy
       if (!failures.empty() && comm.rank() == 0) log::warning(base::text("resuming from the older checkpoint ", folder_name(step)));
       return step;
     } catch (const UserError& error) {
-      if (error.code() != ExitCode::bad_data) throw;
+      const bool damaged = error.code() == ExitCode::bad_data || error.code() == ExitCode::io_error;
+      if (!damaged) throw;
       if (comm.rank() == 0) log::error(base::text("CHECKPOINT DAMAGED: ", error.what(), "; trying the one before"));
       failures += base::text("\n  ", error.what());
     }

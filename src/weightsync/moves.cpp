@@ -1,11 +1,11 @@
 // Moving: each step does what can be done now for every open flow, one bucket each, and waits for nothing.
 #include <sched.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "delta_stream.hpp"
+#include "digest.hpp"
 #include "engine.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"

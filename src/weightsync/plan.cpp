@@ -13,7 +13,7 @@ using base::ShardLayout;
 
 constexpr int64_t node_staging = int64_t{64} << 20;    // bytes of rings that a rank gives to its node
 constexpr int64_t smallest_bucket = int64_t{64} << 10;
-// A relay passes a bucket on only when it has all of it, so small ones pipeline better (docs/design/weightsync.md).
+// A relay passes a bucket on only when it has all of it, so small ones pipeline better (docs/design/0008).
 constexpr int64_t relay_bucket = int64_t{256} << 10;
 
 // Splits `run` after at most `limit` elements: the part before, and the rest in place.
@@ -171,7 +171,7 @@ void Planner::validate() const {
 int Planner::holder(int shard, int replica, int slice) const {
   const int to = target_rank(replica, slice);
   const int groups = static_cast<int>(members_.sources.size());
-  const int turn = (replica * target_.ranks() + slice + shard) % groups;
+  const int turn = (replica + slice + shard) % groups;  // every group gets every slice: slices differ in size
   int chosen = -1;
   for (int i = 0; i < groups; ++i) {
     const int group = (turn + i) % groups;

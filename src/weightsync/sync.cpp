@@ -1,9 +1,8 @@
 #include "trireme/weightsync/sync.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 
+#include "digest.hpp"
 #include "engine.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"

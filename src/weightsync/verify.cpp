@@ -1,12 +1,11 @@
 // After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow moved, taken from the tensors
 // themselves on either side, compared tensor by tensor.
-#include <xxhash.h>
-
 #include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "digest.hpp"
 #include "engine.hpp"
 #include "trireme/base/error.hpp"
 

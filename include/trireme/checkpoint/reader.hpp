@@ -82,8 +82,8 @@ class Reader {
 // Committed steps in `folder`, newest first, by name only. Empty when the folder does not exist. Not collective.
 std::vector<int64_t> list_steps(const std::filesystem::path& folder);
 
-// Collective. Opens the newest checkpoint and gives it to `load`; when it is damaged (bad_data, also from `load`) warns loudly and
-// tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole.
+// Collective. Opens the newest checkpoint and gives it to `load`; when it is damaged (bad_data or io_error, also from `load`) warns
+// loudly and tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole.
 std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesystem::path& folder,
                                    const std::function<void(Reader&)>& load);
 

@@ -40,12 +40,12 @@ struct Content {
 
 struct SaveOptions {
   int64_t keep = 3;           // committed checkpoints that stay, >= 2
-  std::string config_digest;  // of the deck, for the manifest
-  std::string version;        // of the program
+  std::string config_digest{};  // of the deck, for the manifest
+  std::string version{};        // of the program
   const RunLock* lock = nullptr;  // checked again before the commit
   bool verify = true;         // read one random piece per rank back from the device and compare
   // Called between transfers with the name of the step in progress: feed the watchdog with it.
-  std::function<void(const char*)> beat;
+  std::function<void(const char*)> beat{};
 };
 
 struct SaveReport {
@@ -74,8 +74,8 @@ void remove_leftovers(const std::filesystem::path& folder);
 // Fault injection for tests and [fault] decks: the process ends with _exit(137) at the crash point named (also by the environment
 // variable TRIREME_CRASH_AT), and the n-th call of a file operation fails.
 struct Faults {
-  std::string crash_at;      // "ckpt.before_rename", ...
-  std::string operation;     // open, write, fsync, rename, close, mkdir
+  std::string crash_at{};      // "ckpt.before_rename", ...
+  std::string operation{};     // open, write, fsync, rename, close, mkdir
   int64_t call = 0;          // from 1; 0: none
   int error = 0;             // errno
 };

@@ -3,7 +3,7 @@
 //
 // Flows: what one rank sends to another is one flow, cut into buckets in tensor order. With more generators than
 // trainers (relay) bucket b of a slice goes from the trainer to one replica, (b + shard) mod R, which passes it on to the
-// others: each trainer sends its shard once (performance bound max(S/M, S/max(t,g))/B of docs/design/weightsync.md).
+// others: each trainer sends its shard once (performance bound max(S/M, S/max(t,g))/B of docs/design/0008).
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 // buckets are in flight per flow; a rank that has both roles copies what it needs from itself and sends nothing.
 // Buckets travel as messages between nodes and through a shared window inside a node.
 //
+// Memory on both sides is host memory: weights of a device are staged by the caller.
+//
 // Every bucket carries version, number and (with verify) XXH3 of its payload. A sync moves O(peers x buckets) messages, none
 // per tensor, and ends with one agreement: either all ranks have the new version, or all throw.
 #pragma once
@@ -42,8 +44,8 @@ struct SyncCounters {
   double stall = 0;            // nothing to pack or unpack: waiting for others
 };
 
-// What this rank gives. Elements of `changed` are bitmaps over the stored shard, bit i (least significant first) set when
-// element i may have changed since the last sync; without them the sender keeps a copy of what it sent last.
+// What this rank gives. `changed` are bitmaps over the stored shards, bit i (least significant first) set when element i may have
+// changed since the last sync that succeeded; without them the sender keeps a copy of what it sent last.
 struct Sources {
   std::vector<const void*> data;           // [tensors] this rank's shard, dense; empty vector: not a source
   std::vector<const uint64_t*> changed;    // [tensors] or empty

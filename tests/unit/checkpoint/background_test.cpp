@@ -1,0 +1,80 @@
+#include "trireme/checkpoint/background.hpp"
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "fixture.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::world;
+
+bool thread_multiple() {
+  int level = 0;
+  MPI_Query_thread(&level);
+  return level == MPI_THREAD_MULTIPLE;
+}
+
+class Background : public testing::TestWithParam<bool> {};
+
+TEST_P(Background, SavesWhatTheShardsHeldAtTheStart) {
+  const SharedFolder folder;
+  BackgroundWriter writer(world(), GetParam() && thread_multiple());
+  for (const uint64_t step : {1u, 2u, 3u}) {
+    TestShards shards(world().rank(), world().size(), step);
+    // Slow at first, so that the "optimizer" below overtakes it.
+    std::atomic<bool> slow{true};
+    SaveOptions options;
+    options.beat = [&](const char*) {
+      if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    };
+    writer.start(folder.path(), static_cast<int64_t>(step), shards.content, options);
+    for (size_t t = 0; t < shards.storage.size(); ++t) {
+      writer.before_change(t);
+      EXPECT_TRUE(writer.written(t));
+      std::fill(shards.storage[t].begin(), shards.storage[t].end(), std::byte{0xAA});
+    }
+    slow = false;
+    const SaveReport report = writer.wait();
+    EXPECT_EQ(report.folder, folder.path() / folder_name(static_cast<int64_t>(step)));
+    EXPECT_FALSE(writer.busy());
+    Reader reader(world(), report.folder);
+    expect_test_content(reader, world().rank(), world().size(), step);
+  }
+}
+
+TEST_P(Background, AnErrorArrivesAtTheNextWait) {
+  const SharedFolder folder;
+  BackgroundWriter writer(world(), GetParam() && thread_multiple());
+  const TestShards shards(world().rank(), world().size(), 1);
+  set_faults({.operation = "write", .call = 2, .error = ENOSPC});
+  const ExitCode code = code_of([&] {
+    writer.start(folder.path(), 1, shards.content, {});
+    writer.wait();
+  });
+  set_faults({});
+  EXPECT_EQ(code, ExitCode::io_error);
+  writer.before_change(0);  // nothing runs: returns at once
+  writer.start(folder.path(), 2, shards.content, {});
+  EXPECT_EQ(writer.wait().folder, folder.path() / "step-000002");
+}
+
+// MPI traffic of the main thread goes on meanwhile, on its own communicator.
+TEST_P(Background, TheMainThreadKeepsCommunicating) {
+  const SharedFolder folder;
+  BackgroundWriter writer(world(), GetParam() && thread_multiple());
+  const TestShards shards(world().rank(), world().size(), 1);
+  writer.start(folder.path(), 1, shards.content, {});
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(world().sum<int64_t>(i), i * world().size());
+  writer.wait();
+  EXPECT_EQ(writer.copied_aside(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(ThreadedOrNot, Background, testing::Bool());
+
+}  // namespace
+}  // namespace trireme::checkpoint

@@ -1,0 +1,141 @@
+// The order of the commit: old or new after a crash at every point, old after every failed call.
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <fstream>
+
+#include "fixture.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::world;
+
+std::optional<int64_t> load(const comm::CommView& comm, const std::filesystem::path& folder) {
+  return load_newest(comm, folder, [&](Reader& reader) {
+    expect_test_content(reader, comm.rank(), comm.size(), static_cast<uint64_t>(reader.manifest().step));
+  });
+}
+
+// Runs `work` in a child; true when it died at the crash point.
+template <class F>
+bool dies(F&& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      work();
+    } catch (...) {
+      ::_exit(3);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 137;
+}
+
+// One process without MPI, so that the child of a fork can save.
+TEST(Commit, OldOrNewAfterACrashAtEveryPoint) {
+  if (world().size() > 1) GTEST_SKIP() << "one process: children of a fork cannot use MPI (the np 2 case is tests/fault)";
+  const comm::CommView alone;
+  bool committed = false;
+  for (const std::string& point : crash_points()) {
+    const SharedFolder folder(alone);
+    save_test(alone, folder.path(), 10);
+    ASSERT_TRUE(dies([&] {
+      set_faults({.crash_at = point});
+      save_test(alone, folder.path(), 20);
+    })) << point;
+    const auto step = load(alone, folder.path());
+    ASSERT_TRUE(step.has_value()) << point;
+    committed = committed || point == "ckpt.after_rename";
+    EXPECT_EQ(*step, committed ? 20 : 10) << point;
+    // The next run cleans up and saves the same step.
+    remove_leftovers(folder.path());
+    save_test(alone, folder.path(), 20);
+    EXPECT_EQ(load(alone, folder.path()), 20) << point;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      EXPECT_FALSE(entry.path().filename().string().ends_with(".tmp")) << point << " left " << entry.path();
+    }
+  }
+  EXPECT_TRUE(committed);
+}
+
+TEST(Commit, EveryFailedCallIsAnAgreedErrorAndKeepsTheOldOne) {
+  const SharedFolder folder;
+  save_test(world(), folder.path(), 10);
+  int failures = 0;
+  for (const char* operation : {"mkdir", "open", "write", "fsync", "close", "rename"}) {
+    for (int64_t call = 1; call <= 40; ++call) {
+      // On the last rank only: the others must hear of it.
+      if (world().rank() == world().size() - 1) set_faults({.operation = operation, .call = call, .error = ENOSPC});
+      std::string message;
+      const ExitCode code = code_of([&] { save_test(world(), folder.path(), 20); }, &message);
+      set_faults({});
+      EXPECT_TRUE(world().all(code == ExitCode::done) || world().all(code == ExitCode::io_error)) << operation << " " << call;
+      if (code == ExitCode::done) break;  // fewer calls than that
+      ++failures;
+      EXPECT_THAT(message, testing::HasSubstr(std::filesystem::path(folder.path()).string()));
+      EXPECT_EQ(load(world(), folder.path()), 10) << operation << " " << call;
+      EXPECT_EQ(list_steps(folder.path()), std::vector<int64_t>{10});
+      if (world().rank() == 0) {
+        for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+          EXPECT_FALSE(entry.path().filename().string().starts_with(".step")) << operation << " " << call;
+        }
+      }
+      world().barrier();
+    }
+    if (world().rank() == 0) std::filesystem::remove_all(folder.path() / "step-000020");
+    world().barrier();
+  }
+  EXPECT_GE(failures, 5);
+}
+
+TEST(Commit, KeepsTheLastOnesAndPointsAtTheNewest) {
+  const SharedFolder folder;
+  for (const int64_t step : {1, 2, 3, 4}) save_test(world(), folder.path(), step, {.keep = 2});
+  world().barrier();
+  EXPECT_EQ(list_steps(folder.path()), (std::vector<int64_t>{4, 3}));
+  std::ifstream latest(folder.path() / "latest");
+  std::string name;
+  latest >> name;
+  EXPECT_EQ(name, "step-000004");
+  EXPECT_EQ(load(world(), folder.path()), 4);
+  EXPECT_EQ(code_of([&] { save_test(world(), folder.path(), 5, {.keep = 1}); }), ExitCode::configuration);
+}
+
+TEST(Commit, ReplacesACheckpointOfTheSameStep) {
+  const SharedFolder folder;
+  save_test(world(), folder.path(), 1);
+  save_test(world(), folder.path(), 2);
+  if (world().rank() == 0) std::filesystem::resize_file(folder.path() / "step-000002/data.h5", 1000);
+  world().barrier();
+  EXPECT_EQ(load(world(), folder.path()), 1);
+  save_test(world(), folder.path(), 2);
+  EXPECT_EQ(load(world(), folder.path()), 2);
+}
+
+// A run that went back to an earlier step saves later, though its numbers are smaller.
+TEST(Commit, TheLaterFenceIsTheNewerOne) {
+  const SharedFolder folder;
+  {
+    RunLock lock(world(), folder.path());
+    for (const int64_t step : {10, 20, 30}) save_test(world(), folder.path() / "ckpt", step, {.keep = 3, .lock = &lock});
+  }
+  world().barrier();
+  RunLock lock(world(), folder.path());
+  EXPECT_EQ(lock.fence(), 2);
+  save_test(world(), folder.path() / "ckpt", 15, {.keep = 2, .lock = &lock});
+  EXPECT_EQ(load(world(), folder.path() / "ckpt"), 15);
+  world().barrier();
+  EXPECT_EQ(list_steps(folder.path() / "ckpt"), (std::vector<int64_t>{30, 15}));
+}
+
+TEST(Commit, NothingThereIsNoError) {
+  const SharedFolder folder;
+  EXPECT_EQ(load(world(), folder.path()), std::nullopt);
+  EXPECT_EQ(load(world(), folder.path() / "absent"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint

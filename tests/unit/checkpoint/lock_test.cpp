@@ -1,0 +1,193 @@
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "checkpoint/lock_claims.hpp"
+#include "checkpoint/lock_liveness.hpp"
+#include "fixture.hpp"
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::world;
+
+TEST(RunLock, ASecondRunIsRefusedByName) {
+  const SharedFolder folder;
+  const RunLock lock(world(), folder.path());
+  EXPECT_EQ(lock.fence(), 1);
+  EXPECT_TRUE(lock.still_mine());
+  std::string message;
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path()); }, &message), ExitCode::locked);
+  EXPECT_THAT(message, testing::HasSubstr("pid " + std::to_string(world().broadcast_value<int>(::getpid(), 0))));
+  EXPECT_THAT(message, testing::HasSubstr("since 20"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "run.lock"));
+}
+
+TEST(RunLock, FencesGrowAfterACleanExit) {
+  const SharedFolder folder;
+  for (int64_t fence = 1; fence <= 3; ++fence) {
+    const RunLock lock(world(), folder.path());
+    EXPECT_EQ(lock.fence(), fence);
+    world().barrier();
+  }
+  world().barrier();
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "run.lock"));
+}
+
+// The overtaken run finds out at its next commit and leaves the folder alone.
+TEST(RunLock, TheOvertakenRunCommitsNothing) {
+  const SharedFolder folder;
+  const RunLock lock(world(), folder.path());
+  save_test(world(), folder.path() / "ckpt", 1, {.lock = &lock});
+  if (world().rank() == 0) {
+    LockHolder other = this_process();
+    other.fence = 2;
+    EXPECT_TRUE(try_claim(folder.path(), other));
+  }
+  world().barrier();
+  EXPECT_EQ(lock.still_mine(), world().rank() != 0);
+  EXPECT_EQ(code_of([&] { save_test(world(), folder.path() / "ckpt", 2, {.lock = &lock}); }), ExitCode::locked);
+  EXPECT_EQ(list_steps(folder.path() / "ckpt"), std::vector<int64_t>{1});
+}
+
+// The claim of a process that does not exist any more.
+void leave_claim(const std::filesystem::path& folder, LockHolder holder) {
+  if (world().rank() == 0) {
+    EXPECT_TRUE(try_claim(folder, holder));
+  }
+  world().barrier();
+}
+
+TEST(RunLock, ADeadProcessOfThisHostIsTakenOver) {
+  const SharedFolder folder;
+  LockHolder dead = this_process();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  dead.pid = child;
+  dead.fence = 4;
+  leave_claim(folder.path(), dead);
+  const RunLock lock(world(), folder.path());
+  EXPECT_EQ(lock.fence(), 5);
+}
+
+TEST(RunLock, AReusedPidIsNotTheHolder) {
+  const SharedFolder folder;
+  LockHolder earlier = this_process();
+  earlier.started -= 100;
+  earlier.fence = 1;
+  leave_claim(folder.path(), earlier);
+  const RunLock lock(world(), folder.path());
+  EXPECT_EQ(lock.fence(), 2);
+}
+
+TEST(RunLock, AnUnknownHolderNeedsSilenceAndTakeOver) {
+  const SharedFolder folder;
+  LockHolder far = this_process();
+  far.host = "elsewhere";
+  far.namespace_id = "another boot";
+  far.fence = 1;
+  leave_claim(folder.path(), far);
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.05}); }), ExitCode::locked);
+  // Its heart beat a moment ago.
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 100, .take_over = true}); }), ExitCode::locked);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  world().barrier();
+  const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.05, .take_over = true});
+  EXPECT_EQ(lock.fence(), 2);
+}
+
+TEST(RunLock, TheHeartBeats) {
+  const SharedFolder folder;
+  const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
+  const auto before = std::filesystem::last_write_time(claim_path(folder.path(), 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_GT(std::filesystem::last_write_time(claim_path(folder.path(), 1)), before);
+  EXPECT_EQ(current_claim(folder.path())->holder.pid, world().broadcast_value<int>(::getpid(), 0));
+}
+
+// Many at once: exactly one wins each time.
+TEST(RunLock, OneOfManyWins) {
+  if (world().size() > 1) GTEST_SKIP() << "one process: it forks";
+  for (int round = 0; round < 20; ++round) {
+    const comm::CommView alone;
+    const SharedFolder folder(alone);
+    std::vector<pid_t> children;
+    for (int i = 0; i < 6; ++i) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        int outcome = 1;
+        try {
+          const RunLock lock(alone, folder.path());
+          outcome = 0;
+          std::this_thread::sleep_for(std::chrono::milliseconds(150));
+          if (!lock.still_mine()) outcome = 2;
+          ::_exit(outcome);  // dies holding it
+        } catch (const UserError& error) {
+          ::_exit(error.code() == ExitCode::locked ? 10 : 3);
+        }
+      }
+      children.push_back(child);
+    }
+    int winners = 0;
+    int refused = 0;
+    for (const pid_t child : children) {
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      winners += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
+      refused += WIFEXITED(status) && WEXITSTATUS(status) == 10 ? 1 : 0;
+    }
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(refused, 5);
+  }
+}
+
+TEST(RunLock, ABrokenClaimIsNotIgnored) {
+  const SharedFolder folder;
+  if (world().rank() == 0) std::ofstream(folder.path() / ".run.lock.3") << "garbage";
+  world().barrier();
+  std::string message;
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path()); }, &message), ExitCode::locked);
+  EXPECT_THAT(message, testing::HasSubstr(".run.lock.3"));
+}
+
+// A fake squeue first in PATH.
+TEST(RunLock, AsksTheScheduler) {
+  const SharedFolder folder;
+  if (world().rank() == 0) {
+    const auto tool = folder.path() / "squeue";
+    std::ofstream(tool) << "#!/bin/sh\ncase $3 in 1) echo RUNNING;; 2) ;; 3) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; *) exit 1;; esac\n";
+    ::chmod(tool.c_str(), 0755);
+    const std::string path = std::getenv("PATH");
+    ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
+    LockHolder holder = this_process();
+    auto answer = [&](const char* job) {
+      holder.job = job;
+      return ask_scheduler(holder);
+    };
+    EXPECT_EQ(answer("slurm 1"), Liveness::alive);
+    EXPECT_EQ(answer("slurm 2"), Liveness::gone);
+    EXPECT_EQ(answer("slurm 3"), Liveness::gone);
+    EXPECT_EQ(answer("slurm 4"), Liveness::unknown);
+    EXPECT_EQ(answer(""), Liveness::unknown);
+    EXPECT_EQ(answer("slurm -x"), Liveness::unknown);
+    ::setenv("PATH", path.c_str(), 1);
+  }
+  world().barrier();
+}
+
+TEST(RunCommand, EndsACommandThatHangs) {
+  const CommandResult slow = run_command({"sleep", "30"}, 0.2);
+  EXPECT_FALSE(slow.ran);
+  const CommandResult echo = run_command({"sh", "-c", "echo out; echo err >&2; exit 3"}, 10);
+  EXPECT_TRUE(echo.ran);
+  EXPECT_EQ(echo.exit_code, 3);
+  EXPECT_EQ(echo.output, "out\nerr\n");
+  EXPECT_FALSE(run_command({"no-such-command-of-ours"}, 1).ran);
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint
