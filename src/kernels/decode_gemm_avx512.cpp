@@ -23,7 +23,8 @@ constexpr int64_t panel_columns = 32; // outputs of a packed panel
 constexpr int64_t piece_units = 128;  // of a packed panel: 16 KiB
 constexpr int64_t row_block = 240;    // rows of x per packed panel: x and sums stay in the L2 cache
 constexpr int tile_rows = 12;         // 24 accumulators, 2 weights, 1 value of x
-constexpr int64_t few_rows = 8;
+constexpr int64_t few_rows = 8;       // with sums in registers beside the 16 transposed weights
+constexpr int64_t some_rows = 32;     // up to here transposing once per 8 rows costs less than a packed panel
 
 struct Fp32 {
   static constexpr int64_t elements_per_unit = 1;
@@ -322,6 +323,15 @@ template <class T>
 void columns(const GemmArguments& a, int64_t first, int64_t last) {
   if (a.m <= few_rows) {
     if (a.m > 0) few_rows_dispatch<T>(a, 0, a.m, first, last, std::make_integer_sequence<int, few_rows>{});
+    return;
+  }
+  if (a.m <= some_rows) {
+    const int64_t groups = (a.m + few_rows - 1) / few_rows, size = (a.m + groups - 1) / groups;
+    for (int64_t column = first; column < last; column += lanes) {
+      for (int64_t row = 0; row < a.m; row += size) {
+        few_rows_dispatch<T>(a, row, std::min(size, a.m - row), column, std::min(column + lanes, last), std::make_integer_sequence<int, few_rows>{});
+      }
+    }
     return;
   }
   thread_local PanelSums sums;
