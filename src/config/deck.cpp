@@ -101,7 +101,7 @@ class Assignment {
       for (const auto& key : option_keys()) names.push_back(key.name());
       const std::string near = nearest_key(name, names);
       mistake(where, base::text(name, " is no key",
-                                near.empty() ? base::text(" (`trireme help ", section, "` lists those of its section)")
+                                near.empty() ? base::text(" (`trireme --help-deck ", section, "` lists those of its section)")
                                              : base::text(" (nearest: ", near, ")")));
     }
   }

@@ -93,7 +93,7 @@ std::string key_help(std::string_view wanted) {
 std::string key_table_markdown() {
   std::string out =
       "# Deck keys\n\n"
-      "Made from the key table of the program (`trireme help --markdown`); the same texts come with `trireme help SECTION`.\n"
+      "Made from the key table of the program (`trireme --keys`); the same texts come with `trireme --help-deck SECTION`.\n"
       "Every key may be given on the command line as `section.key=value`. `\"none\"` switches an optional value off. Durations "
       "are seconds,\n"
       "`\"90s\"`, `\"30m\"`, `\"1h30m\"` or `\"2:00:00\"`; sizes are bytes or `\"4 MiB\"`. Relative paths start at the working "

@@ -47,6 +47,12 @@ std::string Record::others(const std::set<std::string>& known) const {
   return rest.dump();
 }
 
+std::vector<Message> with_system(std::vector<Message> messages, const SetOptions& options) {
+  const bool has_one = !messages.empty() && messages.front().role == "system";
+  if (!options.system_prompt.empty() && !has_one) messages.insert(messages.begin(), {"system", options.system_prompt, ""});
+  return messages;
+}
+
 Prompt read_prompt(const Record& record, const SetOptions& options, const Tokenizer& tokenizer) {
   const RecordKeys& keys = options.keys;
   const bool conversation = record.find(keys.messages) != nullptr;
@@ -66,6 +72,7 @@ Prompt read_prompt(const Record& record, const SetOptions& options, const Tokeni
     prompt.ids = tokenizer.encode(prompt.text, SpecialTokens::added);
     return prompt;
   }
+  prompt.messages = with_system(std::move(prompt.messages), options);
   try {
     prompt.text = tokenizer.render_chat(prompt.messages, GenerationPrompt::with);
   } catch (const UserError& error) {

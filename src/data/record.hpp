@@ -38,6 +38,8 @@ struct Prompt {
   std::string text;               // what is encoded; of messages the rendered text with the generation prompt
   std::vector<TokenId> ids;
 };
+// The conversation with the deck's system turn in front when it has none.
+std::vector<Message> with_system(std::vector<Message> messages, const SetOptions& options);
 Prompt read_prompt(const Record& record, const SetOptions& options, const Tokenizer& tokenizer);
 
 // Counts and refuses what cannot be used.

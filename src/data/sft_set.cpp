@@ -63,12 +63,12 @@ SftExample read_example(const Record& record, const SetOptions& options, const T
   SftExample example;
   Conversation conversation(record, tokenizer);
   if (record.find(options.keys.messages) != nullptr) {
-    conversation.encode(record.messages(options.keys.messages), example);
+    conversation.encode(with_system(record.messages(options.keys.messages), options), example);
     return example;
   }
   const std::string response = record.text(options.keys.response);
   if (options.prompt_form == PromptForm::user_turn) {
-    conversation.encode({{"user", record.text(options.keys.prompt), ""}, {"assistant", response, ""}}, example);
+    conversation.encode(with_system({{"user", record.text(options.keys.prompt), ""}, {"assistant", response, ""}}, options), example);
     return example;
   }
   extend(example, tokenizer.encode(record.text(options.keys.prompt), SpecialTokens::added), 0);

@@ -40,8 +40,9 @@ std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine
 
 }  // namespace
 
-Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
-    : options_(options), roles_(roles), folder_(folder),
+Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
+                             bool thread_multiple)
+    : options_(options), roles_(roles), folder_(folder), mirror_(device),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
   if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
   checkpoint::Faults faults;
@@ -60,7 +61,12 @@ bool Checkpointing::due(int64_t iteration) const {
   return options_.ckpt.interval > 0 && iteration % options_.ckpt.interval == 0;
 }
 
-checkpoint::Content Checkpointing::content(const Progress& progress, const std::string& pending) const {
+float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter) {
+  const int64_t bytes = saved.model->own(parameter).elements() * int64_t{sizeof(float)};
+  return static_cast<float*>(mirror_.add((saved.model->*array)(parameter), bytes));
+}
+
+checkpoint::Content Checkpointing::content(const Progress& progress, const std::string& pending) {
   checkpoint::Content content;
   // One shard group writes; its replicas hold the same values.
   const bool writes = roles_.trainer && roles_.shard_replicas->rank() == 0;
@@ -71,7 +77,7 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const std::
         checkpoint::Dataset dataset{path_of(saved, part, tensor), tensor.shape, comm::DType::f32, {}, nullptr};
         if (writes) {
           dataset.block = saved.model->own(p);
-          dataset.data = (saved.model->*part.array)(p);
+          dataset.data = on_host(saved, part.array, p);
         }
         content.datasets.push_back(std::move(dataset));
       }
@@ -93,6 +99,7 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   pending_ = pending;
   progress.pending_bytes = roles_.world.sum(static_cast<int64_t>(pending.size()));
   auto saved = content(progress, pending_);
+  mirror_.to_host();  // nothing on CPUs
   datasets_ = saved.datasets.size();
   saving_ = progress.iteration;
   checkpoint::SaveOptions options;
@@ -105,7 +112,7 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
 }
 
 void Checkpointing::before_step() {
-  if (saving_ < 0 || !writer_->busy()) return;
+  if (mirror_.copies() || saving_ < 0 || !writer_->busy()) return;
   for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
 }
 
@@ -151,7 +158,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
         const auto& tensor = saved.spec->parameters[p].spec;
         const base::Block block = saved.model->own(p);
         if (block.empty()) continue;
-        requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block, (saved.model->*part.array)(p)});
+        requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block, on_host(saved, part.array, p)});
       }
     }
   }
@@ -162,6 +169,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
     requests.push_back({kPendingPath, {progress.pending_bytes}, comm::DType::u8, {0, progress.pending_bytes, 0, 1}, pending.data()});
   }
   reader.read(requests);
+  mirror_.to_device();
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
     saved.model->set_steps(saved.name == "critic" ? progress.critic_steps : progress.actor_steps);

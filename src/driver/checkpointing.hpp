@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/host_mirror.hpp"
 #include "driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
@@ -29,8 +30,9 @@ struct SavedModel {
 
 class Checkpointing {
  public:
-  // Collective.
-  Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
+  // Collective. The models live on `device`; from a GPU they go through host memory, which stays allocated for the run.
+  Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
+                bool thread_multiple);
   ~Checkpointing();
 
   void add(SavedModel model) { models_.push_back(std::move(model)); }
@@ -52,7 +54,9 @@ class Checkpointing {
   int64_t committed() const { return committed_; }
 
  private:
-  checkpoint::Content content(const Progress& progress, const std::string& pending) const;
+  // The host's view of an array of this rank; null where there is none.
+  float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter);
+  checkpoint::Content content(const Progress& progress, const std::string& pending);
   Progress load(const std::filesystem::path& folder, std::string& pending);
   Progress load(checkpoint::Reader& reader, std::string& pending);
 
@@ -60,6 +64,7 @@ class Checkpointing {
   const Roles& roles_;
   const RunFolder& folder_;
   std::vector<SavedModel> models_;
+  HostMirror mirror_;  // before the writer, which reads it
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
   std::string pending_;   // stays alive while the writer reads it
   size_t datasets_ = 0;   // of the save in progress

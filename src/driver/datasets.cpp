@@ -28,6 +28,7 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
   set.max_tokens = max_tokens;
   set.unusable = data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
   set.prompt_form = data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
+  set.system_prompt = data.system_prompt;
   return set;
 }
 

@@ -2,8 +2,6 @@
 
 #include "driver/generator.hpp"
 
-#include <sys/sysinfo.h>
-
 #include <algorithm>
 #include <unordered_map>
 
@@ -15,16 +13,15 @@ namespace trireme::driver {
 namespace {
 
 generate::EngineOptions engine_options(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                                       int threads) {
+                                       int threads, int64_t kv_memory) {
   generate::EngineOptions engine;
   engine.page_size = options.generate.page_size;
   engine.max_batch = options.generate.max_batch;
   engine.prefill_chunk_tokens = options.generate.max_batch_tokens;
   engine.threads = threads;
   engine.prefix_sharing = options.generate.prefix_sharing;
-  const auto on_node = std::count(roles.topology.node_of.begin(), roles.topology.node_of.end(), roles.topology.node);
   engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.dtype,
-                                   options.generate.max_batch, options.max_len(), static_cast<int>(on_node));
+                                   options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
 
@@ -48,16 +45,13 @@ void append(Samples& samples, const generate::Result& result, const data::Prompt
 }  // namespace
 
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
-                       config::DType dtype, int64_t sequences, int64_t max_len, int ranks_on_node) {
+                       config::DType dtype, int64_t sequences, int64_t max_len, int64_t free) {
   const auto& shape = spec.shape;
   const int64_t heads = base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel);
   const int64_t per_token = 2 * shape.layers * heads * shape.head_dim * config::bytes_per_element(dtype);
   const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
   if (share.bytes > 0) return std::min(share.bytes, useful);
-  struct sysinfo info {};
-  sysinfo(&info);
-  const double free = static_cast<double>(info.freeram + info.bufferram) * info.mem_unit;
-  const auto granted = static_cast<int64_t>(share.fraction * free / std::max(1, ranks_on_node));
+  const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));
   return std::min(std::max(granted, per_token * (max_len + 256)), useful);
 }
 
@@ -82,14 +76,14 @@ std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokeni
 }
 
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                     const data::Tokenizer& tokenizer, at::Device device, int threads)
+                     const data::Tokenizer& tokenizer, at::Device device, int threads, int64_t kv_memory)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
       threads_(threads),
       weights_(spec, options.model.dtype, roles.tensor_ranks->rank(), roles.tensor_parallel,
                device.is_cuda() ? generate::Place::cuda : generate::Place::host),
-      engine_(std::make_unique<generate::Engine>(spec, weights_, engine_options(options, roles, spec, threads),
+      engine_(std::make_unique<generate::Engine>(spec, weights_, engine_options(options, roles, spec, threads, kv_memory),
                                                  roles.tensor_ranks.view())) {}
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {

@@ -32,9 +32,9 @@ struct SamplingPlan {
 
 class Generator {
  public:
-  // Collective over the replica. Weights are zero until the first sync.
+  // Collective over the replica. Weights are zero until the first sync. `kv_memory`: bytes that the KV cache may share out.
   Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const data::Tokenizer& tokenizer,
-            at::Device device, int threads);
+            at::Device device, int threads, int64_t kv_memory);
 
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
@@ -60,8 +60,8 @@ class Generator {
 // none.
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
-// Bytes of KV cache for a rank: the deck's share of the free memory, but not more than `sequences` of `max_len` can use.
+// Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
-                       config::DType dtype, int64_t sequences, int64_t max_len, int ranks_on_node);
+                       config::DType dtype, int64_t sequences, int64_t max_len, int64_t free);
 
 }  // namespace trireme::driver

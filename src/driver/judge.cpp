@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "driver/device.hpp"
 #include "driver/scoring.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/reward/model_source.hpp"
@@ -37,6 +38,7 @@ Judge::Judge(const config::Options& options, const Roles& roles, const data::Tok
                                      .fault = options.fault.plugin_fault});
     }
   }
+  use_device(device, options.train.deterministic);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].kind == config::RewardKind::rule) made[i] = reward::make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/host_mirror.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/trace/region.hpp"
@@ -58,7 +59,7 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
 }
 
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  const std::filesystem::path& folder) {
+                  at::Device device, const std::filesystem::path& folder) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   const bool first = roles.world.rank() == 0;
   model::ModelExport exported(folder, spec,
@@ -69,7 +70,11 @@ void export_model(const config::Options& options, const Roles& roles, const mode
   if (model && roles.shard_replicas->rank() == 0) {
     for (size_t p = 0; p < spec.parameters.size(); ++p) {
       const base::Block block = model->own(p);
-      if (!block.empty()) exported.write(p, block, model->master(p));
+      if (block.empty()) continue;
+      HostMirror host(device);  // one parameter at a time
+      const auto* values = static_cast<const float*>(host.add(model->master(p), block.elements() * int64_t{sizeof(float)}));
+      host.to_host();
+      exported.write(p, block, values);
     }
   }
   exported.sync();

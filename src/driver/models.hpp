@@ -30,8 +30,8 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
 // Writes the trained model as a Hugging Face folder: every trainer its own rows. Collective over world. `model` is null on
-// ranks that are no trainers.
+// ranks that are no trainers; it lives on `device`.
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  const std::filesystem::path& folder);
+                  at::Device device, const std::filesystem::path& folder);
 
 }  // namespace trireme::driver

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "driver/datasets.hpp"
+#include "driver/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/sample_log.hpp"
@@ -94,20 +95,23 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       judge_->add_reference(reference.spec, reference.reader());
     }
   }
-  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, session_.facts().thread_multiple);
+  use_device(device_, options_.train.deterministic);  // after the judge's child processes
+  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, device_, session_.facts().thread_multiple);
   if (roles_.trainer) {
     const auto critic = critic_start_ ? std::optional(critic_start_->spec) : std::nullopt;
     trainer_ = std::make_unique<Trainer>(options_, roles_, actor_start_.spec, critic, device_, threads_.trainer,
                                          schedule_steps(options_, iterations_));
     trainer_->before_step = [this] { checkpoint_->before_step(); };
   }
+  const int sharers = ranks_on_device(roles_, device_);
   if (roles_.generator) {
-    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator);
+    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator,
+                                             free_memory(device_) / sharers);
     if (roles_.world.rank() == roles_.map.generator.front()) {
       for (const auto& line : generator_->describe()) log::info("generator: " + line);
     }
   }
-  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec);
+  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
   checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
   if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
 }
@@ -132,9 +136,11 @@ Progress PpoLoop::resume_or_start() {
     progress.command = "ppo";
     progress.schedule_steps = schedule_steps(options_, iterations_);
     progress.kl_coefficient = options_.algo.kl.init_coef;
+    progress.version = 1;  // the weights that the run starts from
   }
   progress.deck = folder_.deck();
   if (roles_.world.rank() == 0) {
+    trim_sample_log(folder_.path() / "samples.jsonl", progress.iteration);
     metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress.metrics_cursor);
   }
   return progress;
@@ -157,6 +163,7 @@ ExitCode PpoLoop::run() {
     // One step ahead: generators write the next batch while trainers learn from this one.
     if (options_.train.async_depth > 0 && iteration < iterations_) pending_ = generate(draw(iteration + 1, 0));
     learn(std::move(samples), metrics);  // trainers
+    ++progress_.version;
     sync_weights();                      // trainers -> generators
     progress_.iteration = iteration;
 
@@ -261,7 +268,6 @@ void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
 
 void PpoLoop::sync_weights() {
   const trace::Phase phase{"sync", progress_.iteration};
-  ++progress_.version;
   const auto counters = weight_sync_->run(progress_.version, trainer_ ? &trainer_->actor() : nullptr,
                                           generator_ ? &generator_->weights() : nullptr);
   const std::string line = weight_sync_->describe(counters);
@@ -326,7 +332,8 @@ ExitCode PpoLoop::leave(comm::StopReason reason) {
 ExitCode PpoLoop::finish() {
   if (checkpoint_->committed() != progress_.iteration) save(true);
   if (options_.ckpt.save_hf != config::SaveHf::never) {
-    export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, folder_.path() / "hf");
+    export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, device_,
+                 folder_.path() / "hf");
   }
   context_.finish("mean reward by iteration", progress_.rewards, last_);
   if (roles_.world.rank() == 0) {

@@ -1,9 +1,4 @@
-#include "torch/torch.hpp"
-
 #include "driver/run_context.hpp"
-
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
 #include <cmath>
@@ -63,17 +58,6 @@ double measure_clock_offset(const comm::CommView& world) {
     }
   }
   return offset;
-}
-
-at::Device choose_device(const config::Options& options, const Roles& roles) {
-  if (options.run.device == config::Device::cpu) return at::kCPU;
-  const bool built = at::globalContext().hasCUDA();
-  const int devices = built ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
-  VALIDATE(devices > 0 || options.run.device != config::Device::cuda, ExitCode::unfit_environment,
-           "run.device = \"cuda\", but ", built ? "no GPU is visible" : "this build of Trireme has no GPU support",
-           ": use a GPU node and the GPU build, or set run.device = \"cpu\"");
-  if (devices == 0) return at::kCPU;
-  return at::Device(at::kCUDA, static_cast<int8_t>(roles.topology.local_rank % devices));
 }
 
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command) {

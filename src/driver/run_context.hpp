@@ -1,8 +1,6 @@
 // What every run has around its loop: the watchdog, the walltime, the agreed stop, trace and table, the exit.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -59,9 +57,5 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
 
 // Seconds to add to this rank's monotonic clock to read rank 0's; the best of several round trips. Collective over world.
 double measure_clock_offset(const comm::CommView& world);
-
-// The device of this rank: what the deck says, or a GPU where LibTorch sees one. Throws unfit_environment when the deck
-// asks for one that is not there.
-at::Device choose_device(const config::Options& options, const Roles& roles);
 
 }  // namespace trireme::driver

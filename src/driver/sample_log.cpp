@@ -1,10 +1,13 @@
 #include "driver/sample_log.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/data/jsonl.hpp"
 
 namespace trireme::driver {
@@ -31,12 +34,27 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     line.add("iteration", iteration).add("id", static_cast<int64_t>(all.id[s]));
     line.add("prompt", prompts[all.prompt_row[s]].prompt);
     line.add("response", tokenizer.decode(response, data::Skip::nothing));
+    line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
     line.add("reward", double{all.reward[s]});
     line.add("finish_reason", to_string(all.finish_reason[s]));
     out << line.str() << '\n';
   }
   VALIDATE(out.good(), ExitCode::io_error, "cannot append to ", path.string(), ": check the file system");
+}
+
+void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
+  std::ifstream in(path);
+  if (!in) return;
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    // Every line begins {"iteration": N; a line that a kill cut short has no end.
+    const size_t colon = line.find(':');
+    const bool whole = colon != std::string::npos && line.ends_with('}');
+    if (whole && std::strtoll(line.c_str() + colon + 1, nullptr, 10) <= iteration) kept += line + '\n';
+  }
+  in.close();
+  base::write_file_atomically(path, kept);
 }
 
 }  // namespace trireme::driver

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "driver/datasets.hpp"
+#include "driver/device.hpp"
 #include "driver/refuse.hpp"
 #include "driver/scoring.hpp"
 #include "driver/trainer.hpp"
@@ -45,6 +46,7 @@ SftLoop::SftLoop(const config::Options& options, const comm::Session& session)
       start_(actor_start(options_)),
       iterations_(iterations_of(options_, sampler_)) {
   log_start(options_, roles_, session_, "sft");
+  use_device(device_, options_.train.deterministic);
   tokenizer_.check_model(start_.spec.shape.vocab);
   const std::optional<comm::CommView> replicas =
       roles_.shard_groups > 1 ? std::optional(roles_.shard_replicas.view()) : std::nullopt;
@@ -52,7 +54,7 @@ SftLoop::SftLoop(const config::Options& options, const comm::Session& session)
       start_.spec, roles_.shard_group.view(), replicas, device_,
       zero::ShardedModelOptions{.name = "actor", .compute = options_.model.dtype, .recompute = options_.train.recompute});
   rate_ = std::make_unique<zero::LearningRate>(options_.actor, iterations_);
-  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, session_.facts().thread_multiple);
+  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, device_, session_.facts().thread_multiple);
   checkpoint_->add({"actor", &start_.spec, model_.get(), options_.train.enable_ema});
 }
 
@@ -192,7 +194,7 @@ void SftLoop::save(bool wait) {
 ExitCode SftLoop::finish() {
   if (checkpoint_->committed() != progress_.iteration) save(true);
   if (options_.ckpt.save_hf != config::SaveHf::never) {
-    export_model(options_, roles_, start_.spec, model_.get(), folder_.path() / "hf");
+    export_model(options_, roles_, start_.spec, model_.get(), device_, folder_.path() / "hf");
   }
   context_.finish("loss by iteration", progress_.rewards, last_);
   return ExitCode::done;

@@ -40,6 +40,7 @@ struct SetOptions {
   int64_t max_tokens = -1;   // of the prompt (PPO) or the whole sequence (SFT, pairs); -1 = no limit
   Unusable unusable = Unusable::skip;
   PromptForm prompt_form = PromptForm::plain;
+  std::string system_prompt;  // put in front of conversations that begin without a system turn; empty: nothing is
 };
 
 // Where a record comes from.

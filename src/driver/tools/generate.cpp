@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "driver/device.hpp"
 #include "driver/generator.hpp"
 #include "driver/load_weights.hpp"
 #include "driver/roles.hpp"
@@ -82,7 +83,7 @@ class GenerateTool {
     for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
     options.kv_bytes = kv_cache_bytes({0.5, 0}, spec_, command_.tensor_parallel, command_.dtype, options.max_batch, longest,
-                                      roles_.topology.local_size);
+                                      free_memory(at::kCPU) / roles_.topology.local_size);
     return options;
   }
 

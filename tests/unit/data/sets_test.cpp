@@ -60,6 +60,20 @@ TEST_F(Sets, APromptMayBecomeTheUsersTurn) {
   EXPECT_EQ(set[0].messages.size(), 1u);
 }
 
+TEST_F(Sets, TheDecksSystemTurnGoesInFrontOfChatsWithoutOne) {
+  auto chosen = options("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n"
+                        "{\"messages\": [{\"role\": \"system\", \"content\": \"mine\"}, {\"role\": \"user\", \"content\": \"hi\"}]}\n"
+                        "{\"prompt\": \"plain\"}\n");
+  chosen.system_prompt = "yours";
+  const auto set = PromptSet::load(chosen, tokenizer_);
+  ASSERT_EQ(set[0].messages.size(), 2u);
+  EXPECT_EQ(set[0].messages[0].content, "yours");
+  ASSERT_EQ(set[1].messages.size(), 2u);
+  EXPECT_EQ(set[1].messages[0].content, "mine");
+  EXPECT_TRUE(set[2].messages.empty());
+  EXPECT_EQ(set[2].ids, tokenizer_.encode("plain", SpecialTokens::added));
+}
+
 TEST_F(Sets, SeveralFilesAndAMaximum) {
   SetOptions chosen;
   chosen.files = {folder_.write("a.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"c\"}\n"), folder_.write("b.jsonl", "{\"prompt\": \"d\"}")};

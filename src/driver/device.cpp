@@ -1,0 +1,85 @@
+#include "torch/torch.hpp"
+
+#include "driver/device.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "trireme/base/error.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+namespace {
+
+using GpuIdentity = std::string (*)(int);
+GpuIdentity& gpu_identity() {
+  static GpuIdentity identity = nullptr;
+  return identity;
+}
+
+// Most bytes that LibTorch's allocator held. What the exchange allocates comes on top; it is among the metrics.
+int64_t peak_device_bytes() {
+  const int64_t device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
+  const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+}
+
+}  // namespace
+
+int visible_gpus() {
+  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+}
+
+at::Device choose_device(const config::Options& options, const Roles& roles) {
+  if (options.run.device == config::Device::cpu) return at::kCPU;
+  const int gpus = visible_gpus();
+  const bool built = at::detail::getCUDAHooks().hasCUDART();
+  VALIDATE(gpus > 0 || options.run.device != config::Device::cuda, ExitCode::unfit_environment, "run.device = \"cuda\", but ",
+           built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
+                 : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
+           " or set run.device = \"cpu\"");
+  if (roles.world.min(int64_t{gpus}) == 0) return at::kCPU;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(roles.topology.local_rank % gpus));
+}
+
+void use_device(at::Device device, bool deterministic) {
+  if (device.is_cpu()) return;
+  auto& context = at::globalContext();
+  if (deterministic) {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // cuBLAS repeats its sums only with workspaces of a fixed size
+    context.setDeterministicAlgorithms(true, false);
+  }
+  context.lazyInitDevice(device.type());
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  context.setAllowBF16ReductionCuBLAS(false);
+  trace::set_device_memory_source(&peak_device_bytes);
+}
+
+void wait_for(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+int64_t free_memory(at::Device device) {
+  if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+  struct sysinfo info {};
+  sysinfo(&info);
+  return static_cast<int64_t>(info.freeram + info.bufferram) * static_cast<int64_t>(info.mem_unit);
+}
+
+int ranks_on_device(const Roles& roles, at::Device device) {
+  const auto& topology = roles.topology;
+  if (device.is_cpu()) return topology.local_size;
+  EXPECT(gpu_identity() != nullptr);
+  const auto all = roles.world.all_gather(base::text(topology.node, " ", gpu_identity()(device.index())));
+  return static_cast<int>(std::ranges::count(all, all[static_cast<size_t>(roles.world.rank())]));
+}
+
+void set_gpu_identity(GpuIdentity identity) { gpu_identity() = identity; }
+
+}  // namespace trireme::driver

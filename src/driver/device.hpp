@@ -1,0 +1,41 @@
+// The device of a rank: choosing it, making it current, asking for its memory. LibTorch's calls about devices differ between
+// versions: all of the driver's are in device.cpp. Nothing here needs CUDA to compile or to link: LibTorch answers through
+// its registry of backends, in which the CPU variant of the program has no CUDA.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "driver/roles.hpp"
+#include "trireme/config/options.hpp"
+
+namespace trireme::driver {
+
+// GPUs that this process sees; 0 in the CPU variant of the program and without a driver. Makes no context.
+int visible_gpus();
+
+// The device of this rank: what the deck says, or with run.device = "auto" a GPU when every rank of the world sees one. Ranks of
+// a node take its GPUs in turn. Throws unfit_environment when the deck asks for a GPU that is not there. Collective over
+// world. Makes no context: child processes may still be started.
+at::Device choose_device(const config::Options& options, const Roles& roles);
+
+// Makes the device current for this process: for LibTorch, whose work then goes to the device's default stream, and for the
+// exchange, which takes the current device and orders itself after that stream. bf16 products are added up in fp32.
+// deterministic: only operations with a fixed order. Does nothing for the CPU. Main thread, before the first tensor on the device.
+void use_device(at::Device device, bool deterministic);
+
+// Waits for all work that was given to the device.
+void wait_for(at::Device device);
+
+// Bytes that are free on the device (for the CPU: on this node) now.
+int64_t free_memory(at::Device device);
+
+// Ranks that share the memory of this rank's device, this one included: on the CPU those of the node. Collective over world.
+int ranks_on_device(const Roles& roles, at::Device device);
+
+// How ranks_on_device() tells one GPU from another; set by enable_gpu().
+void set_gpu_identity(std::string (*identity)(int gpu));
+
+}  // namespace trireme::driver
