@@ -16,6 +16,7 @@
 #   TRIREME_TORCH_ROOT=DIR   a LibTorch of your own (the folder with include/ and lib/)
 #   TRIREME_PYTHON=python3   the Python whose pip fetches the wheels
 #   TRIREME_JOBS=N           parallel compilations (default: cores, at most one per 2 GiB of memory)
+#   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB) and insist on nvcc and NCCL
 #   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
 set -euo pipefail
@@ -154,11 +155,12 @@ cuda_runtime_there() {
   done
 }
 
-# A machine with a GPU also loads libtorch_cuda; the toolkit has all that it needs except these.
+# The GPU variant also loads libtorch_cuda; the CUDA toolkit has all that this needs except these.
 gpu_wheels() {
-  { [ -e /dev/nvidiactl ] && command -v nvcc >/dev/null; } || return 0
+  [ "${TRIREME_GPU:-0}" = 1 ] || return 0
   [ -e "$wheels/nvidia/cusparselt/lib/libcusparseLt.so.0" ] || echo nvidia-cusparselt-cu13==0.8.0
   [ -e "$wheels/nvidia/nvshmem/lib/libnvshmem_host.so.3" ] || echo nvidia-nvshmem-cu13==3.4.5
+  [ -e "$wheels/nvidia/cu13/lib/libcufile.so.0" ] || echo nvidia-cufile==1.15.1.6
 }
 
 pip_into() {
@@ -169,20 +171,31 @@ pip_into() {
   retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --target "$target" "$@"
 }
 
+# NVIDIA's wheels share the folder nvidia/, which pip --target would replace as a whole: they are put beside what is there.
+add_nvidia_wheels() {
+  local part=$wheels/.part
+  rm -rf "$part"
+  pip_into "$part" "$@"
+  cp -alf "$part/." "$wheels/"
+  rm -rf "$part"
+}
+
 install_torch() {
   if [ -n "${TRIREME_TORCH_ROOT:-}" ]; then
     [ -e "$TRIREME_TORCH_ROOT/include/ATen/core/Tensor.h" ] || fail "TRIREME_TORCH_ROOT=$TRIREME_TORCH_ROOT has no include/ATen/core/Tensor.h: it must be the folder with LibTorch's include/ and lib/"
     say "LibTorch: $TRIREME_TORCH_ROOT"
     return
   fi
-  local wanted=()
+  local wanted=() nvidia=()
   [ "$(wheel_version)" = "$torch_version" ] || wanted+=("torch==$torch_version")
-  cuda_runtime_there || wanted+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
-  while IFS= read -r wheel; do wanted+=("$wheel"); done < <(gpu_wheels)
+  cuda_runtime_there || nvidia+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+  while IFS= read -r wheel; do nvidia+=("$wheel"); done < <(gpu_wheels)
+  wanted+=("${nvidia[@]}")
   [ ${#wanted[@]} -gt 0 ] || { say "LibTorch $torch_version: $wheels/torch"; return; }
   no_install && fail "LibTorch is missing in $wheels (${wanted[*]}): set TRIREME_TORCH_ROOT, or run once without TRIREME_NO_INSTALL=1"
   say "fetching ${wanted[*]} (LibTorch: tensors and GEMMs; the CUDA runtime files are needed on CPUs too) into $wheels"
-  pip_into "$wheels" "${wanted[@]}"
+  [ "$(wheel_version)" = "$torch_version" ] || pip_into "$wheels" "torch==$torch_version"
+  [ ${#nvidia[@]} -eq 0 ] || add_nvidia_wheels "${nvidia[@]}"
   [ "$(wheel_version)" = "$torch_version" ] || fail "the torch wheel did not arrive in $wheels"
 }
 
@@ -200,6 +213,7 @@ configure() {
   local flags=()
   read -r -a flags <<<"${TRIREME_CMAKE_FLAGS:-}"
   [ -z "${TRIREME_TORCH_ROOT:-}" ] || flags+=("-DTRIREME_TORCH_ROOT=$TRIREME_TORCH_ROOT")
+  [ "${TRIREME_GPU:-0}" != 1 ] || flags+=("-DTRIREME_CUDA=ON")
   say "configuring build/release"
   mkdir -p build
   cmake --preset release "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "the configuration failed (build/configure.log)"; }

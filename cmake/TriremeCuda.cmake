@@ -1,5 +1,7 @@
-# CUDA and NCCL: AUTO takes them where nvcc is found. Sets TRIREME_WITH_CUDA.
+# CUDA and NCCL: AUTO takes them where nvcc is found. Sets TRIREME_WITH_CUDA (the CUDA parts are compiled) and TRIREME_GPU_VARIANT
+# (the program's GPU variant and the tests of label gpu are linked: that also needs all that libtorch_cuda needs).
 set(TRIREME_WITH_CUDA OFF)
+set(TRIREME_GPU_VARIANT OFF)
 if(NOT TRIREME_CUDA STREQUAL "OFF")
   find_program(TRIREME_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
   if(TRIREME_NVCC)
@@ -26,8 +28,29 @@ if(TRIREME_WITH_CUDA)
   add_library(trireme_nccl INTERFACE)
   target_include_directories(trireme_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(trireme_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
-  # libtorch_cuda registers its kernels at load time and no symbol of ours names it: keep it against --as-needed.
-  if(EXISTS ${TRIREME_TORCH_ROOT}/lib/libtorch_cuda.so)
+  # libtorch_cuda is linked with these three, which the CUDA toolkit lacks: library, folder of the wheel, wheel.
+  set(_missing "")
+  foreach(_entry "libcusparseLt.so.0|cusparselt|nvidia-cusparselt-cu13==0.8.0" "libnvshmem_host.so.3|nvshmem|nvidia-nvshmem-cu13==3.4.5"
+          "libcufile.so.0|cu13|nvidia-cufile==1.15.1.6")
+    string(REPLACE "|" ";" _entry "${_entry}")
+    list(GET _entry 0 _name)
+    list(GET _entry 1 _folder)
+    list(GET _entry 2 _wheel)
+    find_library(TRIREME_GPU_${_name} NAMES ${_name}
+      HINTS ${TRIREME_WHEEL_ROOT}/nvidia/${_folder}/lib ${CUDAToolkit_LIBRARY_DIR} ENV LD_LIBRARY_PATH)
+    mark_as_advanced(TRIREME_GPU_${_name})
+    if(NOT TRIREME_GPU_${_name})
+      list(APPEND _missing ${_wheel})
+    endif()
+  endforeach()
+  if(NOT EXISTS ${TRIREME_TORCH_ROOT}/lib/libtorch_cuda.so)
+    message(STATUS "no GPU variant of the program: ${TRIREME_TORCH_ROOT} is a LibTorch without CUDA")
+  elseif(_missing)
+    list(JOIN _missing " " _missing)
+    message(STATUS "no GPU variant of the program: the wheels ${_missing} are missing (TRIREME_GPU=1 ./bootstrap.sh deps fetches them)")
+  else()
+    set(TRIREME_GPU_VARIANT ON)
+    # libtorch_cuda registers its kernels at load time and no symbol of ours names it: keep it against --as-needed.
     foreach(_lib torch_cuda c10_cuda)
       add_library(torch::${_lib} SHARED IMPORTED)
       set_target_properties(torch::${_lib} PROPERTIES IMPORTED_LOCATION ${TRIREME_TORCH_ROOT}/lib/lib${_lib}.so)

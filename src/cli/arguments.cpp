@@ -19,7 +19,7 @@ constexpr const char* kExitCodes =
 
 std::string build_text() {
   return base::text("Trireme ", kVersion, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
-                    "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n");
+                    "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n  GPUs      ", kGpu, "\n");
 }
 
 void add_dtype(CLI::App& app, config::DType& dtype) {
@@ -90,7 +90,8 @@ class Parser {
         if (speaks()) {
           for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
         }
-        return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); }};
+        return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
+                          options->run.device};
       };
     });
   }
@@ -101,7 +102,7 @@ class Parser {
     auto* sub = app_.add_subcommand(name, help);
     sub->final_callback([this, command, needs, run] {
       invocation_ = [=] {
-        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }};
+        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }, config::Device::cpu};
       };
     });
     return sub;

@@ -16,6 +16,7 @@ enum class Needs : uint8_t { nothing, mpi };
 struct Invocation {
   Needs needs = Needs::nothing;
   std::function<ExitCode(const comm::Session*)> action;
+  config::Device device = config::Device::cpu;  // where its tensors may live; the tools compute on CPUs
 };
 
 // Parses the arguments; decks are read and validated here, before MPI starts. Prints help and versions itself and returns

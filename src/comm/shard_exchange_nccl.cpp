@@ -187,10 +187,8 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
 bool share_a_device(const CommView& comm) {
   int device = 0;
   TRIREME_CUDA_CALL(cudaGetDevice(&device));
-  char bus[32] = "";
-  TRIREME_CUDA_CALL(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
   const auto nodes = discover(comm);
-  const auto buses = comm.all_gather(base::text(nodes.node, ":", bus));
+  const auto buses = comm.all_gather(base::text(nodes.node, ":", device_bus_id(device)));
   for (size_t i = 0; i < buses.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (buses[i] == buses[j]) return true;
@@ -208,6 +206,12 @@ std::unique_ptr<ShardExchange> make_device_exchange(Comm comm, std::vector<SlotG
 }
 
 }  // namespace
+
+std::string device_bus_id(int device) {
+  char bus[32] = "";
+  TRIREME_CUDA_CALL(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+  return bus;
+}
 
 void enable_device_exchange() { device_exchange_maker() = &make_device_exchange; }
 

@@ -2,9 +2,15 @@
 // NCCL: the GPU variant of the program calls this once at start, after which make_shard_exchange() serves devices.
 #pragma once
 
+#include <string>
+
 namespace trireme::comm {
 
 // Every rank uses the CUDA device that is current when an exchange is made. Not collective.
 void enable_device_exchange();
+
+// Which GPU of the node a CUDA device of this process is (its PCI bus address): processes may number them differently. Makes no
+// context.
+std::string device_bus_id(int device);
 
 }  // namespace trireme::comm
