@@ -38,6 +38,11 @@ std::string host_name() {
 Session::Session() {
   // Open MPI's default I/O layer reports success on a full disk; its older one does not.
   setenv("OMPI_MCA_io", "romio321", 0);
+  // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was
+  // told how many slots there are.
+  if (const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE")) {
+    if (std::atoi(local) >= static_cast<int>(std::thread::hardware_concurrency())) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  }
   int provided = MPI_THREAD_SINGLE;
   int running = 0;
   check_mpi(MPI_Initialized(&running), "MPI_Initialized");

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<TokenId> token_ids(const Record& record, const std::string& key) {
   const OrderedJson& json = *record.find(key);
-  if (!json.is_array() || json.empty()) record.fail("`" + key + "` is no list of token ids or an empty one: correct it");
+  if (!json.is_array()) record.fail("`" + key + "` is no list of token ids: correct it");
   std::vector<TokenId> ids;
   for (const OrderedJson& id : json) {
     const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<TokenId>::max());

@@ -24,6 +24,7 @@ struct SamplerOptions {
 struct SamplerState {
   std::vector<int64_t> sizes;  // rows per stream, to recognise other data
   std::vector<int64_t> taken;  // rows taken (or left out) per stream since the start
+  bool operator==(const SamplerState&) const = default;
 };
 
 // Without weights the sources form one stream; each epoch is a permutation of it that depends on (seed, epoch) only.
