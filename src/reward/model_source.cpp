@@ -93,8 +93,10 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   out.load([&](size_t parameter, const base::Block& block, float* values) {
     model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
   });
-  log::info(base::text("reward model ", name, ": ", path.string(), ", ", folder.shape.parameter_count(), " parameters on ",
-                       environment.ranks.size(), " ranks"));
+  if (environment.ranks.rank() == 0) {
+    log::info(base::text("reward model ", name, ": ", path.string(), ", ", folder.shape.parameter_count(), " parameters on ",
+                         environment.ranks.size(), " ranks"));
+  }
   return out;
 }
 
@@ -114,7 +116,9 @@ class ModelSource : public Source {
         model_(load_model(name_, options.path, folder_, environment)) {
     if (!environment.policy_tokenizer.empty() && !same_tokenizer(environment.policy_tokenizer, folder_.path)) {
       reencoder_.emplace(folder_.path);
-      log::info(base::text("reward source ", name_, ": another tokenizer than the policy's, texts are encoded again"));
+      if (environment.ranks.rank() == 0) {
+        log::info(base::text("reward source ", name_, ": another tokenizer than the policy's, texts are encoded again"));
+      }
     }
     const auto& shape = folder_.shape;
     VALIDATE(!environment.normalize || (shape.score_mean && shape.score_std && *shape.score_std > 0), ExitCode::bad_data, "reward source ",

@@ -62,7 +62,9 @@ TEST(ModelSource, ScoresEqualTheReference) {
 TEST(ModelSource, LanguageModelIsRefused) {
   config::RewardSource options;
   options.path = (Golden::folder() / "models" / "llama_untied").string();
-  expect_error(ExitCode::bad_data, "language model", [&] { reward::make_model(options, "judge", {.ranks = world()}); });
+  reward::ModelEnvironment environment;
+  environment.ranks = world();
+  expect_error(ExitCode::bad_data, "language model", [&] { reward::make_model(options, "judge", environment); });
 }
 
 }  // namespace
