@@ -1,0 +1,52 @@
+#include "torch/torch.hpp"
+
+#include "gpu/device.hpp"
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "driver/device.hpp"
+#include "support/world.hpp"
+#include "trireme/comm/topology.hpp"
+#include "trireme/driver/gpu.hpp"
+
+namespace trireme::test {
+namespace {
+
+class NeedsGpu : public testing::Environment {
+ public:
+  void SetUp() override {
+    driver::enable_gpu();
+    if (driver::visible_gpus() > 0) {
+      driver::use_device(gpu(), false);
+      return;
+    }
+    if (world().rank() == 0) std::fprintf(stderr, "skipped: no GPU is visible to LibTorch\n");
+    MPI_Finalize();
+    std::_Exit(125);
+  }
+};
+
+[[maybe_unused]] const auto* const needs_gpu = testing::AddGlobalTestEnvironment(new NeedsGpu);
+
+}  // namespace
+
+at::Device gpu() {
+  static const int local_rank = comm::discover(world()).local_rank;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % driver::visible_gpus()));
+}
+
+bool ranks_share_a_gpu() { return comm::discover(world()).local_size > driver::visible_gpus(); }
+
+model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device) {
+  model::PackedBatch out = batch;
+  out.ids = batch.ids.to(device);
+  out.positions = batch.positions.to(device);
+  if (!device.is_cpu()) out.cu_seqlens_device = at::tensor(batch.cu_seqlens, at::kLong).to(device, at::kInt);
+  return out;
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,17 @@
+// The GPU of a test rank. A program with these tests leaves with 125 (skipped) and a reason where no GPU is visible.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "trireme/model/forward.hpp"
+
+namespace trireme::test {
+
+// Ranks take the GPUs of the machine in turn; with fewer GPUs than ranks they share, and the exchange goes through the host.
+at::Device gpu();
+bool ranks_share_a_gpu();
+
+// The same batch with its tensors on the device.
+model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device);
+
+}  // namespace trireme::test

@@ -1,0 +1,82 @@
+// The device exchanges alone: NCCL where every rank has a GPU of its own, the staged one where ranks share.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include "driver/device.hpp"
+#include "gpu/device.hpp"
+#include "support/world.hpp"
+#include "trireme/comm/shard_exchange.hpp"
+
+namespace trireme::test {
+namespace {
+
+// Three stages; parameter 0 is in the first and the last (tied). per_rank values are odd on purpose.
+std::vector<comm::SlotGeometry> three_stages(int ranks) {
+  const std::vector<std::vector<std::pair<size_t, int64_t>>> stages = {{{0, 700}}, {{1, 13}, {2, 129}}, {{3, 5}, {0, 700}}};
+  std::vector<comm::SlotGeometry> slots;
+  for (const auto& stage : stages) {
+    comm::SlotGeometry slot;
+    for (const auto& [id, per_rank] : stage) {
+      slot.parameters.push_back({id, slot.elements, per_rank});
+      slot.elements += (per_rank * ranks + 31) / 32 * 32;
+    }
+    slots.push_back(slot);
+  }
+  return slots;
+}
+
+at::Tensor on_gpu(void* data, int64_t elements) {
+  return at::from_blob(data, {elements}, at::TensorOptions().dtype(at::kFloat).device(gpu()));
+}
+
+float weight_of(size_t id, int rank) { return static_cast<float>(10 * id) + static_cast<float>(rank + 1); }
+
+TEST(GpuExchange, GathersEverySliceAndSumsEveryGradient) {
+  const int ranks = world().size(), mine = world().rank();
+  const auto slots = three_stages(ranks);
+  comm::ExchangeOptions options;
+  options.weight_type = comm::DType::f32;
+  options.device = true;
+  const auto exchange = comm::make_shard_exchange(world(), slots, options);
+  EXPECT_EQ(exchange->kind(), ranks_share_a_gpu() ? "MPI ring staged through host memory" : "NCCL ring");
+
+  exchange->begin_update();
+  for (const auto& slot : slots) {
+    for (const auto& p : slot.parameters) on_gpu(exchange->own_slice(p.id), p.per_rank).fill_(weight_of(p.id, mine));
+  }
+  exchange->end_update();
+  for (int stage = 0; stage < 3; ++stage) {
+    exchange->gather(stage);
+    const auto pointers = exchange->gathered(stage);
+    const auto& parameters = slots[static_cast<size_t>(stage)].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor whole = on_gpu(pointers[i], ranks * parameters[i].per_rank).cpu().view({ranks, -1});
+      for (int r = 0; r < ranks; ++r) EXPECT_TRUE(whole.select(0, r).eq(weight_of(parameters[i].id, r)).all().item<bool>());
+    }
+    exchange->release(stage);
+  }
+  for (int stage = 2; stage >= 0; --stage) {
+    const auto& parameters = slots[static_cast<size_t>(stage)].parameters;
+    const auto gradients = exchange->gradients(stage);
+    std::vector<at::Tensor> sums;
+    std::vector<float*> into;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const int64_t elements = ranks * parameters[i].per_rank;
+      on_gpu(gradients[i], elements).add_(at::arange(elements, at::TensorOptions().dtype(at::kFloat).device(gpu())));
+      sums.push_back(at::ones({parameters[i].per_rank}, at::TensorOptions().dtype(at::kFloat).device(gpu())));
+      into.push_back(sums.back().mutable_data_ptr<float>());
+    }
+    exchange->reduce(stage);
+    exchange->finish_reduce(stage, into);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const int64_t n = parameters[i].per_rank;
+      const at::Tensor want = at::arange(mine * n, (mine + 1) * n, at::kFloat).mul(ranks).add(1);
+      EXPECT_TRUE(at::equal(sums[i].cpu(), want)) << "stage " << stage << ", parameter " << i;
+    }
+  }
+  driver::wait_for(gpu());
+}
+
+}  // namespace
+}  // namespace trireme::test
