@@ -149,6 +149,7 @@ Progress PpoLoop::resume_or_start() {
 ExitCode PpoLoop::run() {
   progress_ = resume_or_start();  // collective: all ranks agree where they stand
   sync_weights();                 // trainers -> generators: the weights that the first rollout samples from
+  starting_.reset();
   while (progress_.iteration < iterations_) {
     const base::Stopwatch watch;
     const int64_t iteration = progress_.iteration + 1;
@@ -297,6 +298,7 @@ void PpoLoop::save_samples(const Samples& samples, int64_t iteration) {
 }
 
 void PpoLoop::report(IterationMetrics& metrics, double seconds) {
+  const trace::Phase phase{"report", metrics.iteration};
   progress_.rewards.push_back(metrics.get("reward"));
   metrics.version = progress_.version;
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;

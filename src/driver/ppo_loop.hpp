@@ -18,6 +18,7 @@
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 
@@ -48,6 +49,7 @@ class PpoLoop {
   ExitCode leave(comm::StopReason reason);
   ExitCode finish();
 
+  std::optional<trace::Phase> starting_{std::in_place, trace::Name{"start"}};  // until the first iteration
   config::Options options_;
   const comm::Session& session_;
   Roles roles_;

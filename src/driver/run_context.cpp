@@ -105,11 +105,13 @@ void RunContext::set_io_deadline(bool on) { watchdog_->set_deadline(on ? options
 
 comm::StopReason RunContext::agree_to_stop() {
   watchdog_->beat("agree to stop");
+  const trace::Phase phase{"agree to stop"};
   return comm::agree_to_stop(roles_.world, folder_.stop_file(), walltime_);
 }
 
 void RunContext::write_trace() {
   if (!options_.trace.enabled) return;
+  const trace::Phase phase{"write trace"};
   trace::RankIdentity identity;
   identity.rank = roles_.world.rank();
   identity.roles = roles_.text();
@@ -131,7 +133,7 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
                                          "],\"last\":", to_json(last), "}\n"));
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
-  for (const auto& note : advice) log::info("NOTE " + note);
+  for (const auto& note : advice) log::info(note);
   const std::string plot = text_plot(curve, title);
   if (!plot.empty()) log::info("\n" + plot);
 }

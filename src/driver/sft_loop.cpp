@@ -83,6 +83,7 @@ Progress SftLoop::resume_or_start() {
 ExitCode SftLoop::run() {
   progress_ = resume_or_start();
   at::set_num_threads(threads_.trainer);
+  starting_.reset();
   while (progress_.iteration < iterations_) {
     const base::Stopwatch watch;
     const int64_t iteration = progress_.iteration + 1;
@@ -172,6 +173,7 @@ void SftLoop::step(const Samples& mine, IterationMetrics& metrics) {
 }
 
 void SftLoop::report(IterationMetrics& metrics, double seconds) {
+  const trace::Phase phase{"report", metrics.iteration};
   progress_.rewards.push_back(metrics.get("loss"));
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "driver/checkpointing.hpp"
@@ -14,6 +15,7 @@
 #include "trireme/base/samples.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/trace/region.hpp"
 #include "trireme/zero/schedule.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -35,6 +37,7 @@ class SftLoop {
   void save(bool wait);
   ExitCode finish();
 
+  std::optional<trace::Phase> starting_{std::in_place, trace::Name{"start"}};  // until the first iteration
   config::Options options_;
   const comm::Session& session_;
   Roles roles_;

@@ -2,9 +2,12 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/reader.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/model/gguf.hpp"
 #include "trireme/model/model_files.hpp"
@@ -55,6 +58,24 @@ void inspect_trace(const std::filesystem::path& path) {
   }
 }
 
+// Every checkpoint of the folder, or the one that it is; damaged ones are listed like the others, and counted at the end.
+void inspect_checkpoints(const std::filesystem::path& path, bool verify) {
+  const auto steps = checkpoint::list_steps(path);
+  if (steps.empty()) return print(checkpoint::inspect(path, verify));
+  std::vector<std::string> damaged;
+  for (const int64_t step : steps) {
+    const auto folder = path / checkpoint::folder_name(step);
+    try {
+      print(checkpoint::inspect(folder, verify));
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::bad_data) throw;
+      damaged.emplace_back(error.what());
+      print(base::text("checkpoint ", folder.string(), "\n  DAMAGED\n"));
+    }
+  }
+  VALIDATE(damaged.empty(), ExitCode::bad_data, damaged.size(), " of ", steps.size(), " checkpoints are damaged:\n", base::join(damaged, "\n"));
+}
+
 bool is_checkpoint(const std::filesystem::path& path) {
   return std::filesystem::exists(path / "manifest.json") || !checkpoint::list_steps(path).empty();
 }
@@ -66,9 +87,9 @@ ExitCode run_inspect(const InspectCommand& command) {
   VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(), " does not exist: check the path");
   if (std::filesystem::is_directory(path)) {
     if (is_checkpoint(path)) {
-      print(checkpoint::inspect(path, command.verify));
+      inspect_checkpoints(path, command.verify);
     } else if (is_checkpoint(path / "ckpt")) {
-      print(checkpoint::inspect(path / "ckpt", command.verify));
+      inspect_checkpoints(path / "ckpt", command.verify);
     } else {
       inspect_model(path);
     }

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""The tools: generate, score, tokenize, inspect, convert, and the trace of a run."""
+
+import json
+import math
+
+from trireme_run import ProgramTest, main, read_lines, read_safetensors, write_lines
+
+
+class Tools(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        prompts = [{"prompt": f"{i}+{(7 * i) % 100}="} for i in range(98)]
+        prompts.append({"messages": [{"role": "user", "content": "What is 1+1?"}]})
+        prompts.append({"input_ids": [10, 20, 30]})
+        write_lines(cls.folder / "hundred.jsonl", prompts)
+        result = cls.run_program("ppo", "ppo.toml", "run.dir=run", "ckpt.save_hf=end", "run.iterations=5", ranks=2)
+        if result.code:
+            raise RuntimeError(result.text)
+
+    def generate(self, output, *options, ranks=1):
+        self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", output, "--max-new-tokens", "8",
+                     "--seed", "5", "--dtype", "fp32", *options, ranks=ranks)
+        return read_lines(self.folder / output)
+
+    def test_generate(self):
+        options = ["--n", "2", "--temperature", "1", "--log-probs"]
+        lines = self.generate("out-1.jsonl", *options)
+        self.assertEqual(sorted((line["index"], line["sample"]) for line in lines), [(i, s) for i in range(100) for s in (0, 1)])
+        for line in lines:
+            self.assertEqual(set(line), {"index", "sample", "text", "output_ids", "finish_reason", "log_probs"})
+            self.assertTrue(1 <= len(line["output_ids"]) <= 8)
+            self.assertEqual(len(line["log_probs"]), len(line["output_ids"]))
+            self.assertIn(line["finish_reason"], ("stop", "length"))
+            self.assertTrue(all(value <= 0 for value in line["log_probs"]))
+        by_place = lambda answers: sorted(answers, key=lambda a: (a["index"], a["sample"]))
+        for ranks in (2, 3):
+            again = self.generate(f"out-{ranks}.jsonl", *options, ranks=ranks)
+            self.assertEqual(by_place(again), by_place(lines), f"{ranks} replicas give the same texts")
+
+    def test_generate_with_tensor_parallel_ranks(self):
+        """Greedy, three groups of heads on two ranks; log-probs agree to fp32 rounding."""
+        options = ["--temperature", "0", "--log-probs"]
+        alone = {line["index"]: line for line in self.generate("greedy-1.jsonl", *options)}
+        together = {line["index"]: line for line in self.generate("greedy-2.jsonl", *options, "--tp", "2", ranks=2)}
+        self.assertEqual(alone.keys(), together.keys())
+        different = [i for i in alone if alone[i]["output_ids"] != together[i]["output_ids"]]
+        self.assertLessEqual(len(different), 1)
+        for i in alone.keys() - set(different):
+            for a, b in zip(alone[i]["log_probs"], together[i]["log_probs"], strict=True):
+                self.assertTrue(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5), (i, a, b))
+
+    def test_generate_streams_to_standard_output(self):
+        result = self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", "-", "--max-new-tokens", "4",
+                              "--temperature", "0")
+        self.assertEqual(len([json.loads(line) for line in result.out.splitlines()]), 100)
+
+    def test_score_agrees_with_generate(self):
+        """Greedy answers scored as ids: their log-probs are those that the generator gave."""
+        answers = [line for line in self.generate("for-score.jsonl", "--temperature", "0", "--log-probs") if line["index"] == 99]
+        write_lines(self.folder / "scored-in.jsonl", [{"input_ids": [10, 20, 30] + answers[0]["output_ids"]}, {"text": "1+1=2"}])
+        for ranks in (1, 2):
+            output = f"scored-{ranks}.jsonl"
+            self.succeed("score", "--model", "model", "--input", "scored-in.jsonl", "--output", output, "--dtype", "fp32", ranks=ranks)
+            first, second = sorted(read_lines(self.folder / output), key=lambda line: line["index"])
+            self.assertEqual(len(first["log_probs"]), 2 + len(answers[0]["output_ids"]), "one for each token after the first")
+            for scored, sampled in zip(first["log_probs"][2:], answers[0]["log_probs"], strict=True):
+                self.assertTrue(math.isclose(scored, sampled, abs_tol=1e-5), (scored, sampled))
+            self.assertTrue(second["log_probs"])
+            self.assertTrue(all(value <= 0 for value in second["log_probs"]))
+
+    def test_tokenize_round_trip(self):
+        texts = ["1+1=2", "naïve café", "日本語 🚀", " two  spaces \n\ttab", "<|eos|> inside"]
+        write_lines(self.folder / "texts.jsonl", [{"text": text} for text in texts])
+        self.succeed("tokenize", "--model", "model", "--input", "texts.jsonl", "--output", "ids.jsonl")
+        self.succeed("tokenize", "--model", "model", "--decode", "--input", "ids.jsonl", "--output", "back.jsonl")
+        # Encoding adds the begin token, as HF's tokenizer(text) does; decoding shows it.
+        self.assertEqual([line["text"] for line in read_lines(self.folder / "back.jsonl")], ["<|bos|>" + text for text in texts])
+        for line in read_lines(self.folder / "ids.jsonl"):
+            self.assertTrue(line["ids"] and all(0 <= i < 272 for i in line["ids"]), line)
+
+    def test_tokenize_chat(self):
+        write_lines(self.folder / "chat.jsonl", [{"messages": [{"role": "user", "content": "hi"}]}])
+        self.succeed("tokenize", "--model", "model", "--chat", "--input", "chat.jsonl", "--output", "chat-out.jsonl")
+        (line,) = read_lines(self.folder / "chat-out.jsonl")
+        self.assertIn("hi", line["text"])
+        self.assertTrue(line["ids"])
+
+    def test_inspect(self):
+        text = self.succeed("inspect", "run", "--verify").out
+        self.assertIn("step-000005", text)
+        self.assertRegex(text, r"/actor/weight/model\.embed_tokens\.weight\s+272 x 64\s+f32")
+        self.assertIn("/critic/weight/score.weight", text)
+        self.assertIn("model.norm.weight", self.succeed("inspect", "model").out)
+        self.assertIn("model.norm.weight", self.succeed("inspect", "model/model.safetensors").out)
+        self.assertIn("rollout", self.succeed("inspect", "run/trace.json").out)
+
+    def test_converted_checkpoint_is_the_export(self):
+        self.succeed("convert", "run", "converted", "--dtype", "fp32")
+        exported = read_safetensors(self.folder / "run" / "hf" / "model.safetensors")
+        self.assertEqual(read_safetensors(self.folder / "converted" / "model.safetensors"), exported)
+        self.assertEqual(len(exported), 20)
+        self.assertNotEqual(exported, read_safetensors(self.folder / "model" / "model.safetensors"), "training changed something")
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            self.assertTrue((self.folder / "converted" / name).is_file(), name)
+        # The export starts another run, and gives the same answers as the checkpoint.
+        self.succeed("convert", "run/hf", "again", "--dtype", "fp32")
+        self.assertEqual(read_safetensors(self.folder / "again" / "model.safetensors"), exported)
+
+    def test_damaged_checkpoint_is_found(self):
+        run = self.folder / "damaged"
+        self.succeed("ppo", "ppo.toml", "run.dir=damaged", "run.iterations=1")
+        data = run / "ckpt" / "step-000001" / "data.h5"
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+        result = self.run_program("inspect", "damaged", "--verify")
+        self.assertEqual(result.code, 65, result.text)
+        self.assertIn("data.h5", result.text)
+
+    def events(self, run):
+        trace = json.loads((self.folder / run / "trace.json").read_text())
+        return trace if isinstance(trace, list) else trace["traceEvents"]
+
+    def test_trace(self):
+        """All ranks on one clock, slices nested, and top-level phases of the main thread cover its time."""
+        events = self.events("run")
+        names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"]
+        self.assertEqual(len(names), 2)
+        for rank in (0, 1):
+            slices = [e for e in events if e["ph"] == "X" and e["pid"] == rank]
+            threads = {e["tid"] for e in slices}
+            for thread in threads:
+                self.assert_nested([e for e in slices if e["tid"] == thread])
+            main_thread = [e for e in slices if e["tid"] == min(threads)]
+            phases = {e["name"] for e in main_thread if e["cat"] == "phase"}
+            self.assertLessEqual({"start", "rollout", "reward", "exchange", "train", "sync", "report", "checkpoint", "export"}, phases)
+            share = self.covered_by_phases(main_thread)
+            print(f"\n    rank {rank}: phases cover {100 * share:.2f} % of the time", flush=True)
+            self.assertGreater(share, 0.98)
+        begins = [min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] == rank and e["name"] == "train") for rank in (0, 1)]
+        duration = max(e["dur"] for e in events if e["ph"] == "X" and e["name"] == "iteration")
+        self.assertLess(abs(begins[0] - begins[1]), duration, "one clock: ranks train at the same time")
+
+    def assert_nested(self, slices):
+        open_until = []
+        for e in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):
+            end = e["ts"] + e["dur"]
+            while open_until and open_until[-1] <= e["ts"] + 1e-6:
+                open_until.pop()
+            if open_until:
+                self.assertLessEqual(end, open_until[-1] + 1e-3, e)
+            open_until.append(end)
+
+    @staticmethod
+    def covered_by_phases(slices):
+        """Length of the union of the phases over the time from the first slice to the last."""
+        begin = min(e["ts"] for e in slices)
+        end = max(e["ts"] + e["dur"] for e in slices)
+        covered, until = 0.0, begin
+        for e in sorted((e for e in slices if e["cat"] == "phase"), key=lambda e: e["ts"]):
+            covered += max(0.0, e["ts"] + e["dur"] - max(until, e["ts"]))
+            until = max(until, e["ts"] + e["dur"])
+        return covered / (end - begin)
+
+    def test_perfetto_reads_it(self):
+        """With the PyPI package perfetto at hand, its trace processor counts the same slices."""
+        try:
+            from perfetto.trace_processor import TraceProcessor  # pylint: disable=import-outside-toplevel
+        except ImportError:
+            self.skipTest("the Python package perfetto is not installed")
+        with TraceProcessor(trace=str(self.folder / "run" / "trace.json")) as processor:
+            (row,) = processor.query("select count(*) as n from slice")
+        self.assertEqual(row.n, sum(e["ph"] == "X" for e in self.events("run")))
+
+    def test_help_and_version(self):
+        self.assertIn("Trireme", self.succeed("--version").out)
+        self.assertIn("LibTorch", self.succeed("--config").out)
+        listed = self.succeed("--help").out
+        for command in ("ppo", "sft", "generate", "score", "tokenize", "init", "convert", "inspect"):
+            self.assertIn(command, listed)
+            self.assertIn("--help", self.succeed(command, "--help").out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Wrong decks, models, data, plugins and disks: one clear message, once for the job, and the exit code that says what kind of
+mistake it is."""
+
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from trireme_run import ProgramTest, main, write_lines
+
+USAGE, BAD_DATA, INPUT_MISSING, UNFIT, IO_ERROR, CONFIGURATION = 64, 65, 66, 69, 74, 78
+
+PLUGIN = """
+import json, os, sys, time
+behaviour = sys.argv[1]
+for number, line in enumerate(sys.stdin):
+    answer = {"id": json.loads(line)["id"], "reward": float("nan") if behaviour == "nan" else 1.0}
+    if behaviour == "crash":
+        os.abort()
+    if behaviour == "hang":
+        time.sleep(1000)
+    if behaviour == "short" and number == 1:
+        sys.exit(0)
+    print(json.dumps(answer), flush=True)
+"""
+
+RULE = """[[reward.source]]
+kind = "rule"
+rule = "regex"
+pattern = "[a-zA-Z0-9]"
+length_target = 4
+length_weight = 0.25
+"""
+
+PLUGIN_SOURCE = """[[reward.source]]
+kind = "plugin"
+name = "judge"
+timeout = 1
+command = ["{python}", "plugin.py", "{behaviour}"]
+"""
+
+
+class WrongThings(ProgramTest):
+    def refuse(self, code, *words, deck="ppo.toml", overrides=(), command="ppo", ranks=(1, 2)):
+        """The exit code, exactly one error line, and each of `words` in it; alike on one rank and on two."""
+        for count in ranks:
+            with self.subTest(ranks=count):
+                run = f"run.dir=refused-{self._testMethodName}"
+                result = self.run_program(command, deck, run, *overrides, ranks=count)
+                print(f"    {count} rank(s): {result.seconds:.1f} s", flush=True)
+                self.assertEqual(result.code, code, result.text)
+                self.assertEqual(result.text.count("error: "), 1, result.text)
+                message = result.text[result.text.index("error: "):]
+                for word in words:
+                    self.assertIn(word, message)
+                for debris in ("terminate called", "what():", "Segmentation", "MPI_ABORT", "Exception raised from"):
+                    self.assertNotIn(debris, result.text)
+
+    def deck_with(self, name, old, new):
+        text = (self.folder / "ppo.toml").read_text()
+        self.assertIn(old, text)
+        (self.folder / name).write_text(text.replace(old, new))
+        return name
+
+    def model_copy(self, name):
+        shutil.copytree(self.folder / "model", self.folder / name)
+        return self.folder / name
+
+    def test_unknown_key(self):
+        self.refuse(CONFIGURATION, "train.batch_sise", "nearest: train.batch_size", overrides=["train.batch_sise=4"])
+        deck = self.deck_with("misspelt.toml", "batch_size = 4\nn_samples", "batchsize = 4\nn_samples")
+        self.refuse(CONFIGURATION, "misspelt.toml:", "rollout.batchsize", "rollout.batch_size", deck=deck, ranks=(2,))
+
+    def test_wrong_type_and_all_mistakes_at_once(self):
+        deck = self.deck_with("types.toml", "seed = 3\niterations = 3", 'seed = "three"\niterations = -1')
+        self.refuse(CONFIGURATION, "types.toml:4", "run.seed", "types.toml:5", "run.iterations", deck=deck)
+
+    def test_not_toml(self):
+        (self.folder / "broken.toml").write_text("[run]\nseed = = 3\n")
+        self.refuse(CONFIGURATION, "broken.toml:2", deck="broken.toml")
+
+    def test_missing_deck(self):
+        self.refuse(INPUT_MISSING, "nowhere.toml", deck="nowhere.toml")
+
+    def test_missing_model(self):
+        self.refuse(INPUT_MISSING, "model.path", "no-such-model", overrides=["model.path=no-such-model"])
+
+    def test_truncated_safetensors(self):
+        file = self.model_copy("truncated") / "model.safetensors"
+        os.truncate(file, file.stat().st_size * 2 // 3)
+        self.refuse(BAD_DATA, "truncated/model.safetensors", "truncated", overrides=["model.path=truncated"])
+
+    def test_corrupted_safetensors_header(self):
+        file = self.model_copy("corrupted") / "model.safetensors"
+        with file.open("r+b") as data:
+            data.seek(12)
+            data.write(b"\xff\xff")
+        self.refuse(BAD_DATA, "corrupted/model.safetensors", "header", overrides=["model.path=corrupted"])
+
+    def test_missing_weights(self):
+        (self.model_copy("bare") / "model.safetensors").unlink()
+        self.refuse(INPUT_MISSING, "bare", "safetensors", overrides=["model.path=bare"])
+
+    def test_unsupported_architecture(self):
+        config = self.model_copy("gpt2") / "config.json"
+        config.write_text(config.read_text().replace("LlamaForCausalLM", "GPT2LMHeadModel"))
+        self.refuse(BAD_DATA, "GPT2LMHeadModel", "supported: LlamaForCausalLM", overrides=["model.path=gpt2"])
+
+    def test_vocabulary_too_small_for_the_tokenizer(self):
+        config = self.model_copy("narrow") / "config.json"
+        config.write_text(config.read_text().replace("272", "200"))
+        self.refuse(BAD_DATA, "200", overrides=["model.path=narrow"])
+
+    def test_overlong_prompt_stops(self):
+        self.refuse(BAD_DATA, "prompts.jsonl:4", "the limit is", overrides=["data.max_len=10", "data.overlong_prompt=stop"])
+
+    def test_overlong_prompt_is_skipped_and_counted(self):
+        """Two of the eight prompts do not fit; the run goes on with the others."""
+        for ranks in (1, 2):
+            run = f"skipping-{ranks}"
+            result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", "data.max_len=10", "run.iterations=2", ranks=ranks)
+            self.assertIn("2 longer than 9 tokens left out", result.text)
+            self.assertTrue(all(len(s["prompt"]) < 10 for s in self.samples(run)))
+
+    def test_empty_prompt_file(self):
+        (self.folder / "empty.jsonl").write_text("")
+        self.refuse(BAD_DATA, "empty.jsonl", "no records", overrides=["data.prompt_dataset=empty.jsonl"])
+
+    def test_no_prompt_left(self):
+        write_lines(self.folder / "long.jsonl", [{"prompt": "x" * 100, "label": "1"}])
+        self.refuse(BAD_DATA, "long.jsonl", overrides=["data.prompt_dataset=long.jsonl"])
+
+    def test_line_that_is_no_json(self):
+        (self.folder / "torn.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "1+\n')
+        self.refuse(BAD_DATA, "torn.jsonl:2", overrides=["data.prompt_dataset=torn.jsonl"])
+
+    def plugin(self, behaviour):
+        (self.folder / "plugin.py").write_text(PLUGIN)
+        source = PLUGIN_SOURCE.format(python=sys.executable, behaviour=behaviour)
+        return self.deck_with(f"plugin-{behaviour}.toml", RULE, source)
+
+    def test_plugin_crashes(self):
+        self.refuse(UNFIT, "judge", "signal 6", "1 restart", deck=self.plugin("crash"), overrides=["reward.retries=1"])
+
+    def test_plugin_hangs(self):
+        self.refuse(UNFIT, "judge", "within", deck=self.plugin("hang"), overrides=["reward.retries=0"])
+
+    def test_plugin_returns_nan(self):
+        self.refuse(BAD_DATA, "judge", "NaN", deck=self.plugin("nan"))
+
+    def test_plugin_answers_too_few(self):
+        self.refuse(BAD_DATA, "judge", "ended after 1 of", deck=self.plugin("short"))
+
+    def test_plugin_fails_on_one_rank(self):
+        """The others wait in a collective: the job ends all the same, and the message names the rank."""
+        result = self.run_program("ppo", self.plugin("short"), "run.dir=one-rank", "ranks.reward=1-1", ranks=2)
+        self.assertEqual(result.code, BAD_DATA, result.text)
+        self.assertEqual(result.text.count("error: rank 1 "), 1, result.text)
+
+    def test_plugin_that_does_not_exist(self):
+        deck = self.deck_with("plugin-none.toml", RULE, '[[reward.source]]\nkind = "plugin"\ncommand = ["./no-such-program"]\n')
+        for ranks in (1, 2):
+            result = self.run_program("ppo", deck, "run.dir=no-plugin", ranks=ranks)
+            self.assertIn(result.code, (INPUT_MISSING, UNFIT, CONFIGURATION), result.text)
+            self.assertEqual(result.text.count("error: "), 1, result.text)
+            self.assertIn("no-such-program", result.text)
+
+    def test_more_ranks_in_roles_than_there_are(self):
+        self.refuse(CONFIGURATION, "ranks.trainer", "4", overrides=["ranks.trainer=4"])
+        self.refuse(CONFIGURATION, "generate.tensor_parallel = 3", overrides=["generate.tensor_parallel=3"])
+
+    def test_what_is_not_built_is_refused(self):
+        self.refuse(CONFIGURATION, "train.optimizer_offload", overrides=["train.optimizer_offload=true"])
+        self.refuse(CONFIGURATION, "train.reduce_dtype", overrides=["train.reduce_dtype=bf16"], ranks=(1,))
+        self.refuse(CONFIGURATION, "async_depth", "dynamic_filtering", ranks=(1,),
+                    overrides=["train.async_depth=1", "algo.dynamic_filtering_enable=true", "rollout.n_samples_per_prompt=4"])
+        self.refuse(CONFIGURATION, "[fault]", overrides=["fault.kill_at=0:1"], ranks=(1,))
+
+    def test_command_line(self):
+        for arguments in (["ppo"], ["no-such-command"], ["generate", "--model", "model"], []):
+            result = self.run_program(*arguments)
+            self.assertEqual(result.code, USAGE, result.text)
+            self.assertEqual(result.text.count("error: "), 1, result.text)
+
+    def test_checkpoint_of_another_model(self):
+        self.succeed("ppo", "ppo.toml", "run.dir=other", "run.iterations=1")
+        shape = self.folder / "shape" / "config.json"
+        (self.folder / "deep").mkdir()
+        (self.folder / "deep" / "config.json").write_text(shape.read_text().replace('"intermediate_size": 96', '"intermediate_size": 80'))
+        self.succeed("init", "--shape", "deep", "--output", "model-80", "--tokenizer", "model")
+        for ranks in (1, 2):
+            result = self.run_program("ppo", "ppo.toml", "run.dir=other", "run.iterations=2", "model.path=model-80", ranks=ranks)
+            self.assertEqual(result.code, BAD_DATA, result.text)
+            self.assertIn("80", result.text)
+            self.assertIn("96", result.text)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small tmpfs needs root")
+    def test_no_space_left(self):
+        for ranks in (1, 2):
+            small = self.folder / f"small-{ranks}"
+            small.mkdir()
+            mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small], capture_output=True, check=False)
+            if mounted.returncode:
+                self.skipTest("this machine does not let us mount a tmpfs")
+            try:
+                result = self.run_program("ppo", "ppo.toml", f"run.dir={small}/run", ranks=ranks)
+                self.assertEqual(result.code, IO_ERROR, result.text)
+                self.assertEqual(result.text.count("error: "), 1, result.text)
+                self.assertIn(str(small), result.text)
+                steps = [path.name for path in (small / "run" / "ckpt").iterdir()]
+                self.assertEqual(steps, [], "nothing is left of the checkpoint that did not fit")
+            finally:
+                subprocess.run(["umount", "-l", small], check=False)
+
+
+if __name__ == "__main__":
+    main()
