@@ -87,6 +87,8 @@ fi
 say "configuring $build"
 cmake --preset gpu -B "$build" "${flags[@]}" >"$build.log" 2>&1 || { tail -n 40 "$build.log" >&2; fail "the configuration failed"; }
 grep -E '^-- Trireme ' "$build.log" >&2 || true
+! grep -q -E '^-- no GPU variant' "$build.log" || fail "$(sed -n 's/^-- \(no GPU variant.*\)/\1/p' "$build.log")"
+[ ${#targets[@]} -gt 0 ] || targets=(--target gpu_unit trireme)  # what tests/gpu runs: the rest of the build takes minutes
 say "building with $(nproc) jobs"
 cmake --build "$build" --parallel "$(nproc)" "${targets[@]}" >>"$build.log" 2>&1 || { grep -E -A 12 'error|FAILED' "$build.log" | head -n 80 >&2; fail "the build failed ($build.log)"; }
 say "running"
