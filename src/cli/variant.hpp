@@ -1,5 +1,6 @@
 // The program is linked twice. `trireme` is for CPUs; `trireme-gpu` beside it also loads LibTorch's CUDA libraries, which cost
-// 0.3 s and 350 MiB a process (docs/design/0009-two-programs-one-name.md). Users call `trireme`: a run that may use a GPU goes over to `trireme-gpu` by itself.
+// 0.3 s and 350 MiB a process (docs/design/0009-two-programs-one-name.md). Users call `trireme`: a run that may use a GPU goes over
+// to `trireme-gpu` by itself.
 #pragma once
 
 #include "trireme/config/choices.hpp"
