@@ -22,14 +22,16 @@ at::TensorOptions floats_on_gpu() { return at::TensorOptions().dtype(at::kFloat)
 
 TEST(GpuMirror, CopiesBothWaysAndKeepsItsAddresses) {
   const int64_t large = int64_t{20} << 20;  // more than one slab of 64 MiB holds
-  at::Tensor a = at::arange(large, floats_on_gpu()), b = at::arange(5, floats_on_gpu());
+  at::Tensor a = at::full({large}, 2.5, floats_on_gpu()), b = at::arange(5, floats_on_gpu());
+  a.narrow(0, large - 1, 1).fill_(9);
   driver::HostMirror mirror(gpu());
   ASSERT_TRUE(mirror.copies());
   auto* host_b = static_cast<float*>(mirror.add(b.data_ptr(), 5 * 4));
   auto* host_a = static_cast<float*>(mirror.add(a.data_ptr(), large * 4));
   EXPECT_EQ(mirror.add(b.data_ptr(), 5 * 4), host_b);
   mirror.to_host();
-  EXPECT_EQ(host_a[large - 1], static_cast<float>(large - 1));
+  EXPECT_EQ(host_a[large - 2], 2.5f);
+  EXPECT_EQ(host_a[large - 1], 9.f);
   EXPECT_EQ(host_b[4], 4.f);
   b.zero_();
   host_a[7] = -1;
