@@ -21,6 +21,7 @@ struct Watchdog::State {
   double usual_deadline = 0;
   std::filesystem::path folder;
   std::function<std::string()> describe;
+  std::function<uint64_t()> activity;
   std::atomic<double> last_beat{0};
   std::atomic<const char*> where{"start"};
   std::atomic<double> deadline{0};
@@ -35,7 +36,12 @@ struct Watchdog::State {
 
 void Watchdog::State::watch() {
   std::unique_lock lock(mutex);
+  uint64_t seen = 0;
   while (!wake.wait_for(lock, std::chrono::milliseconds(500), [this] { return done; })) {
+    if (const uint64_t now = activity ? activity() : 0; now != seen) {
+      seen = now;
+      last_beat = base::monotonic_seconds();
+    }
     const double limit = deadline.load();
     const double silent = base::monotonic_seconds() - last_beat.load();
     if (limit > 0 && silent > limit) report_and_abort(silent);
@@ -61,12 +67,13 @@ void Watchdog::State::report_and_abort(double silent) {
 }
 
 Watchdog::Watchdog(int rank, double deadline_seconds, std::filesystem::path report_folder,
-                   std::function<std::string()> describe)
+                   std::function<std::string()> describe, std::function<uint64_t()> activity)
     : state_(std::make_unique<State>()) {
   state_->rank = rank;
   state_->usual_deadline = deadline_seconds;
   state_->folder = std::move(report_folder);
   state_->describe = std::move(describe);
+  state_->activity = std::move(activity);
   state_->last_beat = base::monotonic_seconds();
   state_->deadline = deadline_seconds;
   state_->thread = std::thread([state = state_.get()] { state->watch(); });

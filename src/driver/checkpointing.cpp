@@ -104,7 +104,7 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   saving_ = progress.iteration;
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
-  options.version = "0.1.0";
+  options.version = TRIREME_VERSION;
   options.lock = &folder_.lock();
   writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
   if (wait || !options_.ckpt.background) finish();

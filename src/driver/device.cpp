@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -44,7 +45,11 @@ at::Device choose_device(const config::Options& options, const Roles& roles) {
            built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
                  : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
            " or set run.device = \"cpu\"");
-  if (roles.world.min(int64_t{gpus}) == 0) return at::kCPU;
+  const bool everywhere = roles.world.min(int64_t{gpus}) > 0;
+  if (roles.world.rank() == 0 && (everywhere || gpus > 0)) {
+    log::info(base::text("device: ", everywhere ? "GPUs" : "CPUs, since not every rank sees a GPU", "; rank 0 sees ", gpus));
+  }
+  if (!everywhere) return at::kCPU;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(roles.topology.local_rank % gpus));
 }
 

@@ -14,6 +14,7 @@
 #include "driver/sample_log.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/kernels/runtime.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
@@ -348,6 +349,7 @@ ExitCode PpoLoop::finish() {
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
   refuse_unbuilt(options, config::Command::ppo);
+  const kernels::Runtime kernels;
   return PpoLoop(options, session).run();
 }
 

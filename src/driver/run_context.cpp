@@ -6,6 +6,7 @@
 
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -79,7 +80,7 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
   clock_offset_ = measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   watchdog_ = std::make_unique<comm::Watchdog>(roles.world.rank(), options.run.hang_timeout.seconds, folder.path() / "hang",
-                                               [] { return trace::where(); });
+                                               [] { return trace::where(); }, [] { return trace::activity(); });
   if (const auto left = walltime_.remaining(); left && roles.world.rank() == 0) {
     log::info(base::text("walltime: ", base::human_seconds(*left), " left; the run saves and stops before that"));
   }
@@ -96,9 +97,11 @@ void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations)
 }
 
 void RunContext::meet(const char* where) {
+  // The ranks that still work are watched by their own watchdogs; this one only notices when they are gone for good.
   watchdog_->beat(where);
+  watchdog_->set_deadline(std::max(options_.run.hang_timeout.seconds, options_.run.io_timeout.seconds));
   roles_.world.sleeping_barrier();
-  watchdog_->beat(where);
+  watchdog_->set_deadline(0);
 }
 
 void RunContext::set_io_deadline(bool on) { watchdog_->set_deadline(on ? options_.run.io_timeout.seconds : 0); }

@@ -12,6 +12,7 @@
 #include "driver/trainer.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/kernels/runtime.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -204,6 +205,7 @@ ExitCode SftLoop::finish() {
 
 ExitCode run_sft(const config::Options& options, const comm::Session& session) {
   refuse_unbuilt(options, config::Command::sft);
+  const kernels::Runtime kernels;
   return SftLoop(options, session).run();
 }
 

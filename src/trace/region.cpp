@@ -1,13 +1,17 @@
 #include "trireme/trace/region.hpp"
 
+#include <atomic>
+
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
+#include "trireme/trace/activity.hpp"
 
 namespace trireme::trace {
 
 namespace {
 
 constexpr int32_t not_recorded = -2;
+std::atomic<uint64_t> ended_on_main{0};
 
 void record_memory(ThreadRecord& record) {
   const HostMemory memory = host_memory();
@@ -15,6 +19,8 @@ void record_memory(ThreadRecord& record) {
 }
 
 }  // namespace
+
+uint64_t activity() { return ended_on_main.load(std::memory_order_relaxed); }
 
 const char* to_string(Category category) {
   static constexpr const char* names[] = {"phase", "work", "communication", "wait", "io", "kernel"};
@@ -34,6 +40,7 @@ Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
 Region::~Region() {
   if (parent_ == not_recorded) return;
   ThreadRecord& record = Recorder::instance().this_thread();
+  if (record.id() == 0) ended_on_main.fetch_add(1, std::memory_order_relaxed);
   if (category_ == Category::phase) record_memory(record);
   record.leave(parent_, Event{name_, begin_, ticks(), argument_, bytes_, 0, category_});
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();

@@ -2,6 +2,7 @@
 // rank. Before it aborts with exit code 70 it writes what this rank was doing to <run>/hang/rank-NNNNN.json.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,8 +12,10 @@ namespace trireme::comm {
 
 class Watchdog {
  public:
-  // `describe` is called from the watchdog's thread and must not take locks that the main thread may hold.
-  Watchdog(int rank, double deadline_seconds, std::filesystem::path report_folder, std::function<std::string()> describe);
+  // `describe` and `activity` are called from the watchdog's thread and must not take locks that the main thread may hold.
+  // A change of activity() is progress, like a beat.
+  Watchdog(int rank, double deadline_seconds, std::filesystem::path report_folder, std::function<std::string()> describe,
+           std::function<uint64_t()> activity = {});
   Watchdog(const Watchdog&) = delete;
   ~Watchdog();
 

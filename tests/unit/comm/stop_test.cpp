@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "support/world.hpp"
 #include "trireme/base/text.hpp"
@@ -53,6 +56,12 @@ TEST(Walltime, LeavesRoomForAPhaseAndASave) {
   walltime.phase_took(760);
   EXPECT_TRUE(walltime.must_stop());
   EXPECT_EQ(agree_to_stop(test::world(), no_file(), walltime), StopReason::walltime);
+}
+
+TEST(Watchdog, ActivityIsProgress) {
+  std::atomic<uint64_t> count{0};
+  Watchdog watchdog(0, 1.5, "/nonexistent", [] { return std::string("testing"); }, [&count] { return ++count; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // longer than the deadline, and no beat
 }
 
 TEST(Watchdog, QuietWhileTheMainThreadBeats) {
