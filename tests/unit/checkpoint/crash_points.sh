@@ -17,7 +17,10 @@ for point in $points; do
     *) echo "$point: loaded '$loaded'"; cat "$folder/load.log"; failed=1 ;;
   esac
   [ "$loaded" = "$again" ] || { echo "$point: two ranks load '$loaded', one loads '$again'"; failed=1; }
-  launch 2 save "$folder" 20 && [ "$(launch 2 load "$folder")" = "20 whole" ] || { echo "$point: the step cannot be saved again"; failed=1; }
+  if ! launch 2 save "$folder" 20 || [ "$(launch 2 load "$folder")" != "20 whole" ]; then
+    echo "$point: the step cannot be saved again"
+    failed=1
+  fi
   echo "$point: $loaded"
 done
 rm -rf "$folder"

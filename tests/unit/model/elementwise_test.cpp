@@ -3,6 +3,7 @@
 
 #include "model/elementwise.hpp"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,8 @@ namespace trireme::model {
 namespace {
 
 at::Tensor random(std::vector<int64_t> shape, double scale = 1) {
-  return at::randn(shape, at::TensorOptions().dtype(at::kFloat)).mul(scale);
+  static at::Generator generator = at::detail::createCPUGenerator(7);  // the same numbers in every run
+  return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat)).mul(scale);
 }
 
 double largest(const at::Tensor& x) { return x.abs().max().item<double>(); }
@@ -60,7 +62,8 @@ void compare(Fused&& fused, Composed&& composed, std::vector<at::Tensor> inputs,
 }
 
 TEST(Elementwise, rms_norm_matches_the_composed_form) {
-  for (const int64_t columns : {1, 15, 16, 33, 576}) {
+  // With one column the gradient of x cancels to nothing and has no relative error.
+  for (const int64_t columns : {5, 15, 16, 33, 576}) {
     compare([](const auto& in) { return rms_norm(in[0], in[1], 1e-5); },
             [](const auto& in) { return rms_norm_composed(in[0], in[1], 1e-5); }, {random({131, columns}), random({columns})},
             random({131, columns}));
