@@ -4,7 +4,7 @@ norms, whatever the ranks, and no layout hangs."""
 
 import math
 
-from trireme_run import ProgramTest, main
+from trireme_run import RULE_SOURCE, ProgramTest, main
 
 # name -> (ranks, overrides)
 LAYOUTS = {
@@ -25,9 +25,11 @@ RELATIVE = 1e-5
 
 
 class Layouts(ProgramTest):
+    deck = "ppo.toml"
+
     def run_layout(self, name, ranks, overrides):
         run = "".join(c if c.isalnum() else "-" for c in f"{self._testMethodName}-{name}-{len(overrides)}")
-        self.succeed("ppo", "ppo.toml", f"run.dir={run}", "ckpt.interval=0", *overrides, ranks=ranks)
+        self.succeed("ppo", self.deck, f"run.dir={run}", "ckpt.interval=0", *overrides, ranks=ranks)
         return run
 
     def first_samples(self, run):
@@ -83,6 +85,49 @@ class Layouts(ProgramTest):
                 overrides = [f"rollout.batch_size={sequences}", "rollout.n_samples_per_prompt=1", f"train.batch_size={sequences}",
                              "run.iterations=1"]
                 self.compare_all({"3 colocated": (3, []), "3+1": LAYOUTS["3+1"]}, ["value_loss", "grad_norm"], overrides)
+
+    def test_reward_model(self):
+        """A reward model is sharded over the reward ranks, wherever these are; here the critic of a short run."""
+        self.succeed("ppo", "ppo.toml", "run.dir=for-judge", "run.iterations=1")
+        self.succeed("convert", "for-judge", "judge", "--part", "critic", "--dtype", "fp32")
+        self.deck = self.deck_with("judged.toml", RULE_SOURCE, '[[reward.source]]\nkind = "model"\npath = "judge"\n')
+        layouts = {name: LAYOUTS[name] for name in ("2 colocated", "1+1, reward apart", "3+1, reward with the generator")}
+        self.compare_all(layouts, ["value_loss", "grad_norm", "reward"],
+                         ["run.iterations=1", "train.max_epochs=2"])
+
+    def test_sft(self):
+        self.succeed("sft", "sft.toml", "run.dir=sft-1")
+        theirs = self.metrics("sft-1")
+        self.assertLess(theirs[-1]["loss"], theirs[0]["loss"])
+        for ranks, overrides in ((2, []), (3, []), (4, ["train.shard_group=2"])):
+            run = f"sft-{ranks}"
+            self.succeed("sft", "sft.toml", f"run.dir={run}", *overrides, ranks=ranks)
+            for ours, reference in zip(self.metrics(run), theirs, strict=True):
+                for key in ("loss", "grad_norm"):
+                    self.assertTrue(math.isclose(ours[key], reference[key], rel_tol=10 * RELATIVE), f"{run}: {key} {ours} {reference}")
+
+    def test_bf16(self):
+        """Weights travel and compute in bf16; one rank and two see the same first rollout."""
+        overrides = ["run.iterations=2", "model.dtype=bf16"]
+        reference = self.run_layout("1", 1, overrides)
+        run = self.run_layout("2", 2, overrides)
+        self.assertEqual(self.first_samples(run), self.first_samples(reference))
+
+    def test_dynamic_filtering_and_evaluation(self):
+        """Groups without a spread of rewards are drawn again; held-out prompts are scored; both the same at every layout."""
+        overrides = ["run.iterations=2", "algo.dynamic_filtering_enable=true", "algo.advantage.estimator=group_norm",
+                     "rollout.n_samples_per_prompt=4", "train.batch_size=8", "reward.source.0.length_weight=0",
+                     "algo.dynamic_filtering_range=[0.1, 0.9]", 'eval.dataset=["prompts.jsonl"]', "eval.steps=1"]
+        reference = self.run_layout("1", 1, overrides)
+        run = self.run_layout("2+1", *LAYOUTS["2+1"][:1], LAYOUTS["2+1"][1] + overrides)
+        self.assertEqual(self.first_samples(run), self.first_samples(reference))
+        self.assertEqual(len(self.first_samples(run)), 16)
+        rewards = {}
+        for sample in self.first_samples(run):
+            rewards.setdefault(sample[1], []).append(sample[3])
+        for prompt, values in rewards.items():
+            self.assertTrue(0.1 < sum(values) / len(values) < 0.9, (prompt, values))
+        self.assert_same_numbers(run, reference, ["policy_loss", "grad_norm", "eval_reward", "eval_pass1"])
 
     def test_hybrid_sharding(self):
         self.compare_all({"2 x 2": (4, ["train.shard_group=2"]), "3 x 1": (3, ["train.shard_group=1"])},

@@ -5,16 +5,14 @@ Faults come from inside the iteration that is meant, so nothing depends on timin
 its parent, a rank of the program, a signal when it sees a request of that iteration.
 """
 
-import json
 import math
-import pathlib
 import shutil
 import signal
 import subprocess
 import sys
 import unittest
 
-from trireme_run import ProgramTest, lines_in, main, read_lines
+from trireme_run import ProgramTest, lines_in, main
 
 SABOTEUR = """
 import json, os, pathlib, sys
@@ -122,6 +120,17 @@ class Resume(ProgramTest):
         steps = sorted(path.name for path in (self.folder / "usr2" / "ckpt").glob("step-*"))
         self.assertEqual(steps, ["step-000002", "step-000004"], "on request, and at the end")
         self.assertEqual(timeless(self.metrics("usr2")), self.undisturbed(2)[0])
+
+    def test_sigterm_and_signals_that_come_again(self):
+        """SIGTERM to mpirun's ranks stops like a warning; more of them while the checkpoint is written change nothing."""
+        job = self.start("ppo", "ppo.toml", "run.dir=term", "run.iterations=100000", "ckpt.interval=0")
+        self.wait_for(lambda: lines_in(self.folder / "term" / "metrics.jsonl") >= 1, job, "the first iteration")
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
+            job.send(number)
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, result.text)
+        done = len(self.metrics("term"))
+        self.assertTrue((self.folder / "term" / "ckpt" / f"step-{done:06d}" / "manifest.json").is_file())
 
     def test_file_named_stop(self):
         file = self.folder / "touched" / "stop"

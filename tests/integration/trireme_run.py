@@ -34,8 +34,16 @@ SHAPE = {
 
 PROMPTS = ["1+2=", "12+30=", "7+8=", "what is 2+2? ", "9+1=", "100+1=", "3+3=", "five plus six is "]
 
+RULE_SOURCE = """[[reward.source]]
+kind = "rule"
+rule = "regex"
+pattern = "[a-zA-Z0-9]"
+length_target = 4
+length_weight = 0.25
+"""
+
 # Answers of different lengths (they end at a vowel or a digit) and rewards that differ, so that a loss means something.
-PPO_DECK = """
+PPO_DECK = f"""
 [run]
 dir = "run"
 seed = 3
@@ -52,13 +60,7 @@ n_samples_per_prompt = 2
 max_new_tokens = 8
 stop = ["a", "e", "i", "o", "u", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]
 save_samples = -1
-[[reward.source]]
-kind = "rule"
-rule = "regex"
-pattern = "[a-zA-Z0-9]"
-length_target = 4
-length_weight = 0.25
-[actor]
+{RULE_SOURCE}[actor]
 adam.lr = 1e-3
 [critic]
 adam.lr = 1e-3
@@ -197,6 +199,15 @@ class ProgramTest(unittest.TestCase):
         result = self.run_program(*arguments, **options)
         self.assertEqual(result.code, code, f"{arguments}\n{result.text}")
         return result
+
+    @classmethod
+    def deck_with(cls, name, old, new):
+        """A copy of ppo.toml with one text replaced."""
+        text = (cls.folder / "ppo.toml").read_text()
+        if old not in text:
+            raise AssertionError(f"ppo.toml has no {old}")
+        (cls.folder / name).write_text(text.replace(old, new))
+        return name
 
     def metrics(self, run):
         return read_lines(self.folder / run / "metrics.jsonl")

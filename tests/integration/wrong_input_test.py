@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from trireme_run import ProgramTest, main, write_lines
+from trireme_run import RULE_SOURCE, ProgramTest, main, write_lines
 
 USAGE, BAD_DATA, INPUT_MISSING, UNFIT, IO_ERROR, CONFIGURATION = 64, 65, 66, 69, 74, 78
 
@@ -26,14 +26,6 @@ for number, line in enumerate(sys.stdin):
     print(json.dumps(answer), flush=True)
 """
 
-RULE = """[[reward.source]]
-kind = "rule"
-rule = "regex"
-pattern = "[a-zA-Z0-9]"
-length_target = 4
-length_weight = 0.25
-"""
-
 PLUGIN_SOURCE = """[[reward.source]]
 kind = "plugin"
 name = "judge"
@@ -43,12 +35,12 @@ command = ["{python}", "plugin.py", "{behaviour}"]
 
 
 class WrongThings(ProgramTest):
-    def refuse(self, code, *words, deck="ppo.toml", overrides=(), command="ppo", ranks=(1, 2)):
-        """The exit code, exactly one error line, and each of `words` in it; alike on one rank and on two."""
+    def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,)):
+        """The exit code, exactly one error line, and each of `words` in it."""
         for count in ranks:
             with self.subTest(ranks=count):
                 run = f"run.dir=refused-{self._testMethodName}"
-                result = self.run_program(command, deck, run, *overrides, ranks=count)
+                result = self.run_program("ppo", deck, run, *overrides, ranks=count)
                 print(f"    {count} rank(s): {result.seconds:.1f} s", flush=True)
                 self.assertEqual(result.code, code, result.text)
                 self.assertEqual(result.text.count("error: "), 1, result.text)
@@ -58,20 +50,14 @@ class WrongThings(ProgramTest):
                 for debris in ("terminate called", "what():", "Segmentation", "MPI_ABORT", "Exception raised from"):
                     self.assertNotIn(debris, result.text)
 
-    def deck_with(self, name, old, new):
-        text = (self.folder / "ppo.toml").read_text()
-        self.assertIn(old, text)
-        (self.folder / name).write_text(text.replace(old, new))
-        return name
-
     def model_copy(self, name):
         shutil.copytree(self.folder / "model", self.folder / name)
         return self.folder / name
 
     def test_unknown_key(self):
-        self.refuse(CONFIGURATION, "train.batch_sise", "nearest: train.batch_size", overrides=["train.batch_sise=4"])
+        self.refuse(CONFIGURATION, "train.batch_sise", "nearest: train.batch_size", overrides=["train.batch_sise=4"], ranks=(1, 2))
         deck = self.deck_with("misspelt.toml", "batch_size = 4\nn_samples", "batchsize = 4\nn_samples")
-        self.refuse(CONFIGURATION, "misspelt.toml:", "rollout.batchsize", "rollout.batch_size", deck=deck, ranks=(2,))
+        self.refuse(CONFIGURATION, "misspelt.toml:", "rollout.batchsize", "rollout.batch_size", deck=deck)
 
     def test_wrong_type_and_all_mistakes_at_once(self):
         deck = self.deck_with("types.toml", "seed = 3\niterations = 3", 'seed = "three"\niterations = -1')
@@ -90,7 +76,7 @@ class WrongThings(ProgramTest):
     def test_truncated_safetensors(self):
         file = self.model_copy("truncated") / "model.safetensors"
         os.truncate(file, file.stat().st_size * 2 // 3)
-        self.refuse(BAD_DATA, "truncated/model.safetensors", "truncated", overrides=["model.path=truncated"])
+        self.refuse(BAD_DATA, "truncated/model.safetensors", "truncated", overrides=["model.path=truncated"], ranks=(1, 2))
 
     def test_corrupted_safetensors_header(self):
         file = self.model_copy("corrupted") / "model.safetensors"
@@ -118,11 +104,9 @@ class WrongThings(ProgramTest):
 
     def test_overlong_prompt_is_skipped_and_counted(self):
         """Two of the eight prompts do not fit; the run goes on with the others."""
-        for ranks in (1, 2):
-            run = f"skipping-{ranks}"
-            result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", "data.max_len=10", "run.iterations=2", ranks=ranks)
-            self.assertIn("2 longer than 9 tokens left out", result.text)
-            self.assertTrue(all(len(s["prompt"]) < 10 for s in self.samples(run)))
+        result = self.succeed("ppo", "ppo.toml", "run.dir=skipping", "data.max_len=10", "run.iterations=2", ranks=2)
+        self.assertEqual(result.text.count("2 longer than 9 tokens left out"), 1, result.text)
+        self.assertTrue(all(len(s["prompt"]) < 10 for s in self.samples("skipping")))
 
     def test_empty_prompt_file(self):
         (self.folder / "empty.jsonl").write_text("")
@@ -139,10 +123,10 @@ class WrongThings(ProgramTest):
     def plugin(self, behaviour):
         (self.folder / "plugin.py").write_text(PLUGIN)
         source = PLUGIN_SOURCE.format(python=sys.executable, behaviour=behaviour)
-        return self.deck_with(f"plugin-{behaviour}.toml", RULE, source)
+        return self.deck_with(f"plugin-{behaviour}.toml", RULE_SOURCE, source)
 
     def test_plugin_crashes(self):
-        self.refuse(UNFIT, "judge", "signal 6", "1 restart", deck=self.plugin("crash"), overrides=["reward.retries=1"])
+        self.refuse(UNFIT, "judge", "signal 6", "1 restart", deck=self.plugin("crash"), overrides=["reward.retries=1"], ranks=(1, 2))
 
     def test_plugin_hangs(self):
         self.refuse(UNFIT, "judge", "within", deck=self.plugin("hang"), overrides=["reward.retries=0"])
@@ -160,15 +144,11 @@ class WrongThings(ProgramTest):
         self.assertEqual(result.text.count("error: rank 1 "), 1, result.text)
 
     def test_plugin_that_does_not_exist(self):
-        deck = self.deck_with("plugin-none.toml", RULE, '[[reward.source]]\nkind = "plugin"\ncommand = ["./no-such-program"]\n')
-        for ranks in (1, 2):
-            result = self.run_program("ppo", deck, "run.dir=no-plugin", ranks=ranks)
-            self.assertIn(result.code, (INPUT_MISSING, UNFIT, CONFIGURATION), result.text)
-            self.assertEqual(result.text.count("error: "), 1, result.text)
-            self.assertIn("no-such-program", result.text)
+        deck = self.deck_with("plugin-none.toml", RULE_SOURCE, '[[reward.source]]\nkind = "plugin"\ncommand = ["./no-such-program"]\n')
+        self.refuse(INPUT_MISSING, "no-such-program", deck=deck)
 
     def test_more_ranks_in_roles_than_there_are(self):
-        self.refuse(CONFIGURATION, "ranks.trainer", "4", overrides=["ranks.trainer=4"])
+        self.refuse(CONFIGURATION, "ranks.trainer", "4", overrides=["ranks.trainer=4"], ranks=(1, 2))
         self.refuse(CONFIGURATION, "generate.tensor_parallel = 3", overrides=["generate.tensor_parallel=3"])
 
     def test_what_is_not_built_is_refused(self):
@@ -190,11 +170,10 @@ class WrongThings(ProgramTest):
         (self.folder / "deep").mkdir()
         (self.folder / "deep" / "config.json").write_text(shape.read_text().replace('"intermediate_size": 96', '"intermediate_size": 80'))
         self.succeed("init", "--shape", "deep", "--output", "model-80", "--tokenizer", "model")
-        for ranks in (1, 2):
-            result = self.run_program("ppo", "ppo.toml", "run.dir=other", "run.iterations=2", "model.path=model-80", ranks=ranks)
-            self.assertEqual(result.code, BAD_DATA, result.text)
-            self.assertIn("80", result.text)
-            self.assertIn("96", result.text)
+        result = self.run_program("ppo", "ppo.toml", "run.dir=other", "run.iterations=2", "model.path=model-80", ranks=2)
+        self.assertEqual(result.code, BAD_DATA, result.text)
+        self.assertIn("80", result.text)
+        self.assertIn("96", result.text)
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small tmpfs needs root")
     def test_no_space_left(self):
