@@ -47,6 +47,7 @@ std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& wo
 
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
                          IterationMetrics& metrics) {
+  const trace::Phase phase{"report", metrics.iteration};
   enum : size_t { count, reward, length, truncated, tokens, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
   for (int64_t i = 0; i < samples.size(); ++i) {

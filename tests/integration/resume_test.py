@@ -103,11 +103,13 @@ class Resume(ProgramTest):
     def test_other_rank_counts(self):
         self.stop_at_two("from-2", 2)
         metrics, samples = self.undisturbed(2)
-        for ranks in (1, 3):
-            with self.subTest(ranks=ranks):
-                run = f"to-{ranks}"
+        layouts = {"1": (1, []), "3": (3, []), "2+1": (3, ["ranks.trainer=2", "ranks.generator=1"]),
+                   "2 x 2": (4, ["train.shard_group=2"])}
+        for name, (ranks, roles) in layouts.items():
+            with self.subTest(layout=name):
+                run = f"to-{name}".replace(" ", "")
                 shutil.copytree(self.folder / "from-2", self.folder / run)
-                self.succeed("ppo", "ppo.toml", f"run.dir={run}", ranks=ranks)
+                self.succeed("ppo", "ppo.toml", f"run.dir={run}", *roles, ranks=ranks)
                 mine = timeless(self.metrics(run))
                 self.assertEqual(mine[:2], metrics[:2], "what was written before stays")
                 for ours, theirs in zip(mine, metrics, strict=True):

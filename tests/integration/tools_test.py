@@ -164,16 +164,6 @@ class Tools(ProgramTest):
             until = max(until, e["ts"] + e["dur"])
         return covered / (end - begin)
 
-    def test_perfetto_reads_it(self):
-        """With the PyPI package perfetto at hand, its trace processor counts the same slices."""
-        try:
-            from perfetto.trace_processor import TraceProcessor  # pylint: disable=import-outside-toplevel
-        except ImportError:
-            self.skipTest("the Python package perfetto is not installed")
-        with TraceProcessor(trace=str(self.folder / "run" / "trace.json")) as processor:
-            (row,) = processor.query("select count(*) as n from slice")
-        self.assertEqual(row.n, sum(e["ph"] == "X" for e in self.events("run")))
-
     def test_help_and_version(self):
         self.assertIn("Trireme", self.succeed("--version").out)
         self.assertIn("LibTorch", self.succeed("--config").out)
