@@ -67,7 +67,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
                        roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
-  log::info(base::text("roles: ", config::describe(roles.map)));
+  if (command == "ppo") log::info(base::text("roles: ", config::describe(roles.map)));
   log::info(base::text("run folder: ", options.run.dir));
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }

@@ -26,6 +26,12 @@ config::Options all_ranks_train(config::Options options) {
   return options;
 }
 
+Roles trainers_only(Roles roles) {
+  roles.generator = false;
+  roles.reward = false;
+  return roles;
+}
+
 int64_t iterations_of(const config::Options& options, const data::PromptSampler& sampler) {
   if (options.run.iterations > 0) return options.run.iterations;
   return options.train.max_epochs * sampler.draws_per_epoch(options.train.batch_size);
@@ -36,7 +42,7 @@ int64_t iterations_of(const config::Options& options, const data::PromptSampler&
 SftLoop::SftLoop(const config::Options& options, const comm::Session& session)
     : options_(all_ranks_train(options)),
       session_(session),
-      roles_(make_roles(options_, session.world())),
+      roles_(trainers_only(make_roles(options_, session.world()))),
       folder_(options_, roles_.world),
       context_(options_, roles_, folder_),
       threads_(plan_threads(options_, roles_)),
