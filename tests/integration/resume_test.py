@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from trireme_run import ProgramTest, lines_in, main
@@ -206,6 +207,23 @@ class Resume(ProgramTest):
             self.assertEqual(holder.wait().code, STOPPED)
         finally:
             holder.kill()
+
+    def test_two_jobs_at_once(self):
+        """Both find the folder free; one gets it, the other leaves at once."""
+        jobs = [self.start("ppo", "ppo.toml", "run.dir=raced", "run.iterations=100000", "ckpt.interval=0") for _ in range(2)]
+        try:
+            deadline = time.monotonic() + 40
+            while all(job.process.poll() is None for job in jobs):
+                self.assertLess(time.monotonic(), deadline, "two jobs live in one folder")
+                time.sleep(0.01)
+            loser, winner = sorted(jobs, key=lambda job: job.process.poll() is None)
+            self.assertEqual(loser.wait().code, 73)
+            self.wait_for(lambda: lines_in(self.folder / "raced" / "metrics.jsonl") >= 1, winner, "the first iteration")
+            winner.send(signal.SIGUSR1)
+            self.assertEqual(winner.wait().code, STOPPED)
+        finally:
+            for job in jobs:
+                job.kill()
 
     @unittest.skipUnless(shutil.which("h5ls") and shutil.which("h5dump"), "needs the HDF5 tools h5ls and h5dump")
     def test_plain_hdf5_tools_read_it(self):
