@@ -20,7 +20,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-constexpr double stale_intervals = 10;  // before --take-over believes in a death
+constexpr double stale_intervals = 10;  // before take_over believes in a death
 constexpr double watched_intervals = 3;  // how long the heart of an earlier start of the same job is listened to
 
 std::string job_number(const std::string& job) {
@@ -57,7 +57,7 @@ std::string reason_to_take(const std::filesystem::path& folder, const Claim& cla
   throw UserError(ExitCode::locked,
                   base::text("the run folder ", folder.string(), " is in use (", describe(claim.holder), ", heartbeat ",
                              base::human_seconds(std::max(0.0, server_time(folder) - claim.modified)),
-                             " ago): wait for it, use another run.dir, or give --take-over once its heartbeat has stopped"));
+                             " ago): wait for it, use another run.dir, or give run.take_over=true once its heartbeat has stopped"));
 }
 
 // Claims the next fence; throws locked.

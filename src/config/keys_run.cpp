@@ -69,6 +69,10 @@ void add_run_keys(KeyList<Options>& keys) {
       .number_as_text()
       .never_empty();
   keys.add(KEY(run.log_level), "What log.txt and the rank logs contain.");
+  keys.add(KEY(run.take_over),
+           "Takes the run folder over from a job whose end cannot be found out (another host, no scheduler) once its heartbeat has "
+           "been silent for 10 intervals. Give it on the command line of one start.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(run.production), "Refuses everything that is for tests only, such as [fault].").departs("Not in OpenRLHF.");
   add_ranks_keys(keys);
 }

@@ -130,7 +130,10 @@ Progress PpoLoop::resume_or_start() {
     VALIDATE(progress.command == "ppo", ExitCode::bad_data, "the checkpoint in ", folder_.checkpoints().string(),
              " is one of `trireme ", progress.command, "`: choose another run.dir or ckpt.resume = \"never\"");
     sampler_.restore(progress.sampler);
-    if (trainer_) trainer_->set_kl_coefficient(progress.kl_coefficient);
+    if (trainer_) {
+      trainer_->set_kl_coefficient(progress.kl_coefficient);
+      trainer_->set_schedule(progress.schedule_steps);
+    }
     if (roles_.world.sum(static_cast<int64_t>(pending.size())) > 0) pending_ = from_frames(pending);
     if (roles_.world.rank() == 0) log::info(base::text("resumed after iteration ", progress.iteration));
   } else {

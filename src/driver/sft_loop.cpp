@@ -75,6 +75,7 @@ Progress SftLoop::resume_or_start() {
     VALIDATE(progress.command == "sft", ExitCode::bad_data, "the checkpoint in ", folder_.checkpoints().string(),
              " is one of `trireme ", progress.command, "`: choose another run.dir or ckpt.resume = \"never\"");
     sampler_.restore(progress.sampler);
+    rate_ = std::make_unique<zero::LearningRate>(options_.actor, progress.schedule_steps);
     if (roles_.world.rank() == 0) log::info(base::text("resumed after iteration ", progress.iteration));
   } else {
     progress.command = "sft";
@@ -168,7 +169,7 @@ void SftLoop::step(const Samples& mine, IterationMetrics& metrics) {
       return loss;
     });
   }
-  const double rate = rate_->at(model_->steps());
+  const double rate = learning_rate(*rate_, model_->steps());
   checkpoint_->before_step();
   const auto result = model_->step(adamw_options(options_.actor, rate));
   metrics.set("loss", roles_.trainers->sum(loss_here));

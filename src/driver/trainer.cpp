@@ -69,6 +69,8 @@ struct DeviceBatch {
 
 }  // namespace
 
+double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
+
 zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr) {
   return {.lr = lr,
           .beta1 = options.adam.betas[0],
@@ -95,6 +97,11 @@ Trainer::Trainer(const config::Options& options, const Roles& roles, const model
       actor_rate_(options.actor, optimizer_steps),
       kl_coefficient_(options.algo.kl.init_coef) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
+}
+
+void Trainer::set_schedule(int64_t optimizer_steps) {
+  actor_rate_ = zero::LearningRate(options_.actor, optimizer_steps);
+  if (critic_) critic_rate_.emplace(options_.critic, optimizer_steps);
 }
 
 void Trainer::start_average() {
@@ -241,7 +248,7 @@ void Trainer::train_actor(const Step& step, UpdateReport& report) {
       return loss;
     });
   }
-  report.lr = actor_rate_.at(actor_->steps());
+  report.lr = learning_rate(actor_rate_, actor_->steps());
   const auto result = actor_->step(adamw_options(options_.actor, report.lr));
   report.grad_norm += result.grad_norm;
   report.changed_values += result.changed_values;
@@ -261,7 +268,7 @@ void Trainer::train_critic(const Step& step, UpdateReport& report) {
       return loss;
     });
   }
-  report.critic_lr = critic_rate_->at(critic_->steps());
+  report.critic_lr = learning_rate(*critic_rate_, critic_->steps());
   const auto result = critic_->step(adamw_options(options_.critic, report.critic_lr));
   report.critic_grad_norm += result.grad_norm;
   report.skipped_steps += !result.updated;

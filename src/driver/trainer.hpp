@@ -53,6 +53,8 @@ class Trainer {
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
   double kl_coefficient() const { return kl_coefficient_; }
   void set_kl_coefficient(double value) { kl_coefficient_ = value; }
+  // The length of the learning-rate schedules that a resumed run began with.
+  void set_schedule(int64_t optimizer_steps);
 
   // After the weights were loaded and before a checkpoint is: starts the moving average where the deck asks for one.
   void start_average();
@@ -89,6 +91,10 @@ class Trainer {
   std::optional<zero::LearningRate> critic_rate_;
   double kl_coefficient_;
 };
+
+// The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps
+// the last rate; transformers' cosine would rise again.
+double learning_rate(const zero::LearningRate& schedule, int64_t step);
 
 // The optimizer's options for one step.
 zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr);

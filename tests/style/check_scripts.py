@@ -6,6 +6,7 @@ as skipped (exit code 125).
 """
 
 import ast
+import os
 import pathlib
 import shutil
 import subprocess
@@ -14,11 +15,16 @@ import sys
 SKIPPED_FOLDERS = {".git", "build", "runs", "__pycache__"}
 
 
+def files(root):
+    """All files outside the skipped folders, which are not even looked into: others may be writing there."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
+        yield from (pathlib.Path(folder) / name for name in sorted(names))
+
+
 def scripts(root):
     shell, python = [], []
-    for path in sorted(root.rglob("*")):
-        if not path.is_file() or SKIPPED_FOLDERS & set(path.relative_to(root).parts):
-            continue
+    for path in files(root):
         with path.open("rb") as file:
             first = file.readline(80)
         if path.suffix in (".sh", ".pbs") or (first.startswith(b"#!") and b"sh" in first.split(b"/")[-1]):

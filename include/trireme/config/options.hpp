@@ -49,6 +49,7 @@ struct RunOptions {
   std::string threads = "auto";  // auto | phase | a number
   LogLevel log_level = LogLevel::info;
   bool production = false;
+  bool take_over = false;
   bool operator==(const RunOptions&) const = default;
 };
 
