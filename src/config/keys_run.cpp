@@ -46,9 +46,8 @@ void add_run_keys(KeyList<Options>& keys) {
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.term_grace),
-           "Time between the scheduler's SIGTERM and its SIGKILL. When a step and a checkpoint take longer, the run leaves at "
-           "once with "
-           "exit code 76.")
+           "Reserved for leaving at once when the scheduler kills soon after SIGTERM. This version serves SIGTERM at the end of the "
+           "iteration, whatever the grace, and refuses other values.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(
@@ -60,7 +59,8 @@ void add_run_keys(KeyList<Options>& keys) {
            "The same deadline while files are written or read, which may be slow on a loaded file system; 0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.mismatch_check), "Collectives between two checks that all ranks made the same calls; 0: off.")
+  keys.add(KEY(run.mismatch_check),
+           "Reserved for a check that all ranks make the same collective calls. This version makes none and refuses other values.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.threads),

@@ -322,7 +322,18 @@ void PpoLoop::save(bool wait) {
   const double seconds = checkpoint_->save(progress_, to_frame(pending_), wait);
   context_.set_io_deadline(false);
   context_.walltime().save_took(seconds);
+  const bool ended = progress_.iteration >= iterations_;
+  if (options_.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
+    export_trained(base::text("hf-", checkpoint::folder_name(progress_.iteration)));
+  }
   context_.write_trace();
+}
+
+void PpoLoop::export_trained(const std::string& name) {
+  export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, device_, folder_.path() / name);
+  if (!options_.critic.save_value_network || !critic_start_) return;
+  export_model(options_, roles_, critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, device_,
+               folder_.path() / (name + "-critic"));
 }
 
 ExitCode PpoLoop::leave(comm::StopReason reason) {
@@ -337,10 +348,7 @@ ExitCode PpoLoop::leave(comm::StopReason reason) {
 
 ExitCode PpoLoop::finish() {
   if (checkpoint_->committed() != progress_.iteration) save(true);
-  if (options_.ckpt.save_hf != config::SaveHf::never) {
-    export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, device_,
-                 folder_.path() / "hf");
-  }
+  if (options_.ckpt.save_hf != config::SaveHf::never) export_trained("hf");
   context_.finish("mean reward by iteration", progress_.rewards, last_);
   if (roles_.world.rank() == 0) {
     log::info(base::text("metrics:     ", (folder_.path() / "metrics.jsonl").string()));

@@ -46,6 +46,8 @@ class PpoLoop {
   void report(IterationMetrics& metrics, double seconds);
   void save_samples(const Samples& samples, int64_t iteration);
   void save(bool wait);
+  // The actor, and the critic where the deck wants it, as Hugging Face folders of the run folder.
+  void export_trained(const std::string& name);
   ExitCode leave(comm::StopReason reason);
   ExitCode finish();
 

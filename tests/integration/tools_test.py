@@ -19,6 +19,13 @@ class Tools(ProgramTest):
         if result.code:
             raise RuntimeError(result.text)
 
+    def test_exports_with_every_checkpoint_and_of_the_critic(self):
+        self.succeed("ppo", "ppo.toml", "run.dir=exports", "run.iterations=2", "ckpt.interval=1", "ckpt.save_hf=checkpoint",
+                     "critic.save_value_network=true", ranks=2)
+        for folder in ("hf-step-000001", "hf-step-000001-critic", "hf", "hf-critic"):
+            listing = self.succeed("inspect", f"exports/{folder}").text
+            self.assertEqual("score.weight" in listing, folder.endswith("critic"), listing)
+
     def generate(self, output, *options, ranks=1):
         self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", output, "--max-new-tokens", "8",
                      "--seed", "5", "--dtype", "fp32", *options, ranks=ranks)

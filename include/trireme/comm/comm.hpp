@@ -2,8 +2,8 @@
 // at this boundary; every MPI error becomes a UserError that names the call. A null view (size 1) makes no MPI call, so
 // code and tests run without a launcher.
 //
-// Every collective of one communicator is called by all its ranks in the same order. With mismatch checking on (see
-// mismatch.hpp) a running digest of (operation, type, count, root) is compared now and then.
+// Every collective of one communicator is called by all its ranks in the same order; nothing checks that, but a watchdog
+// (watchdog.hpp) ends the hang that follows when they are not.
 #pragma once
 
 #include <cstddef>
