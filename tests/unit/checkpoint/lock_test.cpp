@@ -24,6 +24,7 @@ TEST(RunLock, ASecondRunIsRefusedByName) {
   EXPECT_THAT(message, testing::HasSubstr("pid " + std::to_string(world().broadcast_value<int>(::getpid(), 0))));
   EXPECT_THAT(message, testing::HasSubstr("since 20"));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "run.lock"));
+  world().barrier();  // rank 0 releases the lock at the end of its scope
 }
 
 TEST(RunLock, FencesGrowAfterACleanExit) {
@@ -107,6 +108,7 @@ TEST(RunLock, TheHeartBeats) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_GT(std::filesystem::last_write_time(claim_path(folder.path(), 1)), before);
   EXPECT_EQ(current_claim(folder.path())->holder.pid, world().broadcast_value<int>(::getpid(), 0));
+  world().barrier();  // rank 0 releases the lock at the end of its scope
 }
 
 // Many at once: exactly one wins each time.
