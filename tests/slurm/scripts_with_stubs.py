@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The shipped batch scripts against stubs of the schedulers: who comes back, who does not, and what is launched.
+"""The shipped Slurm script against stubs of the scheduler: who comes back, who does not, and what is launched.
 
-The stubs stand in for srun, squeue, scontrol, mpiexec, mpirun, qstat and qsub; the program is a shell script that makes
-checkpoint folders and exits with a given code. Real schedulers are another test's business.
+The stubs stand in for srun, squeue and scontrol; the program is a shell script that makes checkpoint folders and exits with
+a given code. The real scheduler is another test's business; tests/pbs has the like for PBS.
 
     scripts_with_stubs.py ROOT
 """
@@ -22,10 +22,6 @@ STUBS = {
     "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     "squeue": '#!/bin/bash\ncase "$*" in *%T*) echo "${STUB_STATE:-RUNNING}";; *%L*) echo "${STUB_LEFT:-1:02:03}";; esac\n',
     "scontrol": '#!/bin/bash\necho "$@" >>"$STUB_DIR/scontrol"\n',
-    "mpiexec": "#!/bin/bash\n[ \"$1\" = --version ] && { echo 'mpiexec (Open MPI) 4.1.4'; exit; }\nexit 9\n",
-    "mpirun": '#!/bin/bash\nwhile [ "${1##*/}" != trireme ] && [ "$1" != bash ]; do shift; done\nexec "$@"\n',
-    "qstat": "#!/bin/bash\necho '    Resource_List.walltime = 02:00:00'\n",
-    "qsub": '#!/bin/bash\necho "$@ TRIREME_RESTART=$TRIREME_RESTART" >>"$STUB_DIR/qsub"\necho 4712.server\n',
 }
 
 # Makes checkpoints, then ends with $STUB_RC; with STUB_WAIT it first waits for USR1 as the real program does.
@@ -47,17 +43,14 @@ class Job:
         for name, text in STUBS.items():
             self.executable(f"bin/{name}", text)
         self.executable("home/build/release/trireme", PROGRAM)
-        for path in ("home/inputs/deck.toml", "nodes"):
-            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / "home/inputs").mkdir(parents=True)
         (self.folder / "home/inputs/deck.toml").write_text('[ranks]\ntrainer = "1"\n')
-        (self.folder / "nodes").write_text("a\na\nb\nb\n")
         environment = {
             "PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), "STUB_DIR": str(self.folder),
             "TRIREME_HOME": f"{self.folder}/home", "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": f"{self.folder}/run",
             "TRIREME_GPUS_PER_NODE": "0", "SECRET_TOKEN": "hush", "SLURM_TOKEN": "hush",
         }
-        environment |= ({"PBS_JOBID": "4711.server", "PBS_NODEFILE": f"{self.folder}/nodes", "PBS_O_WORKDIR": str(self.folder)}
-                        if script.startswith("pbs") else {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"})
+        environment |= {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
         environment |= settings
         process = subprocess.Popen(["bash", str(ROOT / script)], env=environment, text=True, cwd=self.folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -66,7 +59,7 @@ class Job:
             process.send_signal(number)
         self.output = process.communicate(timeout=30)[0]
         self.rc = process.returncode
-        self.came_back = self.text("scontrol") + self.text("qsub")
+        self.came_back = self.text("scontrol")
         self.arguments = self.text("arguments")
 
     def executable(self, name, text):
@@ -85,7 +78,7 @@ class Job:
             time.sleep(0.02)
 
 
-SLURM, PBS = "slurm/ppo_70b.sh", "pbs/ppo_70b.pbs"
+SLURM = "slurm/ppo_70b.sh"
 # script, settings, signals to the script, exit code, does it come back, words in the log
 CASES = [
     (SLURM, {"STUB_RC": "0"}, [], 0, False, "finished"),
@@ -99,14 +92,6 @@ CASES = [
     (SLURM, {"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
     (SLURM, {"STUB_RC": "78"}, [], 78, False, "a retry cannot help"),
     (SLURM, {"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
-    (PBS, {"STUB_RC": "0"}, [], 0, False, "finished"),
-    (PBS, {"STUB_RC": "75", "STUB_STEP": "000012"}, [], 75, True, "submitted 4712.server"),
-    (PBS, {"STUB_RC": "75", "TRIREME_RESTART": "50"}, [], 75, False, "TRIREME_MAX_RESTARTS"),
-    (PBS, {"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000012"}, [signal.SIGTERM], 75, False, "stopped by qdel"),
-    (PBS, {"STUB_RC": "139", "STUB_STEP": "000003"}, [], 139, True, "retry 1 of 3"),
-    (PBS, {"STUB_RC": "139"}, [], 139, False, "without a new checkpoint"),
-    (PBS, {"STUB_RC": "65"}, [], 65, False, "a retry cannot help"),
-    (PBS, {"TRIREME_RUN_DIR": ""}, [], 78, False, "TRIREME_RUN_DIR is empty"),
 ]
 
 
@@ -119,27 +104,25 @@ def behaviour():
 
 
 def launch_line():
-    for script, seconds in ((SLURM, "run.walltime=3723s"), (PBS, "run.walltime=7200s")):
+    for script, seconds in ((SLURM, "run.walltime=3723s"),):
         with tempfile.TemporaryDirectory() as folder:
             model = pathlib.Path(folder) / "model dir"
             model.mkdir()
-            index = {"SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "1", "PBS_ARRAY_INDEX": "1"}
+            index = {"SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "1"}
             job = Job(folder, script, {"TRIREME_MODEL": str(model), "TRIREME_OVERRIDES": "run.seed=7", "TRIREME_SWEEP": "a.b=1|a.b=2",
-                                       "STUB_RC": "75", "STUB_WAIT": "1"} | index, [signal.SIGUSR1] if script == SLURM else [])
+                                       "STUB_RC": "75", "STUB_WAIT": "1"} | index, [signal.SIGUSR1])
             for part in ("ppo", "inputs/deck.toml", f"run.dir={folder}/run-1", f"model.path={model}", "run.seed=7", "a.b=2", seconds):
                 if part not in job.arguments and not (part == seconds and "run.walltime=71" in job.arguments):
                     yield f"{script}: '{part}' is missing in: {job.arguments}"
             saved = "".join(path.read_text() for path in pathlib.Path(folder, "run-1").glob("environment-*"))
             if "hush" in saved or "TRIREME_OVERRIDES=run.seed=7" not in saved:
                 yield f"{script}: saved environment: {saved}"
-            if script == SLURM and "requeue 16_1" not in job.came_back:
+            if "requeue 16_1" not in job.came_back:
                 yield f"{script}: an array task is requeued by its own name: {job.came_back}"
-            if script == PBS and not ("-J 1-1" in job.came_back and "TRIREME_MODEL" in job.came_back and "RESTART=1" in job.came_back):
-                yield f"{script}: the successor gets the settings: {job.came_back}"
 
 
 def dry_run():
-    for script in (SLURM, PBS):
+    for script in (SLURM,):
         with tempfile.TemporaryDirectory() as folder:
             job = Job(folder, script, {"TRIREME_DRY_RUN": "1"})
             if job.rc or "launch: " not in job.output or "roles: trainer=" not in job.output or job.arguments:
