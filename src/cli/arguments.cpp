@@ -8,6 +8,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/key_table.hpp"
+#include "trireme/driver/dry_run.hpp"
 
 namespace trireme::cli {
 namespace {
@@ -52,6 +53,8 @@ class Parser {
     app_.require_subcommand(1);
     add_training(config::Command::ppo, "Train a policy with PPO or a relative of it", &driver::run_ppo);
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
+    add_training(config::Command::rm, "Train a reward model on pairs of answers", &driver::run_rm);
+    add_training(config::Command::dpo, "Train a policy on pairs of answers (DPO, cDPO, IPO)", &driver::run_dpo);
     add_generate();
     add_score();
     add_tokenize();
@@ -81,14 +84,26 @@ class Parser {
     auto overrides = std::make_shared<std::vector<std::string>>();
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
+    auto machine = std::make_shared<driver::DryRun>();
+    auto wants_dry = std::make_shared<bool>(false);
+    auto* dry = sub->add_flag("--dry-run", *wants_dry, "Check the deck and print the role map for --ranks; start nothing");
+    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run")->needs(dry)->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--ranks-per-node", machine->ranks_per_node, "Ranks of a node, for --dry-run (default: all)")
+        ->needs(dry)
+        ->check(CLI::PositiveNumber);
     sub->footer("trireme --help-deck SECTION explains the keys.");
-    sub->final_callback([this, deck, overrides, command, trainer] {
+    sub->final_callback([this, deck, overrides, command, trainer, wants_dry, machine] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
         if (options->run.name.empty()) options->run.name = std::filesystem::path(*deck).stem().string();
         config::validate(*options, command, {.deck = *deck});
         if (speaks()) {
           for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
+        }
+        if (*wants_dry) {
+          return Invocation{Needs::nothing, [options, command, machine](const comm::Session*) {
+                              return speaks() ? driver::run_dry(*options, command, *machine) : ExitCode::done;
+                            }, config::Device::cpu};
         }
         return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
                           options->run.device};

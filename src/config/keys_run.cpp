@@ -12,7 +12,7 @@ void add_ranks_keys(KeyList<Options>& keys) {
       .number_as_text()
       .departs("OpenRLHF places roles by actor.num_nodes and the like; here rank sets of one MPI job.");
   keys.add(KEY(ranks.generator),
-           "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, generator, reward) when they "
+           "Ranks that generate, in the same forms. Counts are laid out one after another (trainer, reward, generator) when they "
            "fit, else "
            "all from rank 0. Empty: all ranks, or those that ranks.trainer leaves.")
       .number_as_text()

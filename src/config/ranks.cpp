@@ -147,7 +147,7 @@ RoleMap resolve_ranks(const RanksOptions& options, int world, std::span<const in
   RankSet generator = parse("generator", options.generator, world, node_of_rank);
   RankSet reward = parse("reward", options.reward, world, node_of_rank);
   const bool trainer_given = trainer.form != Form::empty;
-  place_counts({&trainer, &generator, &reward}, world);
+  place_counts({&trainer, &reward, &generator}, world);
 
   std::vector<int> all(static_cast<size_t>(world));
   std::iota(all.begin(), all.end(), 0);

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "trireme/base/error.hpp"
+#include "trireme/config/placement.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -19,8 +20,6 @@ void make_trainers(Roles& roles, const config::Options& options) {
   const auto& ranks = roles.map.trainer;
   const auto count = static_cast<int>(ranks.size());
   const int group = options.train.shard_group > 0 ? static_cast<int>(options.train.shard_group) : count;
-  VALIDATE(group <= count && count % group == 0, ExitCode::configuration, "train.shard_group = ", group,
-           " does not divide the ", count, " trainer ranks: choose a divisor, or 0 to shard over all of them");
   roles.shard_groups = count / group;
   roles.trainers = comm::Comm::subset(roles.world, ranks, "trainers");
   const int mine = roles.trainer ? index_in(ranks, roles.world.rank()) : -1;
@@ -29,27 +28,23 @@ void make_trainers(Roles& roles, const config::Options& options) {
 }
 
 void make_generators(Roles& roles, const config::Options& options) {
-  const auto& ranks = roles.map.generator;
-  const auto count = static_cast<int>(ranks.size());
-  const auto degree = static_cast<int>(options.generate.tensor_parallel);
-  VALIDATE(degree <= count && count % degree == 0, ExitCode::configuration, "generate.tensor_parallel = ", degree,
-           " does not divide the ", count, " generator ranks (ranks.generator = ", config::rank_ranges(ranks),
-           "): change one of the two");
-  roles.tensor_parallel = degree;
-  roles.replicas = count / degree;
-  const int mine = roles.generator ? index_in(ranks, roles.world.rank()) : -1;
-  roles.replica = mine < 0 ? -1 : mine / degree;
-  roles.tensor_ranks = comm::Comm::split(roles.world, roles.replica, mine, "tensor-parallel ranks");
+  roles.tensor_parallel = static_cast<int>(options.generate.tensor_parallel);
+  const auto groups = roles.replica_ranks();
+  roles.replicas = static_cast<int>(groups.size());
+  int place = -1;
+  for (int replica = 0; replica < roles.replicas; ++replica) {
+    const auto& group = groups[static_cast<size_t>(replica)];
+    if (!contains(group, roles.world.rank())) continue;
+    roles.replica = replica;
+    place = index_in(group, roles.world.rank());
+  }
+  roles.tensor_ranks = comm::Comm::split(roles.world, roles.replica, place, "tensor-parallel ranks");
 }
 
 }  // namespace
 
 std::vector<std::vector<int>> Roles::replica_ranks() const {
-  std::vector<std::vector<int>> out(static_cast<size_t>(replicas));
-  for (size_t i = 0; i < map.generator.size(); ++i) {
-    out[i / static_cast<size_t>(tensor_parallel)].push_back(map.generator[i]);
-  }
-  return out;
+  return config::replica_groups(map.generator, topology.node_of, tensor_parallel);
 }
 
 std::vector<std::vector<int>> Roles::shard_ranks() const {
@@ -72,6 +67,7 @@ Roles make_roles(const config::Options& options, const comm::CommView& world) {
   roles.world = world;
   roles.topology = comm::discover(world);
   roles.map = config::resolve_ranks(options.ranks, world.size(), roles.topology.node_of);
+  config::check_placement(options, roles.map);
   roles.trainer = contains(roles.map.trainer, world.rank());
   roles.generator = contains(roles.map.generator, world.rank());
   roles.reward = contains(roles.map.reward, world.rank());

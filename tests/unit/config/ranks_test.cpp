@@ -23,7 +23,7 @@ Ranks range(int first, int last) {
 TEST(Ranks, EmptyIsColocatedOnAll) { EXPECT_EQ(resolve("", "", "", 4), (RoleMap{range(0, 3), range(0, 3), range(0, 3)})); }
 
 TEST(Ranks, CountsThatFitAreDisjoint) {
-  EXPECT_EQ(resolve("4", "2", "2", 8), (RoleMap{range(0, 3), range(4, 5), range(6, 7)}));
+  EXPECT_EQ(resolve("4", "2", "2", 8), (RoleMap{range(0, 3), range(6, 7), range(4, 5)}));
   EXPECT_EQ(resolve("2", "2", "", 4), (RoleMap{range(0, 1), range(2, 3), range(0, 1)}));
 }
 
