@@ -7,22 +7,16 @@ exceed that of the first five by 0.15 for every seed. Writes perf/results/learni
 import argparse
 import datetime
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 
+from ours import launch_environment
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULT = ROOT / "perf/results/learning/demo-seeds.json"
 NEEDED = 0.15
-
-
-def launch_environment():
-    """Open MPI's switches for root and for more ranks than cores."""
-    return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
-                OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_io="romio321", OMP_WAIT_POLICY="passive")
 
 
 def run(seed, model, folder):
