@@ -3,10 +3,12 @@
 its successor, ends for good at qdel, comes back after a dead rank, survives qrerun's overlap, and runs in chains and arrays.
 """
 
+import os
 import re
 import signal
+import subprocess
 
-from pbs_run import PbsTest, main
+from pbs_run import ROOT, SCRIPT, PbsTest, main
 
 
 class Contract(PbsTest):
@@ -39,7 +41,8 @@ class Contract(PbsTest):
     def check_environment_file(self, job_id):
         path = self.run_dir() / f"environment-{job_id.replace('.', '_')}.txt"
         text = path.read_text()
-        for expected in ("PBS_JOBID=" + job_id, "TRIREME_OVERRIDES=run.seed=7 actor.adam.lr=1e-4", "OMP_NUM_THREADS=1\n", "NCCL_DEBUG=WARN,ENV"):
+        for expected in ("PBS_JOBID=" + job_id, "TRIREME_OVERRIDES=run.seed=7 actor.adam.lr=1e-4", "OMP_NUM_THREADS=1\n",
+                         "NCCL_DEBUG=WARN,ENV"):
             self.assertIn(expected, text)
         self.assertNotIn("COOKIE", text)
         self.assertEqual(path.stat().st_mode & 0o077, 0, "PBS's umask 0077 is kept")
@@ -146,6 +149,18 @@ class Contract(PbsTest):
         for task in (0, 1):
             self.assert_every_iteration_once(3, task)
             self.assertIn(f"seed = {11 + task}", (self.run_dir(task) / "deck.toml").read_text())
+        self.assertFalse(self.run_dir().exists())
+
+    def test_dry_run(self):
+        """Without a job, the program itself checks the deck and says which ranks have which role."""
+        environment = {"PATH": os.environ["PATH"], "TRIREME_DRY_RUN": "1", "TRIREME_HOME": str(self.folder / "home"),
+                       "TRIREME_DECK": str(self.deck(3)), "TRIREME_RUN_DIR": str(self.run_dir()), "TRIREME_GPUS_PER_NODE": "2"}
+        for overrides, code, words in (("ranks.generator=4-7 ranks.trainer=0-3", 0, "ranks: 8 on 4 nodes"),
+                                       ("actor.adam.ir=1e-4", 78, "actor.adam.lr")):
+            result = subprocess.run(["bash", str(ROOT / SCRIPT)], cwd=self.folder, text=True, capture_output=True, check=False,
+                                    env=environment | {"TRIREME_OVERRIDES": overrides})
+            self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+            self.assertIn(words, result.stdout)
         self.assertFalse(self.run_dir().exists())
 
     def test_stop_file(self):

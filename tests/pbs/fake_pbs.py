@@ -116,7 +116,7 @@ def directives(text):
 
 
 def variables(text, environment):
-    """The value of -v: names with values, or names whose values come from the environment; a comma in a value is escaped or quoted."""
+    """The value of -v: names with values, or names alone, whose values are in the environment; a comma in a value is escaped."""
     chosen = {}
     for item in re.findall(r"(?:\\.|\"[^\"]*\"|'[^']*'|[^,])+", text):
         name, equals, value = item.partition("=")
@@ -136,7 +136,8 @@ def array_range(text):
 
 def requested(arguments, environment, text):
     """What the directives and then the command line ask for: the later of two wins."""
-    job = {"name": None, "queue": "workq", "account": "", "output": "", "depend": [], "array": [], "resources": {}, "variables": {}}
+    job = {"name": None, "queue": "workq", "account": "", "output": "", "depend": [], "array": [], "resources": {},
+           "variables": {}}
     command_line, rest = options_of(arguments, "command line")
     for letter, value in options_of(directives(text), "directive")[0] + command_line:
         if letter == "l":
@@ -156,7 +157,7 @@ def requested(arguments, environment, text):
 
 
 def qsub(server, arguments):
-    scripts = [word for word in options_of(arguments, "command line")[1]]
+    scripts = options_of(arguments, "command line")[1]
     if len(scripts) != 1 or not os.path.isfile(scripts[0]):
         raise Refused(f"qsub: script file:: No such file or directory {scripts}")
     text = pathlib.Path(scripts[0]).read_text()
@@ -164,9 +165,10 @@ def qsub(server, arguments):
     if job["queue"] in server.config["routes"].values():
         raise Refused("qsub: Access to queue is denied")
     job["from_queue"], job["queue"] = job["queue"], server.config["routes"].get(job["queue"], job["queue"])
+    submitter = {"HOME": "/", "PATH": "", "LOGNAME": "root"}
+    submitter = {name: os.environ.get(name, default) for name, default in submitter.items()} | {"SHELL": "/bin/bash", "LANG": "C"}
     job |= {"name": job["name"] or os.path.basename(scripts[0]), "workdir": os.getcwd(), "state": "Q", "run_count": 0, "wish": "",
-            "submitter": {"HOME": os.environ.get("HOME", "/"), "PATH": os.environ.get("PATH", ""), "LOGNAME": os.environ.get("LOGNAME", "root"),
-                          "SHELL": "/bin/bash", "LANG": "C"}}
+            "submitter": submitter}
     with server.locked():
         for _, ids in job["depend"]:
             for other in ids:
@@ -214,7 +216,8 @@ def escaped(value):
 def origin(job):
     """The PBS_O_ variables: where the job came from."""
     place = {f"PBS_O_{name}": value for name, value in job["submitter"].items()}
-    return place | {"PBS_O_WORKDIR": job["workdir"], "PBS_O_HOST": os.uname().nodename, "PBS_O_QUEUE": job["from_queue"], "PBS_O_SYSTEM": "Linux"}
+    return place | {"PBS_O_WORKDIR": job["workdir"], "PBS_O_HOST": os.uname().nodename, "PBS_O_QUEUE": job["from_queue"],
+                    "PBS_O_SYSTEM": "Linux"}
 
 
 def seconds_of(walltime):

@@ -5,103 +5,40 @@ launched under which MPI, which GPU and network card each rank gets, and what it
 
 import json
 import os
-import pathlib
 import re
+import subprocess
 import sys
-import tempfile
-import unittest
 
 from pbs_run import ROOT, SCRIPT, Pbs, main
-
-# Each run takes one line of `plan`: exit code, step of the checkpoint that it leaves (0: none), seconds to wait for a signal.
-# Run once for each local rank; only rank 0 acts.
-PROGRAM = """#!/bin/bash
-here={folder}
-echo "$@" >"$here/arguments"
-env >"$here/environment.${{PALS_LOCAL_RANKID:-${{OMPI_COMM_WORLD_LOCAL_RANK:-${{MPI_LOCALRANKID:-${{PMI_LOCAL_RANK:-0}}}}}}}}"
-read -r rc step seconds <"$here/plan"; sed -i 1d "$here/plan"
-for a in "$@"; do case $a in run.dir=*) dir=${{a#run.dir=}};; esac; done
-trap 'got=1' USR1; trap '' TERM
-for ((i = 0; i < ${{seconds:-0}} * 20; i++)); do [ -n "${{got:-}}" ] && break; sleep 0.05; done
-[ "${{step:-0}}" = 0 ] || mkdir -p "$dir/ckpt/step-$(printf %06d "$step")"
-exit "${{rc:-0}}"
-"""
-
-# Says what it is, records its options, and starts what follows them: with `ranks` once for each local rank.
-LAUNCHER = """#!/bin/bash
-[ "$1" = --version ] && {{ echo '{version}'; exit; }}
-echo "${{0##*/}} $*" >>{folder}/launches
-while [ "${{1##*/}}" != trireme ] && [ "$1" != bash ]; do shift; done
-[ '{ranks}' = 1 ] || exec "$@"
-for i in 0 1 2 3; do {variable}=$i "$@" || exit; done
-"""
+from stand_in import StandInTest
 
 
-class Script(unittest.TestCase):
-    longMessage = True
-
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-        self.executable("home/build/release/trireme", PROGRAM.format(folder=self.folder))
-        deck = self.folder / "home" / "inputs" / "deck.toml"
-        deck.parent.mkdir()
-        deck.write_text('[ranks]\ntrainer = ""\n')
-        self.launcher("mpiexec (Open MPI) 4.1.4")
-
-    def executable(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-
-    def launcher(self, version, variable="", folder="bin"):
-        text = LAUNCHER.format(version=version, folder=self.folder, variable=variable or "NONE", ranks=1 if variable else 0)
-        for name in ("mpiexec", "mpirun"):
-            self.executable(f"{folder}/{name}", text)
-
-    def run_jobs(self, plan="", options=("-l", "select=2:ncpus=8:mpiprocs=2,walltime=00:10:00"), bin_folder="bin", **settings):
-        """Submits the script, and waits until it and all its successors have ended."""
-        (self.folder / "plan").write_text(plan.replace(",", "\n") + "\n")
-        profile = {"BASH_FUNC_module%%": '() { echo "module $*"; }', "NCCL_AUTH_TOKEN": "hush"}
-        self.pbs = Pbs(self.folder / "pbs", self, poll=1, path=f"{self.folder / bin_folder}:{os.environ['PATH']}", profile=profile)
-        self.addCleanup(self.pbs.end)
-        values = {"TRIREME_HOME": self.folder / "home", "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": self.folder / "run",
-                  "TRIREME_GPUS_PER_NODE": 0, "TRIREME_THREADS_PER_RANK": 2} | settings
-        result = self.pbs.command("qsub", "-v", ",".join(f"{name}={value}" for name, value in values.items()), *options, ROOT / SCRIPT,
-                                  cwd=self.folder)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.pbs.wait(self.pbs.all_ended, "the end of all jobs")
-        self.log = "\n".join(self.pbs.log(job) for job in self.pbs.jobs())
-        return [job.get("exit") for job in self.pbs.jobs()]
-
-    def text(self, name):
-        path = self.folder / name
-        return path.read_text() if path.exists() else ""
-
+class Script(StandInTest):
     def test_exit_codes(self):
         # plan, settings, exit codes of the jobs that come of it, words in the log
         cases = [
             ("0 8", {}, [0], "finished at step 8"),
-            ("75 5,75 6,0 8", {}, [75, 75, 0], "submitted 2.server (restart 1): stopped at step 5"),
+            ("75 5,75 6,0 8", {}, [75, 75, 0], "(restart 1): stopped at step 5 before the walltime"),
             ("75 5,75 6", {"TRIREME_MAX_RESTARTS": 1}, [75, 75], "TRIREME_MAX_RESTARTS=1 is reached"),
             ("139 3,0 8", {}, [139, 0], "steps 0 to 3 were made (retry 1 of 3)"),
             ("139 0", {}, [139], "without a new checkpoint (step 0)"),
             ("70 3,70 3", {}, [70, 70], "without a new checkpoint (step 3)"),
             ("71 1,137 2,143 3", {"TRIREME_MAX_RETRIES": 2}, [71, 137, 143], "exit code 143 after 2 retries: stopped"),
-            ("70 1,75 2,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 0], "(retry 1 of 1)"),  # a clean stop starts the count anew
+            # a clean stop starts the count anew
+            ("70 1,75 2,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 0], "(retry 1 of 1)"),
             ("65 3", {}, [65], "exit code 65: a retry cannot help"),
             ("73 0", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
         ]
-        for plan, settings, expected, words in cases:
+        self.install()
+        for number, (plan, settings, _, _) in enumerate(cases):
+            self.submit(plan, run=f"case-{number}", **settings)
+        self.pbs.wait(self.pbs.all_ended, "the end of all jobs")
+        for number, (plan, _, expected, words) in enumerate(cases):
             with self.subTest(plan=plan):
-                self.setUp()
-                self.assertEqual(self.run_jobs(plan, **settings), expected, self.log_of_all())
-                self.assertIn(words, self.log)
-
-    def log_of_all(self):
-        return getattr(self, "log", "")
+                mine = [job for job in self.pbs.jobs() if job["name"] == f"case-{number}"]
+                log = "\n".join(self.pbs.log(job) for job in mine)
+                self.assertEqual([job.get("exit") for job in mine], expected, log)
+                self.assertIn(words, log)
 
     def test_end_by_pbs_at_the_walltime(self):
         """TERM after the walltime is not qdel: the run comes back when it made steps, whatever mpirun returned."""
@@ -113,7 +50,8 @@ class Script(unittest.TestCase):
     def test_wrong_settings(self):
         exits = self.run_jobs(TRIREME_RUN_DIR="", TRIREME_MODEL="/no/such/model", TRIREME_MAX_RETRIES="many")
         self.assertEqual(exits, [78])
-        for words in ("TRIREME_RUN_DIR is empty", "TRIREME_MODEL=/no/such/model cannot be read", "TRIREME_MAX_RETRIES=many is not a number"):
+        for words in ("TRIREME_RUN_DIR is empty", "TRIREME_MODEL=/no/such/model cannot be read",
+                      "TRIREME_MAX_RETRIES=many is not a number"):
             self.assertIn(words, self.log)
         self.assertFalse(self.text("launches"))
 
@@ -140,8 +78,8 @@ class Script(unittest.TestCase):
     def test_launch_line(self):
         model = self.folder / "model dir"
         model.mkdir()
-        self.assertEqual(self.run_jobs("0 1", TRIREME_MODEL=model, TRIREME_MODULES="cuda/13.0", NCCL_DEBUG="INFO", TRIREME_MPI_OPTIONS="--tag-output",
-                                       TRIREME_UMASK="0027"), [0], )
+        settings = {"TRIREME_MODULES": "cuda/13.0", "NCCL_DEBUG": "INFO", "TRIREME_MPI_OPTIONS": "--tag-output", "TRIREME_UMASK": "0027"}
+        self.assertEqual(self.run_jobs("0 1", TRIREME_MODEL=model, **settings), [0])
         arguments = self.text("arguments")
         for part in (f"ppo {self.folder}/home/inputs/deck.toml", f"run.dir={self.folder}/run", f"model.path={model}"):
             self.assertIn(part, arguments)
@@ -162,8 +100,8 @@ class Script(unittest.TestCase):
 
     def test_launchers(self):
         cases = {
-            "PALS": ("PALS 1.3", "PALS_LOCAL_RANKID", "bin", "mpiexec -n 4 --ppn 4 --depth 2 --cpu-bind depth"),
-            "PALS by its path": ("", "PALS_LOCAL_RANKID", "pals/bin", "mpiexec -n 4 --ppn 4 --depth 2 --cpu-bind depth"),
+            "PALS": ("PALS 1.3", "PALS_LOCAL_RANKID", "bin", "--depth 2 --cpu-bind depth"),
+            "PALS by its path": ("", "PALS_LOCAL_RANKID", "pals/bin", "mpiexec -n 4 --ppn 4 --hostfile "),
             "Open MPI": ("mpiexec (OpenRTE) 4.1.4", "OMPI_COMM_WORLD_LOCAL_RANK", "bin", "mpirun -n 4 --hostfile"),
             "Intel MPI": ("Intel(R) MPI Library for Linux", "MPI_LOCALRANKID", "bin", "mpiexec -n 4 -ppn 4 -hostfile"),
             "MPICH": ("HYDRA build details", "MPI_LOCALRANKID", "bin", "-bind-to core:2"),
@@ -176,11 +114,11 @@ class Script(unittest.TestCase):
                                       TRIREME_NICS="mlx5_0 mlx5_0 mlx5_1")
                 self.assertEqual(exits, [0], self.log)
                 self.assertIn(words, self.text("launches"))
+                self.assertEqual(self.text("run/hosts-1_server.txt").count("\n"), 1, "one line per node, where the node file has one per rank")
                 for rank, (gpu, card) in enumerate([(3, "mlx5_0"), (2, "mlx5_0"), (1, "mlx5_1"), (0, None)]):
                     environment = self.text(f"environment.{rank}").splitlines()
                     self.assertIn(f"CUDA_VISIBLE_DEVICES={gpu}", environment)
                     self.assertEqual(f"UCX_NET_DEVICES={card}:1" in environment, card is not None)
-                    self.assertEqual(f"NCCL_IB_HCA=={card}" in environment, card is not None)
                     self.assertIn("OMP_NUM_THREADS=2", environment)
 
     def test_no_local_rank(self):
@@ -188,10 +126,31 @@ class Script(unittest.TestCase):
         self.assertEqual(self.run_jobs("0 1", TRIREME_GPUS_PER_NODE=4), [69])
         self.assertIn("gives no local rank", self.log)
 
+    def dry_run(self, **settings):
+        environment = {"PATH": os.environ["PATH"], "TRIREME_DRY_RUN": "1", "TRIREME_HOME": str(self.folder / "home"),
+                       "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": str(self.folder / "run"), "TRIREME_GPUS_PER_NODE": "8"}
+        return subprocess.run(["bash", str(ROOT / SCRIPT)], cwd=self.folder, env=environment | settings, text=True, capture_output=True,
+                              check=False)
+
+    def test_dry_run(self):
+        """Without a job: the launch line, and the program's own check of the deck with its exit code. Nothing is written."""
+        before = sorted(self.folder.rglob("*"))
+        result = self.dry_run(TRIREME_OVERRIDES="run.seed=3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("launch: ", result.stdout)
+        self.assertRegex(result.stdout, r"checked: ppo \S*deck.toml run.dir=\S+ run.seed=3 --dry-run --ranks 32 --ranks-per-node 8")
+        self.assertEqual(self.dry_run(TRIREME_RUN_DIR="").returncode, 78)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+        for code, expected, words in ((78, 78, "wrong key"), (127, 0, "not checked")):
+            self.executable("home/build/release/trireme", f"#!/bin/bash\necho 'wrong key'\nexit {code}\n")
+            result = self.dry_run()
+            self.assertEqual(result.returncode, expected)
+            self.assertIn(words, result.stdout)
+
     def test_own_queue_and_account_travel(self):
-        options = ("-l", "select=1:ncpus=8:mpiprocs=2", "-l", "walltime=00:10:00", "-l", "filesystems=home:eagle", "-A", "project", "-q", "workq", "-N",
-                   "named")
-        self.assertEqual(self.run_jobs("75 5,0 8", options=options), [75, 0], self.log_of_all())
+        options = ("-l", "select=1:ncpus=8:mpiprocs=2", "-l", "walltime=00:10:00", "-l", "filesystems=home:eagle", "-A", "project",
+                   "-q", "workq", "-N", "named")
+        self.assertEqual(self.run_jobs("75 5,0 8", options=options), [75, 0])
         first, second = self.pbs.jobs()
         for key in ("resources", "account", "queue", "name", "variables"):
             mine, theirs = first[key], second[key]
