@@ -151,6 +151,20 @@ class Contract(PbsTest):
             self.assertIn(f"seed = {11 + task}", (self.run_dir(task) / "deck.toml").read_text())
         self.assertFalse(self.run_dir().exists())
 
+    def test_qsig(self):
+        """USR2 reaches the shell, mpirun and the ranks at once: it saves, and everybody goes on."""
+        self.install()
+        (self.control / "hold-2").touch()
+        job_id = self.submit(self.deck(4, interval="1000"))
+        self.wait_reached(2)
+        self.assertEqual(self.pbs.command("qsig", "-s", "USR2", job_id).returncode, 0)
+        self.pbs.wait(lambda: "signal USR2" in self.pbs.events(), "USR2")
+        (self.control / "hold-2").unlink()
+        self.wait_all_ended()
+        self.assertEqual([job["exit"] for job in self.pbs.jobs()], [0], self.logs())
+        self.assertEqual(sorted(path.name for path in (self.run_dir() / "ckpt").glob("step-*")), ["step-000002", "step-000004"])
+        self.assert_every_iteration_once(4)
+
     def test_dry_run(self):
         """Without a job, the program itself checks the deck and says which ranks have which role."""
         environment = {"PATH": os.environ["PATH"], "TRIREME_DRY_RUN": "1", "TRIREME_HOME": str(self.folder / "home"),

@@ -153,6 +153,10 @@ class Mom:
             now = time.monotonic()
             wish = self.job()["wish"]
             self.end_leftovers()
+            if wish.startswith("signal "):
+                self.update(wish="")
+                self.server.event(self.id, wish)
+                signal_session(process.pid, getattr(signal, "SIG" + wish.split()[1]))
             if wish == "rerun":
                 self.server.event(self.id, "rerun")
                 self.update(wish="")

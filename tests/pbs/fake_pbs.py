@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Stand-ins for qsub, qstat, qdel and qrerun on one machine, that keep the contract that OpenPBS 23.06 was seen to keep:
+"""Stand-ins for qsub, qstat, qdel, qsig and qrerun on one machine, that keep the contract that OpenPBS 23.06 was seen to keep:
 what a job finds in its environment, how it ends, what each command prints and returns. fake_mom.py runs the jobs.
 
-    fake_pbs.py install FOLDER [KEY=VALUE ...]     makes FOLDER/bin/{qsub,qstat,qdel,qrerun}; keys: DEFAULTS below
+    fake_pbs.py install FOLDER [KEY=VALUE ...]     makes FOLDER/bin/{qsub,qstat,qdel,qsig,qrerun}; keys: DEFAULTS below
     fake_pbs.py FOLDER COMMAND ARGUMENTS           what the files in FOLDER/bin call
 """
 
@@ -28,7 +28,7 @@ DEFAULTS = {
     "routes": {},  # routing queue: execution queue, which takes no jobs itself
 }
 UNKNOWN_JOB = 153
-OPTIONS_WITH_VALUE = "AJNSWaejklmMopqruvC"
+OPTIONS_WITH_VALUE = "AJNSWaejklmMopqrsuvC"
 SERVER = "server"
 
 
@@ -272,7 +272,7 @@ def install(folder, settings):
         if key not in DEFAULTS:
             raise Refused(f"no such key: {key}")
     (folder / "config.json").write_text(json.dumps(config))
-    for command in ("qsub", "qstat", "qdel", "qrerun"):
+    for command in ("qsub", "qstat", "qdel", "qsig", "qrerun"):
         path = folder / "bin" / command
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(os.path.abspath(__file__))} '
                         f'{shlex.quote(str(folder))} {command} "$@"\n')
@@ -291,6 +291,9 @@ def main(arguments):
             qstat(server, rest)
         elif command == "qdel":
             wish(server, rest, "delete", "QHR")
+        elif command == "qsig":
+            options, ids = options_of(rest, command)
+            wish(server, ids, f"signal {dict(options)['s']}", "R")
         elif command == "qrerun":
             wish(server, rest, "rerun", "R")
         return 0
