@@ -116,7 +116,7 @@ struct WeightRows {
 
   // Units [unit, unit + 16), transposed.
   inline __attribute__((always_inline)) void load(int64_t unit, __m512i w[lanes]) const {
-    const int64_t left = k - unit * T::elements_per_unit;
+    const int64_t left = std::max<int64_t>(k - unit * T::elements_per_unit, 0);  // 0: padding of x alone is left
     const char* from = base + unit * 4;
     if (left >= lanes * T::elements_per_unit && rows_left >= lanes) [[likely]] {
 #pragma GCC unroll 16

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/cpu_features.hpp"
@@ -22,7 +23,9 @@ struct Problem {
   Problem(ElementType element, int64_t rows, int64_t inputs, int64_t outputs) : type(element), m(rows), k(inputs), n(outputs) {
     const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
     x = at::randn({m, k}).to(dtype);
-    weight = at::randn({n, k}).to(dtype);
+    // Whoever reads past the weight's end multiplies NaN.
+    weight = at::full({n * k + 64}, std::numeric_limits<double>::quiet_NaN(), x.options()).narrow(0, 0, n * k).view({n, k});
+    weight.copy_(at::randn({n, k}));
     bias = at::randn({n}).to(dtype);
     padded = at::zeros({m, gemm_padded(k)}, x.options());
     padded.narrow(1, 0, k).copy_(x);
