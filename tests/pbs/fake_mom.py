@@ -119,10 +119,11 @@ class Mom:
         return default
 
     def write_nodes(self, job):
-        """One line per mpiproc; all chunks are this machine."""
+        """One line per mpiproc."""
         path = self.server.path(self.id, ".nodes")
         chunks = int(job["resources"].get("select", "1").partition(":")[0])
-        path.write_text(f"{os.uname().nodename}\n" * (chunks * self.of_chunk(job, "mpiprocs", 1)))
+        names = self.server.config["nodes"] or [os.uname().nodename] * chunks
+        path.write_text("".join(f"{name}\n" * self.of_chunk(job, "mpiprocs", 1) for name in names[:chunks]))
         return path
 
     def output(self, job):

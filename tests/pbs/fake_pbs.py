@@ -26,8 +26,17 @@ DEFAULTS = {
     "path": "/usr/bin:/bin",
     "profile": {},  # what the login shell of the nodes sets
     "routes": {},  # routing queue: execution queue, which takes no jobs itself
+    "nodes": [],  # names for the chunks of a job; empty: all are this machine
 }
 UNKNOWN_JOB = 153
+
+# In place of ssh to one of the named nodes: the command runs here, with nothing of the caller's environment.
+SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+node=$1; shift
+exec env -i HOME="$HOME" {environment} NODE="$node" bash -c "$*"
+"""
+
 OPTIONS_WITH_VALUE = "AJNSWaejklmMopqrsuvC"
 SERVER = "server"
 
@@ -272,6 +281,10 @@ def install(folder, settings):
         if key not in DEFAULTS:
             raise Refused(f"no such key: {key}")
     (folder / "config.json").write_text(json.dumps(config))
+    ssh = folder / "ssh"
+    profile = config.get("profile", {}) | {"PATH": config.get("path", DEFAULTS["path"])}
+    ssh.write_text(SSH.format(environment=" ".join(shlex.quote(f"{name}={value}") for name, value in profile.items())))
+    ssh.chmod(0o755)
     for command in ("qsub", "qstat", "qdel", "qsig", "qrerun"):
         path = folder / "bin" / command
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(os.path.abspath(__file__))} '

@@ -24,6 +24,8 @@ PATIENCE = 120  # seconds for what takes two on an idle machine
 PLUGIN = """
 import json, os, pathlib, sys, time
 control = pathlib.Path(sys.argv[1])
+seen = {name: os.environ.get(name) for name in ("NODE", "OMP_NUM_THREADS", "NCCL_DEBUG", "PBS_JOBCOOKIE")}
+(control / f"environment-{os.getpid()}").write_text(json.dumps(seen))
 for line in sys.stdin:
     request = json.loads(line)
     iteration = request["iteration"]
@@ -60,6 +62,8 @@ class Pbs:
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             profile |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         profile |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", "LANG": "C"}
+        if settings.get("nodes"):  # they share this machine's memory files, which Open MPI names by host and local rank
+            profile |= {"OMPI_MCA_plm_rsh_agent": f"{folder}/ssh", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
         settings = {"poll": 2, "path": os.environ["PATH"], "profile": profile} | settings
         command = [sys.executable, str(HERE / "fake_pbs.py"), "install", str(self.folder)]
         subprocess.run(command + [f"{key}={json.dumps(value)}" for key, value in settings.items()], check=True)
@@ -140,14 +144,14 @@ class PbsTest(ProgramTest):
         path.write_text(text)
         return path
 
-    def submit(self, deck, *options, walltime="00:10:00", **settings):
+    def submit(self, deck, *options, walltime="00:10:00", select="1:ncpus=2:mpiprocs=2", **settings):
         """qsub of the shipped script: its settings come by -v, resources and names by options, as a user gives them."""
         values = {
             "TRIREME_HOME": self.folder / "home", "TRIREME_DECK": deck, "TRIREME_RUN_DIR": self.folder / f"{self.name}-run",
             "TRIREME_GPUS_PER_NODE": 0, "TRIREME_THREADS_PER_RANK": 1, "TRIREME_MPI_OPTIONS": "--oversubscribe",
         } | settings
         text = ",".join(f"{name}={str(value).replace(',', chr(92) + ',')}" for name, value in values.items())
-        result = self.pbs.command("qsub", "-l", f"select=1:ncpus=2:mpiprocs=2,walltime={walltime}", "-N", self.name, "-v", text, *options,
+        result = self.pbs.command("qsub", "-l", f"select={select},walltime={walltime}", "-N", self.name, "-v", text, *options,
                                   ROOT / SCRIPT, cwd=self.folder)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.strip()
