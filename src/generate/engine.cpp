@@ -20,7 +20,7 @@ namespace {
 void check_options(const EngineOptions& o) {
   const int64_t pages[] = {16, 32, 64, 128, 256};
   VALIDATE(std::ranges::find(pages, o.page_size) != std::end(pages), ExitCode::configuration, "the KV page size is ", o.page_size,
-           " tokens (attention reads keys in chunks of 256): choose 16, 32, 64, 128 or 256");
+           " tokens: choose 16, 32, 64, 128 or 256");
   VALIDATE(o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
            "generation needs at least one sequence per batch and one token per prefill chunk (max_batch ", o.max_batch,
            ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
@@ -221,6 +221,8 @@ void Engine::release() {
 }
 
 const EngineCounters& Engine::counters() const { return impl_->scheduler.counters(); }
+
+std::vector<std::string> Engine::differences_from_training() const { return impl_->backend->differences(); }
 
 std::vector<std::string> Engine::describe() const {
   std::vector<std::string> lines = impl_->backend->describe();

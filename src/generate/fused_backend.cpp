@@ -352,11 +352,37 @@ void FusedBackend::copy_page(int32_t from, int32_t to) {
   std::memcpy(cache_.data() + to * page_bytes_, cache_.data() + from * page_bytes_, static_cast<size_t>(page_bytes_));
 }
 
+std::vector<const FusedBackend::Linear*> FusedBackend::linears() const {
+  const Layer& layer = layers_.front();
+  return {&layer.q, &layer.k, &layer.o, &layer.gate, &layer.down, &head_};
+}
+
+std::vector<std::string> FusedBackend::differences() const {
+  std::set<std::string> out;
+  if (comm_.size() > 1) out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
+  const bool bf16 = shape_.type == ElementType::bf16;
+  if (!model::attention_order_is_ours(bf16, shape_.head_dim)) {
+    out.insert(base::text("LibTorch's attention on this processor (heads of ", shape_.head_dim, ", ", bf16 ? "bf16" : "fp32", ")"));
+  }
+  const auto check = [&](const Linear& l, const kernels::GemmOrder& order) {
+    if (!(l.bias < 0 ? order.matches_library : order.matches_with_bias)) out.insert(kernels::describe(shape_.type, l.k, l.n, order));
+  };
+  for (const Linear* l : linears()) check(*l, l->order);
+  // The trainer multiplies the head in chunks of the vocabulary.
+  if (const int64_t rest = shape_.vocabulary_rows % kernels::vocabulary_chunk; rest > 0) {
+    Linear tail = head_;
+    tail.n = rest;
+    kernels::GemmOrder order = kernels::find_order(shape_.type, tail.k, rest);
+    order.matches_library = order.matches_library && std::min(order.block, tail.k) == std::min(head_.order.block, tail.k);
+    check(tail, order);
+  }
+  return {out.begin(), out.end()};
+}
+
 std::vector<std::string> FusedBackend::describe() const {
   std::set<std::string> orders;
   const auto add = [&](const Linear& l) { orders.insert(kernels::describe(shape_.type, l.k, l.n, l.order)); };
-  const Layer& layer = layers_.front();
-  for (const Linear* l : {&layer.q, &layer.k, &layer.o, &layer.gate, &layer.down, &head_}) add(*l);
+  for (const Linear* l : linears()) add(*l);
   std::vector<std::string> lines{base::text("generation kernels: ", kernels::to_string(kernels::active_isa()), ", rows ",
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
   for (const std::string& order : orders) lines.push_back("summation order " + order);

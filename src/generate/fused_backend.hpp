@@ -26,6 +26,7 @@ class FusedBackend final : public StepBackend {
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_.discard(); }
   std::vector<std::string> describe() const override;
+  std::vector<std::string> differences() const override;
 
   // Bytes of one page: keys and values of all layers and KV heads of this rank.
   static int64_t page_bytes(const LocalShape& shape, int64_t page_size);
@@ -59,6 +60,7 @@ class FusedBackend final : public StepBackend {
 
   Linear make_linear(size_t weight, int64_t k, int64_t n) const;
   void make_layers(const model::ModelSpec& spec);
+  std::vector<const Linear*> linears() const;  // one of each kind
   void reserve_rows(int64_t rows, int64_t logit_rows);
   void index_rows(const StepBatch& batch);
   kernels::GemmArguments gemm(const Linear& linear, const Rows& x, int64_t m) const;

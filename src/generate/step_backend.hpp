@@ -40,6 +40,8 @@ class StepBackend {
   // Gives the cache memory back; contents are lost.
   virtual void release_cache() = 0;
   virtual std::vector<std::string> describe() const = 0;
+  // Why log-probs may differ from the trainer's in their bits, a few words each; empty: they are the same.
+  virtual std::vector<std::string> differences() const = 0;
 };
 
 }  // namespace trireme::generate

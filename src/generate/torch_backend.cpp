@@ -146,4 +146,8 @@ std::vector<std::string> TorchBackend::describe() const {
   return {base::text("generation by LibTorch operations on ", device_.is_cpu() ? "the host" : "a GPU")};
 }
 
+std::vector<std::string> TorchBackend::differences() const {
+  return {base::text("LibTorch's attention on ", device_.is_cpu() ? "the host" : "a GPU", " adds in another order than the trainer's")};
+}
+
 }  // namespace trireme::generate

@@ -24,6 +24,7 @@ class TorchBackend final : public StepBackend {
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_ = at::Tensor(); }
   std::vector<std::string> describe() const override;
+  std::vector<std::string> differences() const override;
 
   static int64_t page_bytes(const LocalShape& shape, int64_t page_size);
 

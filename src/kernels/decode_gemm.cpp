@@ -8,7 +8,7 @@ namespace trireme::kernels {
 
 void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
   EXPECT(arguments.ldx >= gemm_padded(arguments.k) && arguments.order.block > 0);
-  EXPECT(arguments.order.block >= arguments.k || arguments.order.block % gemm_padding == 0);
+  EXPECT(arguments.order.block >= arguments.k || arguments.order.block % (64 / static_cast<int64_t>(size_of(arguments.type))) == 0);
   if (first >= last) return;
 #if defined(__x86_64__)
   if (active_isa() != Isa::portable) {

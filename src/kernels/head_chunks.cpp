@@ -6,18 +6,20 @@
 
 #include <limits>
 
+#include "trireme/kernels/row_invariant.hpp"
+
 namespace trireme::kernels {
 
 using at::Tensor;
 
 ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
-    : rows_(hidden.size(0)), storage_(at::empty({hidden.size(0) * chunk_rows}, hidden.options())) {}
+    : rows_(hidden.size(0)), hidden_(pad_rows(hidden)), storage_(at::empty({hidden_.size(0) * chunk_rows}, hidden.options())) {}
 
-Tensor ChunkBuffer::logits(const Tensor& hidden, const Tensor& weight_rows) {
+Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
   const int64_t columns = weight_rows.size(0);
-  Tensor out = storage_.narrow(0, 0, rows_ * columns).view({rows_, columns});
-  at::mm_out(out, hidden, weight_rows.t());
-  return out;
+  Tensor out = storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns});
+  at::mm_out(out, hidden_, weight_rows.t());
+  return out.narrow(0, 0, rows_);
 }
 
 RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
@@ -28,7 +30,7 @@ RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const T
   Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(hidden, weight.narrow(0, first, count)).to(at::kFloat);
+    Tensor z = buffer.logits(weight.narrow(0, first, count)).to(at::kFloat);
     z.mul_(scale);
     const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
     const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);

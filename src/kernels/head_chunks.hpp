@@ -25,12 +25,15 @@ struct RowGradients {
 // Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk.
 class ChunkBuffer {
  public:
+  // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time.
   ChunkBuffer(const at::Tensor& hidden, int64_t chunk_rows);
-  // hidden [N, D] times weight rows [C, D], in the type of hidden: [N, C]. Valid until the next call.
-  at::Tensor logits(const at::Tensor& hidden, const at::Tensor& weight_rows);
+  // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same whatever N. Valid until the next
+  // call.
+  at::Tensor logits(const at::Tensor& weight_rows);
 
  private:
   int64_t rows_;
+  at::Tensor hidden_;  // padded as row_invariant.hpp says
   at::Tensor storage_;
 };
 

@@ -51,7 +51,7 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    const Tensor logits = buffer.logits(hidden, weight.narrow(0, first, count));
+    const Tensor logits = buffer.logits(weight.narrow(0, first, count));
     const auto scan = logits.scalar_type() == at::kFloat ? scan_chunk<float> : scan_chunk<uint16_t>;
     scan(logits, first, wanted, scale, with_entropy, rows, log_probs);
   });
@@ -111,7 +111,7 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     const Tensor weight_rows = weight.narrow(0, first, count);
-    Tensor dz = buffer.logits(hidden, weight_rows);
+    Tensor dz = buffer.logits(weight_rows);
     if (dz.is_cpu()) {
       const auto gradient = full_precision ? gradient_chunk<float> : gradient_chunk<uint16_t>;
       gradient(dz, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows, grads);

@@ -16,6 +16,7 @@
 #include "packed_attention.hpp"
 #include "torch_compat.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::model {
 namespace {
@@ -99,7 +100,7 @@ PackedBatch pack(std::span<const std::span<const int32_t>> sequences, at::Device
 }
 
 at::Tensor Policy::linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, Role) {
-  return at::linear(x, weight, bias);
+  return kernels::linear(x, weight, bias);
 }
 
 at::Tensor PackedPolicy::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int) {

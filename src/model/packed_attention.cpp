@@ -119,6 +119,8 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
   return out.size() == 1 ? out.front() : at::cat(out, 0);
 }
 
+bool attention_order_is_ours(bool bf16, int64_t head_dim) { return has_attention_kernels(bf16, head_dim); }
+
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&

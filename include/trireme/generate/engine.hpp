@@ -85,6 +85,10 @@ class Engine {
   const EngineCounters& counters() const;
   // Instruction set, summation orders found, threads, pages: one line each, for the log.
   std::vector<std::string> describe() const;
+  // Why this engine's log-probs may differ in their bits from those that a training forward pass of the same weights gives on
+  // this machine, one reason each; empty: they are equal (fp32 and bf16, any batch, packing and number of ranks). Found by a
+  // bitwise self-test of the library's matrix products at construction.
+  std::vector<std::string> differences_from_training() const;
 
  private:
   struct Impl;

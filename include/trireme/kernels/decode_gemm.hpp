@@ -18,8 +18,9 @@ enum class ElementType : uint8_t { f32, bf16 };
 constexpr size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
 
 struct GemmOrder {
-  int64_t block = 192;           // elements of k; a multiple of 32, or >= K
-  bool matches_library = false;  // true: find_order saw equal bits
+  int64_t block = 192;           // elements of k; a multiple of 64 bytes, or >= K
+  bool matches_library = false;  // true: find_order saw equal bits, without a bias
+  bool matches_with_bias = false;
 };
 
 // Rows of x are zero-padded to a multiple of this many elements, so that kernels read whole vectors.
@@ -51,9 +52,10 @@ void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last);
 // Column ranges start at multiples of this for full speed.
 inline constexpr int64_t gemm_column_unit = 32;
 
-// Finds the block length that reproduces at::linear bit by bit for this K and N on this machine, by trying candidates on
-// random data; when none does, returns the first candidate with matches_library = false. Cached per (type, K, N, ISA);
-// a few milliseconds each.
+// Finds the block length that reproduces at::linear bit by bit for this K and N on this machine, by trying candidates on data
+// that show every difference, for several numbers of rows from 32 on (with fewer the library takes other paths; the trainer
+// pads to 32, see model::Policy::linear). When none does, returns the first candidate with matches_library = false. Cached
+// per (type, K, N, ISA); a few milliseconds each.
 GemmOrder find_order(ElementType type, int64_t k, int64_t n);
 // "bf16 576x1536: blocks of 512, bits of LibTorch"
 std::string describe(ElementType type, int64_t k, int64_t n, const GemmOrder& order);

@@ -5,7 +5,10 @@
 
 #include <cstring>
 
+#include "model/packed_attention.hpp"
+#include "trireme/kernels/cpu_features.hpp"
 #include "trireme/kernels/decode_attention.hpp"
+#include "trireme/model/forward.hpp"
 
 namespace trireme::test {
 namespace {
@@ -61,6 +64,36 @@ TEST(DecodeAttention, IsSoftmaxAttentionForAllShapes) {
           const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
           EXPECT_LT(error, type == ElementType::f32 ? 5e-6 : 1.6e-2) << "hd " << hd << " group " << group << " keys " << keys;
         }
+      }
+    }
+  }
+}
+
+// One KV head with `group` query heads: every query of a text of S tokens against the training kernel's.
+void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
+  const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+  const int64_t s = 150;
+  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype), k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
+  const at::Tensor want = model::attend_packed(q, k, v, {0, s});
+  const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
+  for (const int64_t position : {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
+    const at::Tensor got = attend_paged(type, q.select(0, position).contiguous(), cache, position + 1);
+    EXPECT_TRUE(at::equal(got, want.select(0, position))) << (type == ElementType::f32 ? "fp32" : "bf16") << ", head size " << hd << ", "
+                                                          << group << " heads, position " << position << ", " << to_string(active_isa());
+  }
+}
+
+TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
+  struct Restore {
+    ~Restore() { use_isa(best_isa()); }
+  } restore;
+  for (const auto isa : {Isa::portable, Isa::avx512, Isa::avx512_bf16}) {
+    if (isa > best_isa()) continue;
+    use_isa(isa);
+    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+      for (const int64_t hd : {16, 64, 80, 128}) {
+        if (!model::attention_order_is_ours(type == ElementType::bf16, hd)) GTEST_SKIP() << "training uses LibTorch's attention on this processor";
+        for (const int64_t group : {1, 2, 3, 4, 7}) expect_training_bits(type, hd, group);
       }
     }
   }

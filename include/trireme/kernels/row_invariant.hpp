@@ -1,0 +1,23 @@
+// The library's matrix products with results that do not depend on the number of rows: row i of y is a function of row i of x
+// alone, bit for bit, on CPUs. The library itself keeps that only from a number of rows on (fewer go through other kernels:
+// fp32 below 4 rows per thread, bf16 at one row), so short inputs are padded.
+// Legend: M rows, K inputs, N outputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace trireme::kernels {
+
+// Rows from which on the library's products are row by row the same; with the current number of threads.
+int64_t invariant_rows();
+
+// x [M, K], zero rows appended up to invariant_rows(); x itself when it has as many or is not on a CPU. Differentiable.
+at::Tensor pad_rows(const at::Tensor& x);
+
+// x [M, K] weight [N, K]^T + bias [N]: [M, N]. Differentiable. N below 16 is not covered in fp32.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+
+}  // namespace trireme::kernels
