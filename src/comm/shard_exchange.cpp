@@ -68,23 +68,6 @@ TwoStageArena::TwoStageArena(const std::vector<SlotGeometry>& stages) {
   }
 }
 
-RingOccupancy::RingOccupancy(const TwoStageArena& arena)
-    : arena_(&arena), held_(static_cast<size_t>(arena.stages())), in_use_(static_cast<size_t>(arena.stages())) {}
-
-void RingOccupancy::occupy(int stage) {
-  for (int other = 0; other < arena_->stages(); ++other) {
-    if (other == stage || !arena_->overlap(stage, other)) continue;
-    if (in_use_[static_cast<size_t>(other)]) {
-      throw InternalError(base::text("the weights of stage ", stage, " were asked for over those of stage ", other,
-                                     ", which are still in use"));
-    }
-    held_[static_cast<size_t>(other)] = false;
-  }
-  held_[static_cast<size_t>(stage)] = true;
-}
-
-void RingOccupancy::forget() { std::fill(held_.begin(), held_.end(), false); }
-
 ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int64_t copies) {
   for (const auto& stage : stages) {
     for (const auto& parameter : stage.parameters) {
@@ -103,14 +86,68 @@ ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int6
   }
 }
 
-int64_t largest_slice(const std::vector<SlotGeometry>& stages) {
+RingLayout::RingLayout(std::vector<SlotGeometry> stages, DType weight_type)
+    : stages_(std::move(stages)), arena_(stages_), storage_(stages_, 1), element_(static_cast<int64_t>(size_of(weight_type))),
+      held_(stages_.size()), in_use_(stages_.size()) {}
+
+int64_t RingLayout::slice_elements(int stage) const {
+  int64_t sum = 0;
+  for (const auto& parameter : parameters(stage)) sum += parameter.per_rank;
+  return sum;
+}
+
+int64_t RingLayout::largest_slice() const {
   int64_t largest = 0;
-  for (const auto& stage : stages) {
-    int64_t sum = 0;
-    for (const auto& parameter : stage.parameters) sum += parameter.per_rank;
-    largest = std::max(largest, sum);
-  }
+  for (int stage = 0; stage < stages(); ++stage) largest = std::max(largest, slice_elements(stage));
   return largest;
+}
+
+std::vector<std::byte*> RingLayout::weight_pointers(std::byte* arena, int stage) const {
+  std::vector<std::byte*> pointers;
+  for (const auto& parameter : parameters(stage)) pointers.push_back(weights(arena, stage) + parameter.offset * element_);
+  return pointers;
+}
+
+std::vector<float*> RingLayout::gradient_pointers(std::byte* arena, int stage) const {
+  std::vector<float*> pointers;
+  for (const auto& parameter : parameters(stage)) pointers.push_back(gradients(arena, stage) + parameter.offset);
+  return pointers;
+}
+
+void RingLayout::occupy(int stage) {
+  for (int other = 0; other < stages(); ++other) {
+    if (other == stage || !arena_.overlap(stage, other)) continue;
+    if (in_use_[static_cast<size_t>(other)]) {
+      throw InternalError(base::text("the weights of stage ", stage, " were asked for over those of stage ", other,
+                                     ", which are still in use"));
+    }
+    held_[static_cast<size_t>(other)] = false;
+  }
+  held_[static_cast<size_t>(stage)] = true;
+}
+
+void RingLayout::use(int stage) {
+  if (!holds(stage)) throw InternalError(base::text("stage ", stage, " is used without a gather"));
+  in_use_[static_cast<size_t>(stage)] = true;
+}
+
+void RingLayout::forget() { std::fill(held_.begin(), held_.end(), false); }
+
+void RingLayout::may_write_gradients(int stage) const {
+  if (reducing_ >= 0 && arena_.overlap(stage, reducing_)) {
+    throw InternalError(base::text("gradients of stage ", stage, " over those of stage ", reducing_,
+                                   ", whose reduction is not finished"));
+  }
+}
+
+void RingLayout::begin_reduction(int stage) {
+  if (reducing_ >= 0) throw InternalError("a reduction was begun before the last one was finished");
+  reducing_ = stage;
+}
+
+void RingLayout::end_reduction(int stage) {
+  if (stage != reducing_) throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
+  reducing_ = -1;
 }
 
 void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for) {

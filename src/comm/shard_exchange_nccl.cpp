@@ -47,34 +47,33 @@ class NcclComm {
 class NcclRingExchange final : public ShardExchange {
  public:
   NcclRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-      : comm_(std::move(comm)), stages_(std::move(stages)), options_(options), arena_(stages_), ring_(arena_),
-        storage_(stages_, 1), element_(static_cast<int64_t>(size_of(options.weight_type))),
-        compute_(static_cast<cudaStream_t>(options.compute_stream)), gathered_(stages_.size()),
-        own_(storage_.elements * element_, DeviceBuffer::Kind::plain),
-        weights_(arena_.elements() * element_, DeviceBuffer::Kind::registered), nccl_(comm_) {
+      : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
+        compute_(static_cast<cudaStream_t>(options.compute_stream)), gathered_(static_cast<size_t>(layout_.stages())),
+        own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
+        weights_(layout_.arena_bytes(), DeviceBuffer::Kind::registered), nccl_(comm_) {
     nccl_.enroll(weights_);
     counters_.weight_memory = own_.bytes() + weights_.bytes();
     if (!options_.gradients) return;
     constexpr int64_t kFloat = sizeof(float);
-    gradients_ = DeviceBuffer(arena_.elements() * kFloat, DeviceBuffer::Kind::registered);
-    summed_ = DeviceBuffer(largest_slice(stages_) * kFloat, DeviceBuffer::Kind::registered);
+    gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::registered);
+    summed_ = DeviceBuffer(layout_.largest_slice() * kFloat, DeviceBuffer::Kind::registered);
     nccl_.enroll(gradients_);
     nccl_.enroll(summed_);
     counters_.gradient_memory = gradients_.bytes() + summed_.bytes();
   }
   ~NcclRingExchange() override { static_cast<void>(cudaStreamSynchronize(stream_)); }
 
-  std::byte* own_slice(size_t parameter) override { return own_.data() + storage_.offset[parameter] * element_; }
+  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
   void begin_update() override {
-    ring_.forget();
+    layout_.forget();
     follow(compute_, stream_);
   }
   void end_update() override {}  // the next gather waits for the compute stream
 
   void gather(int stage) override;
   std::vector<std::byte*> gathered(int stage) override;
-  void release(int stage) override { ring_.release(stage); }
-  bool holds(int stage) const override { return ring_.holds(stage); }
+  void release(int stage) override { layout_.release(stage); }
+  bool holds(int stage) const override { return layout_.holds(stage); }
   std::vector<float*> gradients(int stage) override;
   void reduce(int stage) override;
   void finish_reduce(int stage, const std::vector<float*>& into) override;
@@ -82,8 +81,6 @@ class NcclRingExchange final : public ShardExchange {
   std::string kind() const override { return "NCCL ring"; }
 
  private:
-  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
-  float* gradient_base(int stage) const { return reinterpret_cast<float*>(gradients_.data()) + arena_.begin(stage); }
   // What is enqueued on `later` from now on waits for what is on `earlier` now.
   void follow(cudaStream_t later, cudaStream_t earlier) {
     order_.record(earlier);
@@ -91,40 +88,36 @@ class NcclRingExchange final : public ShardExchange {
   }
 
   Comm comm_;
-  std::vector<SlotGeometry> stages_;
   ExchangeOptions options_;
-  TwoStageArena arena_;
-  RingOccupancy ring_;
-  ParameterStorage storage_;
-  int64_t element_;
+  RingLayout layout_;
   cudaStream_t compute_;
   std::vector<Event> gathered_;  // by stage
   Event order_;
   DeviceBuffer own_, weights_, gradients_, summed_;
   NcclComm nccl_;  // after the buffers that it registers: freed before them
   Stream stream_;
-  int reducing_stage_ = -1;
   ExchangeCounters counters_;
 };
 
 void NcclRingExchange::gather(int stage) {
-  if (ring_.holds(stage)) return;
-  ring_.occupy(stage);
+  if (layout_.holds(stage)) return;
+  layout_.occupy(stage);
   trace::Region region{"gather", stage, trace::Category::communication};
   follow(stream_, compute_);
   const ncclDataType_t type = options_.weight_type == DType::bf16 ? ncclBfloat16 : ncclFloat;
-  std::byte* base = weights_.data() + arena_.begin(stage) * element_;
-  for (const auto& p : slot(stage).parameters) {
-    const int64_t bytes = p.per_rank * element_;
-    TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element_ + comm_->rank() * bytes, own_slice(p.id),
+  const int64_t element = layout_.element_bytes();
+  std::byte* base = layout_.weights(weights_.data(), stage);
+  for (const auto& p : layout_.parameters(stage)) {
+    const int64_t bytes = p.per_rank * element;
+    TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element + comm_->rank() * bytes, own_slice(p.id),
                                       static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
     counters_.gathered_bytes += (comm_->size() - 1) * bytes;
     region.add_bytes((comm_->size() - 1) * bytes);
   }
   TRIREME_NCCL_CALL(ncclGroupStart());
-  for (const auto& p : slot(stage).parameters) {
-    std::byte* whole = base + p.offset * element_;
-    TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element_, whole, static_cast<size_t>(p.per_rank), type,
+  for (const auto& p : layout_.parameters(stage)) {
+    std::byte* whole = base + p.offset * element;
+    TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type,
                                     nccl_, stream_));
   }
   TRIREME_NCCL_CALL(ncclGroupEnd());
@@ -133,35 +126,28 @@ void NcclRingExchange::gather(int stage) {
 }
 
 std::vector<std::byte*> NcclRingExchange::gathered(int stage) {
-  if (!ring_.holds(stage)) throw InternalError(base::text("stage ", stage, " is used without a gather"));
+  layout_.use(stage);
   gathered_[static_cast<size_t>(stage)].block(compute_);
-  ring_.use(stage);
-  std::vector<std::byte*> pointers;
-  for (const auto& p : slot(stage).parameters) pointers.push_back(weights_.data() + (arena_.begin(stage) + p.offset) * element_);
-  return pointers;
+  return layout_.weight_pointers(weights_.data(), stage);
 }
 
 std::vector<float*> NcclRingExchange::gradients(int stage) {
   EXPECT(options_.gradients);
-  if (reducing_stage_ >= 0 && arena_.overlap(stage, reducing_stage_)) {
-    throw InternalError(base::text("gradients of stage ", stage, " over those of a reduction that is not finished"));
-  }
-  float* base = gradient_base(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(base, 0, static_cast<size_t>(slot(stage).elements) * sizeof(float), compute_));
-  std::vector<float*> pointers;
-  for (const auto& p : slot(stage).parameters) pointers.push_back(base + p.offset);
-  return pointers;
+  layout_.may_write_gradients(stage);
+  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
+                                    static_cast<size_t>(layout_.elements(stage)) * sizeof(float), compute_));
+  return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
 void NcclRingExchange::reduce(int stage) {
-  if (reducing_stage_ >= 0) throw InternalError("a reduction was begun before the last one was finished");
-  reducing_stage_ = stage;
+  layout_.begin_reduction(stage);
   trace::Region region{"reduce gradients", stage, trace::Category::communication};
   follow(stream_, compute_);
+  const float* gradients = layout_.gradients(gradients_.data(), stage);
   auto* out = reinterpret_cast<float*>(summed_.data());
   TRIREME_NCCL_CALL(ncclGroupStart());
-  for (const auto& p : slot(stage).parameters) {
-    TRIREME_NCCL_CALL(ncclReduceScatter(gradient_base(stage) + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
+  for (const auto& p : layout_.parameters(stage)) {
+    TRIREME_NCCL_CALL(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
                                         ncclSum, nccl_, stream_));
     out += p.per_rank;
   }
@@ -169,9 +155,9 @@ void NcclRingExchange::reduce(int stage) {
 }
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
-  if (stage != reducing_stage_) throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
+  layout_.end_reduction(stage);
   const auto* sums = reinterpret_cast<const float*>(summed_.data());
-  const auto& parameters = slot(stage).parameters;
+  const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     TRIREME_CUDA_CALL(launch_add(into[i], sums, parameters[i].per_rank, stream_));
@@ -179,7 +165,6 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
     counters_.reduced_bytes += (comm_->size() - 1) * parameters[i].per_rank * static_cast<int64_t>(sizeof(float));
   }
   follow(compute_, stream_);
-  reducing_stage_ = -1;
   ++counters_.reductions;
 }
 

@@ -24,22 +24,6 @@ class TwoStageArena {
   int64_t elements_ = 0;
 };
 
-// Which stages lie in a ring, and the refusal of a gather over weights that are still in use: such a refill would give
-// wrong gradients without an error, since autograd does not see it.
-class RingOccupancy {
- public:
-  explicit RingOccupancy(const TwoStageArena& arena);
-  bool holds(int stage) const { return held_[static_cast<size_t>(stage)]; }
-  void occupy(int stage);      // evicts what it overlaps; throws InternalError when that is in use
-  void use(int stage) { in_use_[static_cast<size_t>(stage)] = true; }
-  void release(int stage) { in_use_[static_cast<size_t>(stage)] = false; }
-  void forget();               // all weights are out of date
-
- private:
-  const TwoStageArena* arena_;
-  std::vector<bool> held_, in_use_;
-};
-
 // Storage of parameters by id: every parameter once, `copies` slices of it, 64-byte aligned. Offsets in elements.
 struct ParameterStorage {
   ParameterStorage(const std::vector<SlotGeometry>& stages, int64_t copies);
@@ -48,8 +32,52 @@ struct ParameterStorage {
   int64_t elements = 0;
 };
 
-// The largest sum of per_rank over a stage: what one rank sends to another in a reduction.
-int64_t largest_slice(const std::vector<SlotGeometry>& stages);
+// What every ring knows: where stages and own slices lie, which stages its memory has, which reduction runs. It refuses what
+// autograd would not see and would turn into wrong gradients without an error: a gather over weights, or gradients over
+// gradients, that are still in use.
+class RingLayout {
+ public:
+  RingLayout(std::vector<SlotGeometry> stages, DType weight_type);
+  RingLayout(const RingLayout&) = delete;
+
+  const std::vector<SlotParameter>& parameters(int stage) const { return slot(stage).parameters; }
+  int64_t elements(int stage) const { return slot(stage).elements; }
+  int stages() const { return arena_.stages(); }
+  int64_t element_bytes() const { return element_; }
+  int64_t arena_bytes() const { return arena_.elements() * element_; }
+  int64_t gradient_bytes() const { return arena_.elements() * static_cast<int64_t>(sizeof(float)); }
+  int64_t own_bytes() const { return storage_.elements * element_; }
+  const ParameterStorage& storage() const { return storage_; }
+  // Elements of one rank's slices of a stage: what one rank sends to another in a reduction.
+  int64_t slice_elements(int stage) const;
+  int64_t largest_slice() const;  // of slice_elements over stages
+
+  std::byte* own_slice(std::byte* own, size_t parameter) const { return own + storage_.offset[parameter] * element_; }
+  std::byte* weights(std::byte* arena, int stage) const { return arena + arena_.begin(stage) * element_; }
+  float* gradients(std::byte* arena, int stage) const { return reinterpret_cast<float*>(arena) + arena_.begin(stage); }
+  std::vector<std::byte*> weight_pointers(std::byte* arena, int stage) const;  // by parameter
+  std::vector<float*> gradient_pointers(std::byte* arena, int stage) const;
+
+  bool holds(int stage) const { return held_[static_cast<size_t>(stage)]; }
+  // These throw InternalError where the order contract of ShardExchange is broken.
+  void occupy(int stage);  // evicts what it overlaps
+  void use(int stage);
+  void release(int stage) { in_use_[static_cast<size_t>(stage)] = false; }
+  void forget();           // all weights are out of date
+  void may_write_gradients(int stage) const;
+  void begin_reduction(int stage);
+  void end_reduction(int stage);
+
+ private:
+  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
+
+  std::vector<SlotGeometry> stages_;
+  TwoStageArena arena_;
+  ParameterStorage storage_;
+  int64_t element_;
+  std::vector<bool> held_, in_use_;
+  int reducing_ = -1;
+};
 
 // into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, from left to right: the same bits for any threads.
 void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for);

@@ -14,25 +14,19 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-int64_t slice_elements(const SlotGeometry& slot) {
-  int64_t sum = 0;
-  for (const auto& parameter : slot.parameters) sum += parameter.per_rank;
-  return sum;
-}
-
 }  // namespace
 
 MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-    : comm_(std::move(comm)), stages_(std::move(stages)), options_(options), arena_(stages_), ring_(arena_),
-      storage_(stages_, 1), element_(static_cast<int64_t>(size_of(options.weight_type))), gathering_(stages_.size()) {
-  const int64_t largest = largest_slice(stages_);
+    : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
+      gathering_(static_cast<size_t>(layout_.stages())) {
+  const int64_t largest = layout_.largest_slice();
   VALIDATE(largest <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", largest,
            " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
-  own_ = HostBuffer(storage_.elements * element_);
-  weights_ = HostBuffer(arena_.elements() * element_);
+  own_ = HostBuffer(layout_.own_bytes());
+  weights_ = HostBuffer(layout_.arena_bytes());
   counters_.weight_memory = own_.bytes() + weights_.bytes();
   if (!options_.gradients) return;
-  gradients_ = HostBuffer(arena_.elements() * kFloat);
+  gradients_ = HostBuffer(layout_.gradient_bytes());
   received_ = HostBuffer((comm_->size() - 1) * largest * kFloat);
   counters_.gradient_memory = gradients_.bytes() + received_.bytes();
 }
@@ -56,17 +50,17 @@ void MpiRingExchange::wait(std::vector<MPI_Request>& requests) {
 // A gather begun with the old values must have read them before the owner overwrites them.
 void MpiRingExchange::begin_update() {
   for (auto& requests : gathering_) wait(requests);
-  ring_.forget();
+  layout_.forget();
 }
 
 void MpiRingExchange::gather(int stage) {
-  if (ring_.holds(stage)) return;
-  ring_.occupy(stage);
+  if (layout_.holds(stage)) return;
+  layout_.occupy(stage);
   trace::Region region{"gather", stage, trace::Category::communication};
   auto& requests = gathering_[static_cast<size_t>(stage)];
-  for (const auto& parameter : slot(stage).parameters) {
-    const int64_t bytes = parameter.per_rank * element_;
-    std::byte* whole = weight_base(stage) + parameter.offset * element_;
+  for (const auto& parameter : layout_.parameters(stage)) {
+    const int64_t bytes = parameter.per_rank * layout_.element_bytes();
+    std::byte* whole = layout_.weights(weights_.data(), stage) + parameter.offset * layout_.element_bytes();
     std::memcpy(whole + comm_->rank() * bytes, own_slice(parameter.id), static_cast<size_t>(bytes));
     if (comm_->size() == 1) continue;
     requests.push_back(MPI_REQUEST_NULL);
@@ -79,33 +73,22 @@ void MpiRingExchange::gather(int stage) {
 }
 
 std::vector<std::byte*> MpiRingExchange::gathered(int stage) {
-  if (!ring_.holds(stage)) throw InternalError(base::text("stage ", stage, " is used without a gather"));
+  layout_.use(stage);
   wait(gathering_[static_cast<size_t>(stage)]);
-  ring_.use(stage);
-  std::vector<std::byte*> pointers;
-  for (const auto& parameter : slot(stage).parameters) {
-    pointers.push_back(weight_base(stage) + parameter.offset * element_);
-  }
-  return pointers;
+  return layout_.weight_pointers(weights_.data(), stage);
 }
 
 std::vector<float*> MpiRingExchange::gradients(int stage) {
   EXPECT(options_.gradients);
-  if (reducing_stage_ >= 0 && arena_.overlap(stage, reducing_stage_)) {
-    throw InternalError(base::text("gradients of stage ", stage, " over those of stage ", reducing_stage_,
-                                   ", whose reduction is not finished"));
-  }
-  float* base = gradient_base(stage);
-  zero_fill(base, slot(stage).elements, options_.parallel_for);
-  std::vector<float*> pointers;
-  for (const auto& parameter : slot(stage).parameters) pointers.push_back(base + parameter.offset);
-  return pointers;
+  layout_.may_write_gradients(stage);
+  zero_fill(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
+  return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
 MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
   std::vector<int> lengths;
   std::vector<MPI_Aint> offsets;
-  for (const auto& parameter : slot(stage).parameters) {
+  for (const auto& parameter : layout_.parameters(stage)) {
     lengths.push_back(base::checked_cast<int>(parameter.per_rank));
     offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * kFloat));
   }
@@ -117,10 +100,9 @@ MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
 
 // Slices travel to their owners and are summed there in rank order: the bits do not depend on MPI's algorithms.
 void MpiRingExchange::reduce(int stage) {
-  if (reducing_stage_ >= 0) throw InternalError("a reduction was begun before the last one was finished");
-  reducing_stage_ = stage;
+  layout_.begin_reduction(stage);
   trace::Region region{"send gradients", stage, trace::Category::communication};
-  const int64_t count = slice_elements(slot(stage));
+  const int64_t count = layout_.slice_elements(stage);
   auto* into = reinterpret_cast<float*>(received_.data());
   for (int step = 1; step < comm_->size(); ++step) {
     const int from = (comm_->rank() + step) % comm_->size();
@@ -139,16 +121,16 @@ void MpiRingExchange::reduce(int stage) {
 }
 
 void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
-  if (stage != reducing_stage_) throw InternalError(base::text("the reduction of stage ", stage, " was not begun"));
+  layout_.end_reduction(stage);
   wait(reducing_);
-  const auto& geometry = slot(stage);
-  EXPECT(into.size() == geometry.parameters.size());
-  const int64_t count = slice_elements(geometry);
+  const auto& parameters = layout_.parameters(stage);
+  EXPECT(into.size() == parameters.size());
+  const int64_t count = layout_.slice_elements(stage);
   const auto* received = reinterpret_cast<const float*>(received_.data());
   std::vector<const float*> sources(static_cast<size_t>(comm_->size()));
   int64_t packed = 0;
-  for (size_t p = 0; p < geometry.parameters.size(); ++p) {
-    const auto& parameter = geometry.parameters[p];
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const auto& parameter = parameters[p];
     for (int rank = 0; rank < comm_->size(); ++rank) {
       sources[static_cast<size_t>(rank)] =
           rank == comm_->rank() ? gradient_base(stage) + parameter.offset + rank * parameter.per_rank
@@ -157,7 +139,6 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
     add_in_order(into[p], sources, parameter.per_rank, options_.parallel_for);
     packed += parameter.per_rank;
   }
-  reducing_stage_ = -1;
   ++counters_.reductions;
   counters_.reduced_bytes += (comm_->size() - 1) * count * kFloat;
 }

@@ -15,13 +15,13 @@ class MpiRingExchange final : public ShardExchange {
   MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
   ~MpiRingExchange() override;
 
-  std::byte* own_slice(size_t parameter) override { return own_.data() + storage_.offset[parameter] * element_; }
+  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
   void begin_update() override;
   void end_update() override {}
   void gather(int stage) override;
   std::vector<std::byte*> gathered(int stage) override;
-  void release(int stage) override { ring_.release(stage); }
-  bool holds(int stage) const override { return ring_.holds(stage); }
+  void release(int stage) override { layout_.release(stage); }
+  bool holds(int stage) const override { return layout_.holds(stage); }
   std::vector<float*> gradients(int stage) override;
   void reduce(int stage) override;
   void finish_reduce(int stage, const std::vector<float*>& into) override;
@@ -32,25 +32,18 @@ class MpiRingExchange final : public ShardExchange {
   std::vector<const HostBuffer*> buffers() const { return {&own_, &weights_, &gradients_, &received_}; }
 
  private:
-  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
-  std::byte* weight_base(int stage) const { return weights_.data() + arena_.begin(stage) * element_; }
-  float* gradient_base(int stage) const { return reinterpret_cast<float*>(gradients_.data()) + arena_.begin(stage); }
+  float* gradient_base(int stage) const { return layout_.gradients(gradients_.data(), stage); }
   // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first element.
   MPI_Datatype slices_of(int stage, int to) const;
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
   void wait(std::vector<MPI_Request>& requests);
 
   Comm comm_;
-  std::vector<SlotGeometry> stages_;
   ExchangeOptions options_;
-  TwoStageArena arena_;
-  RingOccupancy ring_;
-  ParameterStorage storage_;
-  int64_t element_;
+  RingLayout layout_;
   HostBuffer own_, weights_, gradients_, received_;
   std::vector<std::vector<MPI_Request>> gathering_;  // by stage
   std::vector<MPI_Request> reducing_;
-  int reducing_stage_ = -1;
   ExchangeCounters counters_;
 };
 

@@ -10,13 +10,12 @@ constexpr int64_t kFloat = sizeof(float);
 }
 
 StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-    : stages_(std::move(stages)), arena_(stages_), ring_(arena_), storage_(stages_, 1),
-      element_(static_cast<int64_t>(size_of(options.weight_type))), compute_(static_cast<cudaStream_t>(options.compute_stream)),
-      host_(std::move(comm), stages_, options), own_(storage_.elements * element_, DeviceBuffer::Kind::plain),
-      weights_(arena_.elements() * element_, DeviceBuffer::Kind::plain), arriving_(stages_.size()) {
+    : layout_(stages, options.weight_type), compute_(static_cast<cudaStream_t>(options.compute_stream)),
+      host_(std::move(comm), std::move(stages), options), own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
+      weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain), arriving_(static_cast<size_t>(layout_.stages())) {
   if (options.gradients) {
-    gradients_ = DeviceBuffer(arena_.elements() * kFloat, DeviceBuffer::Kind::plain);
-    summed_ = DeviceBuffer(largest_slice(stages_) * kFloat, DeviceBuffer::Kind::plain);
+    gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::plain);
+    summed_ = DeviceBuffer(layout_.largest_slice() * kFloat, DeviceBuffer::Kind::plain);
   }
   for (const HostBuffer* buffer : host_.buffers()) {
     // Pinning makes copies faster; without it (a limit on locked memory) they still work.
@@ -39,55 +38,55 @@ void StagedExchange::copy(void* to, const void* from, int64_t bytes) {
 
 void StagedExchange::begin_update() {
   host_.begin_update();
-  ring_.forget();
+  layout_.forget();
 }
 
 void StagedExchange::end_update() {
-  for (size_t id = 0; id < storage_.offset.size(); ++id) {
-    if (storage_.offset[id] >= 0) copy(host_.own_slice(id), own_slice(id), storage_.per_rank[id] * element_);
+  const ParameterStorage& storage = layout_.storage();
+  for (size_t id = 0; id < storage.offset.size(); ++id) {
+    if (storage.offset[id] >= 0) copy(host_.own_slice(id), own_slice(id), storage.per_rank[id] * layout_.element_bytes());
   }
   host_.end_update();
 }
 
 void StagedExchange::gather(int stage) {
-  if (ring_.holds(stage)) return;
-  ring_.occupy(stage);
+  if (layout_.holds(stage)) return;
+  layout_.occupy(stage);
   host_.gather(stage);
   arriving_[static_cast<size_t>(stage)] = true;
 }
 
 std::vector<std::byte*> StagedExchange::gathered(int stage) {
-  if (!ring_.holds(stage)) throw InternalError(base::text("stage ", stage, " is used without a gather"));
-  std::byte* base = weights_.data() + arena_.begin(stage) * element_;
+  layout_.use(stage);
   if (arriving_[static_cast<size_t>(stage)]) {
     const auto from = host_.gathered(stage);
-    copy(base, from.front() - slot(stage).parameters.front().offset * element_, slot(stage).elements * element_);
+    const int64_t element = layout_.element_bytes();
+    copy(layout_.weights(weights_.data(), stage), from.front() - layout_.parameters(stage).front().offset * element,
+         layout_.elements(stage) * element);
     host_.release(stage);
     arriving_[static_cast<size_t>(stage)] = false;
   }
-  ring_.use(stage);
-  std::vector<std::byte*> pointers;
-  for (const auto& p : slot(stage).parameters) pointers.push_back(base + p.offset * element_);
-  return pointers;
+  return layout_.weight_pointers(weights_.data(), stage);
 }
 
 std::vector<float*> StagedExchange::gradients(int stage) {
-  auto* base = reinterpret_cast<float*>(gradients_.data()) + arena_.begin(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(base, 0, static_cast<size_t>(slot(stage).elements * kFloat), compute_));
-  std::vector<float*> pointers;
-  for (const auto& p : slot(stage).parameters) pointers.push_back(base + p.offset);
-  return pointers;
+  layout_.may_write_gradients(stage);
+  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
+                                    static_cast<size_t>(layout_.elements(stage) * kFloat), compute_));
+  return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
 void StagedExchange::reduce(int stage) {
+  layout_.begin_reduction(stage);
   const auto to = host_.gradients(stage);
-  const auto* from = reinterpret_cast<const float*>(gradients_.data()) + arena_.begin(stage);
-  copy(to.front() - slot(stage).parameters.front().offset, from, slot(stage).elements * kFloat);
+  copy(to.front() - layout_.parameters(stage).front().offset, layout_.gradients(gradients_.data(), stage),
+       layout_.elements(stage) * kFloat);
   host_.reduce(stage);
 }
 
 void StagedExchange::finish_reduce(int stage, const std::vector<float*>& into) {
-  const auto& parameters = slot(stage).parameters;
+  layout_.end_reduction(stage);
+  const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   std::vector<std::vector<float>> sums;
   std::vector<float*> pointers;

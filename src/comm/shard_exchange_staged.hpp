@@ -14,13 +14,13 @@ class StagedExchange final : public ShardExchange {
   StagedExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
   ~StagedExchange() override;
 
-  std::byte* own_slice(size_t parameter) override { return own_.data() + storage_.offset[parameter] * element_; }
+  std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
   void begin_update() override;
   void end_update() override;
   void gather(int stage) override;
   std::vector<std::byte*> gathered(int stage) override;
-  void release(int stage) override { ring_.release(stage); }
-  bool holds(int stage) const override { return ring_.holds(stage); }
+  void release(int stage) override { layout_.release(stage); }
+  bool holds(int stage) const override { return layout_.holds(stage); }
   std::vector<float*> gradients(int stage) override;
   void reduce(int stage) override;
   void finish_reduce(int stage, const std::vector<float*>& into) override;
@@ -28,14 +28,9 @@ class StagedExchange final : public ShardExchange {
   std::string kind() const override { return "MPI ring staged through host memory"; }
 
  private:
-  const SlotGeometry& slot(int stage) const { return stages_[static_cast<size_t>(stage)]; }
   void copy(void* to, const void* from, int64_t bytes);  // either direction; complete when it returns
 
-  std::vector<SlotGeometry> stages_;
-  TwoStageArena arena_;
-  RingOccupancy ring_;
-  ParameterStorage storage_;
-  int64_t element_;
+  RingLayout layout_;
   cudaStream_t compute_;
   MpiRingExchange host_;
   DeviceBuffer own_, weights_, gradients_, summed_;
