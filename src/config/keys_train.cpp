@@ -35,6 +35,11 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.deterministic),
            "GPUs: only kernels and reductions of a fixed order. CPUs are bitwise reproducible in any case.")
       .departs("OpenRLHF: train.full_determinism_enable.");
+  keys.add(KEY(train.old_log_probs),
+           "auto: the generator's log-probs serve as old log-probs, without a forward pass, while samples come from the current weights "
+           "and both sides give the same bits; two sequences per rank are checked in every iteration, and the first difference brings "
+           "the pass back. always: the pass is made in every iteration.")
+      .departs("OpenRLHF always makes the pass; slime: --use-rollout-logprobs.");
 
   keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
       .range(1, 1024)

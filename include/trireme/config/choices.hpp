@@ -48,6 +48,14 @@ struct Words<LrScheduler> {
   static constexpr std::string_view list[] = {"cosine_with_min_lr", "linear", "constant_with_warmup"};
 };
 
+// Whether the trainer computes the log-probs of the policy that sampled again, or takes the generator's where they are the same
+// bits.
+enum class OldLogProbs { automatic, always };
+template <>
+struct Words<OldLogProbs> {
+  static constexpr std::string_view list[] = {"auto", "always"};
+};
+
 enum class PolicyLoss { ppo, gspo };
 template <>
 struct Words<PolicyLoss> {

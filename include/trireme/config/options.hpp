@@ -260,6 +260,7 @@ struct TrainOptions {
   bool enable_ema = false;
   double ema_beta = 0.992;
   bool deterministic = false;
+  OldLogProbs old_log_probs = OldLogProbs::automatic;
   bool operator==(const TrainOptions&) const = default;
 };
 
