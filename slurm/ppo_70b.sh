@@ -29,20 +29,34 @@
 : "${TRIREME_REWARD_MODEL:=}"                       # a reward model, Hugging Face layout; it also starts the critic
 : "${TRIREME_PROMPTS:=}"                            # JSON lines with "prompt" or "messages"
 : "${TRIREME_GPUS_PER_NODE:=8}"                     # 0: run on CPUs
+: "${TRIREME_GPU_ORDER:=}"                          # GPU of local rank 0, 1, ... e.g. "3 2 1 0"; empty: its own number
+: "${TRIREME_NICS:=}"                               # network card of local rank 0, 1, ... e.g. "mlx5_0 mlx5_1"; empty: MPI and NCCL choose
+: "${TRIREME_THREADS_PER_RANK:=}"                   # empty: --cpus-per-task
+: "${TRIREME_MPI:=}"                                # srun's --mpi=, or "mpirun"; empty: srun with pmix where Slurm has it, else mpirun
+: "${TRIREME_MPI_OPTIONS:=}"                        # more options of the launcher, separated by blanks
 : "${TRIREME_OVERRIDES:=}"                          # more section.key=value, separated by blanks
 : "${TRIREME_SWEEP:=}"                              # job arrays: overrides of task 0 | of task 1 | ...
-: "${TRIREME_MAX_RESTARTS:=50}"                     # continuations after a walltime warning
+: "${TRIREME_MAX_RESTARTS:=50}"                     # continuations after the walltime
 : "${TRIREME_MAX_RETRIES:=3}"                       # restarts after a lost rank, a hang or no memory, if steps were made
+: "${TRIREME_LOCK_WAIT:=120}"                       # seconds to wait for the ranks of an earlier job that are still ending
 # ---- nothing site-specific below --------------------------------------------------------------------------------------------
 set -euo pipefail
-umask "${TRIREME_UMASK:-$(umask)}"
 
+# First of all: a signal that comes while the modules load must not end this shell.
+stopped='' pid='' interrupted=0 rc=143
+trap on_warning USR1
+trap on_term TERM INT
+
+umask "${TRIREME_UMASK:-$(umask)}"
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}
 job=${job:-${SLURM_JOB_ID:-none}}
-run_dir=$TRIREME_RUN_DIR${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}
+restart=${SLURM_RESTART_COUNT:-0}   # not set in a first run
+task=${SLURM_ARRAY_TASK_ID:-}
+run_dir=$TRIREME_RUN_DIR${task:+-$task}
 program=$TRIREME_HOME/build/release/trireme
+deck=$TRIREME_DECK
+[ -r "$deck" ] || deck=$TRIREME_HOME/$TRIREME_DECK
 nodes=${SLURM_JOB_NUM_NODES:-4}
-ranks=${SLURM_NTASKS:-$((nodes * (TRIREME_GPUS_PER_NODE > 0 ? TRIREME_GPUS_PER_NODE : 1)))}
 dry_run=${TRIREME_DRY_RUN:-0}
 
 say() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
@@ -50,8 +64,11 @@ say() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
 check_settings() {
   local name wrong=()
   [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME")
-  [ -r "$TRIREME_HOME/$TRIREME_DECK" ] || [ -r "$TRIREME_DECK" ] || wrong+=("TRIREME_DECK=$TRIREME_DECK cannot be read")
+  [ -r "$deck" ] || wrong+=("TRIREME_DECK=$TRIREME_DECK cannot be read")
   [ -n "$TRIREME_RUN_DIR" ] || wrong+=("TRIREME_RUN_DIR is empty: a folder on the parallel file system for this run")
+  for name in TRIREME_GPUS_PER_NODE TRIREME_THREADS_PER_RANK TRIREME_MAX_RESTARTS TRIREME_MAX_RETRIES TRIREME_LOCK_WAIT; do
+    [[ ${!name} =~ ^[0-9]+$ ]] || wrong+=("$name=${!name} is not a number")
+  done
   for name in TRIREME_MODEL TRIREME_REWARD_MODEL TRIREME_PROMPTS; do
     # The keys that these fill may also stand in the overrides.
     [ -z "${!name}" ] || [ -r "${!name}" ] || wrong+=("$name=${!name} cannot be read")
@@ -80,15 +97,20 @@ to_seconds() {
   [[ $text =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] || return 0
   if [[ $text == *-* ]]; then days=${text%%-*} text=${text#*-}; fi
   for part in ${text//:/ }; do total=$((total * 60 + 10#$part)); done
-  echo $((days * 86400 + total))
+  echo $((days * 86400 + 10#$total))
 }
 
-# Seconds until Slurm ends the job; nothing when there is no limit or nobody says.
-seconds_left() {
+# One field of this job as Slurm sees it now.
+ask_slurm() { squeue -h -j "${SLURM_JOB_ID:-}" -o "$1" 2>/dev/null || true; }
+
+# The second at which Slurm ends the job; nothing when there is no limit or nobody says. Slurm tells it since 23.02.
+end_of_job() {
+  local left
   if [ -n "${SLURM_JOB_END_TIME:-}" ]; then
-    echo $((SLURM_JOB_END_TIME - $(date +%s)))
+    echo "$SLURM_JOB_END_TIME"
   elif [ -n "${SLURM_JOB_ID:-}" ]; then
-    to_seconds "$(squeue -h -j "$SLURM_JOB_ID" -o %L 2>/dev/null || true)"
+    left=$(to_seconds "$(ask_slurm %L)")
+    [ -z "$left" ] || echo $(($(date +%s) + left))
   fi
 }
 
@@ -102,108 +124,190 @@ newest_step() {
 save_environment() {
   local file=$run_dir/environment-$job.txt
   {
-    say "job $job, restart ${SLURM_RESTART_COUNT:-0}, nodes ${SLURM_JOB_NODELIST:-?}"
-    env | grep -E '^(SLURM|OMPI|PMIX|PMI|PRTE|UCX|FI|NCCL|CUDA|OMP|MKL|TRIREME)_' | sed -E 's/^([^=]*(TOKEN|KEY|SECRET|PASS)[^=]*)=.*/\1=(hidden)/' | sort
+    say "job $job, restart $restart, nodes ${SLURM_JOB_NODELIST:-?}"
+    env -0 | tr '\n\0' ' \n' | grep -E '^(SLURM|SLURMD|OMPI|PMIX|PMI|PRTE|MPICH|I_MPI|UCX|FI|NCCL|CUDA|OMP|MKL|TRIREME)_' |
+      sed -E 's/^([^=]*(TOKEN|KEY|SECRET|PASS|JWT)[^=]*)=.*/\1=(hidden)/' | sort
     if command -v module >/dev/null 2>&1; then module list 2>&1; fi
   } >"$file" || true
 }
 
-build_launch_line() {
-  local left sweep=()
-  launch=()
-  if command -v srun >/dev/null && srun --mpi=list 2>&1 | grep -q pmix; then
-    # -K1: without it a killed rank leaves the others waiting until the walltime.
-    launch+=(srun --kill-on-bad-exit=1 --mpi=pmix --cpu-bind=cores)
+# The launcher with one rank per task and TRIREME_THREADS_PER_RANK cores for each.
+launcher() {
+  local threads=$TRIREME_THREADS_PER_RANK more=()
+  if [ -z "$TRIREME_MPI" ]; then
+    TRIREME_MPI=mpirun
+    if command -v srun >/dev/null && srun --mpi=list 2>&1 | grep -q pmix; then TRIREME_MPI=pmix; fi
+  fi
+  if [ "$TRIREME_MPI" = mpirun ]; then
+    [ "$threads" = 1 ] || more=(":PE=$threads")
+    launch=(mpirun -n "$ranks" --map-by "ppr:$per_node:node${more[*]}")
   else
-    launch+=(mpirun -n "$ranks")
+    # -K1: without it a killed rank leaves the others waiting until the walltime. srun forgets the batch job's --cpus-per-task.
+    launch=(srun --kill-on-bad-exit=1 --mpi="$TRIREME_MPI" --cpus-per-task="$threads" --cpu-bind=cores)
   fi
-  if [ "$TRIREME_GPUS_PER_NODE" -gt 0 ]; then
-    # One GPU per local rank; NCCL finds the network card next to it by itself.
-    # shellcheck disable=SC2016  # expanded on the node, by each rank
-    launch+=(bash -c 'export CUDA_VISIBLE_DEVICES=${SLURM_LOCALID:-${OMPI_COMM_WORLD_LOCAL_RANK:-0}}; exec "$@"' rank)
-  fi
-  local deck=$TRIREME_DECK
-  [ -r "$deck" ] || deck=$TRIREME_HOME/$TRIREME_DECK
-  launch+=("$program" ppo "$deck" "run.dir=$run_dir")
-  [ -z "$TRIREME_MODEL" ] || launch+=("model.path=$TRIREME_MODEL")
-  [ -z "$TRIREME_REWARD_MODEL" ] || launch+=("reward.source.0.path=$TRIREME_REWARD_MODEL")
-  [ -z "$TRIREME_PROMPTS" ] || launch+=("data.prompt_dataset=[\"$TRIREME_PROMPTS\"]")
-  left=$(seconds_left)
-  [ -z "$left" ] || launch+=("run.walltime=${left}s")
+  read -r -a more <<<"$TRIREME_MPI_OPTIONS"
+  launch+=("${more[@]}")
+}
+
+# Run by each rank on its node. A warning that comes while a rank still starts must not end it: USR1 is ignored until the program
+# has its own handler. One GPU per local rank, from those that Slurm gives to the node's ranks; a single one was bound by Slurm.
+# The network card is the one that was named; without names UCX and NCCL take the one next to the core or GPU by themselves.
+# shellcheck disable=SC2016  # expanded on the node
+rank_setup='
+trap "" USR1 USR2
+local=${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-}}
+if [ "$TRIREME_GPUS_PER_NODE" -gt 0 ]; then
+  [ -n "$local" ] || { echo "slurm/ppo_70b.sh: the launcher gives no local rank, so no GPU can be chosen: set TRIREME_MPI" >&2; exit 69; }
+  read -ra order <<<"$TRIREME_GPU_ORDER"; read -ra nics <<<"$TRIREME_NICS"
+  IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-}"
+  mine=${order[local]:-$local}
+  if [ ${#gpus[@]} != 1 ]; then export CUDA_VISIBLE_DEVICES=${gpus[mine]:-$mine}; fi
+  case ${nics[local]:-} in
+    "") ;;
+    cxi*) export FI_CXI_DEVICE_NAME=${nics[local]} ;;
+    *) export UCX_NET_DEVICES=${nics[local]}:1 ;;
+  esac
+fi
+exec "$@"'
+
+build_launch_line() {
+  local overrides=$TRIREME_OVERRIDES sweep=() more=()
+  arguments=(ppo "$deck" "run.dir=$run_dir")
+  [ -z "$TRIREME_MODEL" ] || arguments+=("model.path=$TRIREME_MODEL")
+  [ -z "$TRIREME_REWARD_MODEL" ] || arguments+=("reward.source.0.path=$TRIREME_REWARD_MODEL")
+  [ -z "$TRIREME_PROMPTS" ] || arguments+=("data.prompt_dataset=[\"$TRIREME_PROMPTS\"]")
+  [ -z "$ends_at" ] || arguments+=("run.walltime=$((ends_at - $(date +%s)))s")
   if [ -n "$TRIREME_SWEEP" ]; then
     IFS='|' read -r -a sweep <<<"$TRIREME_SWEEP"
-    TRIREME_OVERRIDES+=" ${sweep[${SLURM_ARRAY_TASK_ID:-0}]:-}"
+    overrides+=" ${sweep[${task:-0}]:-}"
   fi
-  local more=()
-  read -r -a more <<<"$TRIREME_OVERRIDES"
-  launch+=("${more[@]}")
+  read -r -a more <<<"$overrides"
+  arguments+=("${more[@]}")
+  launcher
+  launch+=(bash -c "$rank_setup" rank "$program" "${arguments[@]}")
+}
+
+# What would run: the program checks the deck and prints which ranks have which role. Where it cannot run (a login node without its
+# libraries), the deck's own words.
+show() {
+  local roles
+  printf 'launch:'; printf ' %q' "${launch[@]}"; printf '\n'
+  if roles=$("$program" "${arguments[@]}" --dry-run --ranks "$ranks" --ranks-per-node "$per_node" 2>&1); then
+    echo "$roles"
+  else
+    echo "ranks: $ranks on $nodes nodes; roles: $(sed -n '/^\[ranks\]/,/^\[/{s/^\([a-z]*\) *= */\1=/p}' "$deck" 2>/dev/null | tr '\n' ' ')(empty: all ranks)"
+    echo "the program says: $roles"
+  fi
 }
 
 # Comes back in the queue under the same job id; never after scancel, when Slurm no longer calls the job running.
 requeue() {
-  [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T 2>/dev/null)" = RUNNING ] || { say "the job was cancelled: not requeued"; return; }
-  say "requeueing $job: $1"
-  scontrol requeue "$job"
+  local state
+  state=$(ask_slurm '%T, %r')
+  case $state in
+    RUNNING* | *TimeLimit)
+      say "requeueing $job: $1"  # before: Slurm ends this shell at once
+      scontrol requeue "$job" || say "scontrol requeue failed: sbatch the same script to go on" ;;
+    *) say "Slurm has ended the job ($state): not requeued" ;;
+  esac
 }
 
-# Restarts in a row without a clean stop; kept in the run folder, since a requeued job starts with a new shell.
-retries_so_far() { cat "$run_dir/.retries" 2>/dev/null || echo 0; }
+# The count of restarts without a clean stop lies in the run folder, since a requeued job starts with a new shell.
+retry() {
+  local rc=$1 step=$2 retries
+  retries=$(cat "$run_dir/.retries" 2>/dev/null || echo 0)
+  if [ "$step" -le "$first_step" ]; then
+    say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
+  elif [ "$retries" -ge "$TRIREME_MAX_RETRIES" ]; then
+    say "exit code $rc after $retries retries: stopped"
+  else
+    echo $((retries + 1)) >"$run_dir/.retries"
+    requeue "exit code $rc, steps $first_step to $step were made (retry $((retries + 1)) of $TRIREME_MAX_RETRIES)"
+  fi
+}
 
 after() {
-  local rc=$1 step retries
+  local rc=$1 step
   step=$(newest_step)
-  retries=$(retries_so_far)
+  if [ -n "$stopped" ]; then
+    say "stopped by $stopped at step $step (exit code $rc): sbatch the same script to go on"
+    return
+  fi
   case $rc in
     0) say "finished at step $step"; rm -f "$run_dir/.retries" ;;
     75)
       rm -f "$run_dir/.retries"
-      if [ "$warned" = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$TRIREME_MAX_RESTARTS" ]; then
+      if [ -e "$run_dir/stop" ]; then
+        say "stopped at step $step by the file 'stop': sbatch the same script to go on"
+      elif [ "$restart" -lt "$TRIREME_MAX_RESTARTS" ]; then
         requeue "stopped at step $step before the walltime"
       else
-        say "stopped at step $step with a checkpoint: sbatch the same script to go on"
+        say "stopped at step $step; TRIREME_MAX_RESTARTS=$TRIREME_MAX_RESTARTS is reached: sbatch the same script to go on"
       fi ;;
-    70 | 71 | 76 | 137 | 139 | 143)
-      if [ "$cancelled" = 1 ]; then
-        say "cancelled at step $step"
-      elif [ "$step" -le "$first_step" ]; then
-        say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
-      elif [ "$retries" -ge "$TRIREME_MAX_RETRIES" ]; then
-        say "exit code $rc after $retries retries: stopped"
-      else
-        echo $((retries + 1)) >"$run_dir/.retries"
-        requeue "exit code $rc, steps $first_step to $step were made (retry $((retries + 1)) of $TRIREME_MAX_RETRIES)"
-      fi ;;
+    70 | 71 | 76 | 137 | 139 | 143) retry "$rc" "$step" ;;
     *) say "exit code $rc: a retry cannot help (docs/user/exit_codes.md)" ;;
   esac
 }
 
+# The walltime is near: save, exit 75, come back. Repeated, since a rank that was still starting has not heard it.
+# shellcheck disable=SC2317  # called by the trap
+on_warning() {
+  interrupted=1
+  say "USR1: saving"
+  if [ -n "$pid" ]; then while kill -USR1 "$pid" 2>/dev/null; do sleep 10; done & fi
+}
+
+# TERM at the time limit: whoever saves in the seconds that are left (KillWait) comes back. Any other TERM is somebody's wish to
+# stop: save, but do not come back.
+# shellcheck disable=SC2317  # called by the trap
+on_term() {
+  local state
+  interrupted=1
+  state=$(ask_slurm '%T, %r')
+  [[ $state == *TimeLimit ]] || stopped="TERM ($state)"
+  say "TERM ($state): saving"
+  [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true
+}
+
+run_once() {
+  build_launch_line  # each time: less of the walltime is left
+  "${launch[@]}" &
+  pid=$!
+  # A trapped signal ends `wait` early: wait again for the launcher's own exit code.
+  while :; do
+    interrupted=0
+    if wait "$pid"; then rc=0; else rc=$?; fi
+    [ "$interrupted" = 1 ] || break
+  done
+  pid=
+}
+
+: "${TRIREME_THREADS_PER_RANK:=${SLURM_CPUS_PER_TASK:-1}}"
 check_settings
 load_modules
-export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1} OMPI_MCA_io=${OMPI_MCA_io:-romio321} NCCL_RAS_ENABLE=${NCCL_RAS_ENABLE:-0}
-build_launch_line
+ranks=${SLURM_NTASKS:-$((nodes * (TRIREME_GPUS_PER_NODE > 0 ? TRIREME_GPUS_PER_NODE : 1)))}
+per_node=${SLURM_NTASKS_PER_NODE:-$(((ranks + nodes - 1) / nodes))}
+export TRIREME_GPUS_PER_NODE TRIREME_GPU_ORDER TRIREME_NICS
+export OMP_NUM_THREADS=$TRIREME_THREADS_PER_RANK OMPI_MCA_io=${OMPI_MCA_io:-romio321} NCCL_RAS_ENABLE=${NCCL_RAS_ENABLE:-0}
+ends_at=$(end_of_job)
 if [ "$dry_run" = 1 ]; then
-  printf 'launch:'; printf ' %q' "${launch[@]}"; printf '\n'
-  echo "ranks: $ranks on $nodes nodes; roles: $(sed -n '/^\[ranks\]/,/^\[/{s/^\([a-z]*\) *= */\1=/p}' "$TRIREME_HOME/$TRIREME_DECK" 2>/dev/null | tr '\n' ' ')(empty: all ranks)"
+  build_launch_line
+  show
   exit 0
 fi
 
 mkdir -p "$run_dir"
 save_environment
 first_step=$(newest_step)
-say "job $job, restart ${SLURM_RESTART_COUNT:-0}: $ranks ranks on $nodes nodes, from step $first_step, in $run_dir"
+say "job $job, restart $restart: $ranks ranks on $nodes nodes, from step $first_step, in $run_dir, $([ -z "$ends_at" ] || echo "$((ends_at - $(date +%s))) s") left"
 
-warned=0 cancelled=0 pid=
-# The walltime is near: save, exit 75, come back. TERM is somebody's wish to stop: save, but do not come back.
-trap 'warned=1; [ -z "$pid" ] || kill -USR1 "$pid"' USR1
-trap 'cancelled=1; [ -z "$pid" ] || kill -USR1 "$pid"' TERM INT
-"${launch[@]}" &
-pid=$!
-# A trapped signal ends `wait` early: wait again as long as the launcher lives.
-rc=0
-while :; do
-  if wait "$pid"; then rc=0; else rc=$?; fi
-  [ "$rc" -gt 128 ] && kill -0 "$pid" 2>/dev/null && continue
-  break
+lock_wait_ends=$(($(date +%s) + TRIREME_LOCK_WAIT))
+while [ -z "$stopped" ]; do
+  run_once
+  # Slurm may start a job again (node failure, preemption) while ranks of the run before still end.
+  if [ "$rc" != 73 ] || [ "$(date +%s)" -ge "$lock_wait_ends" ]; then break; fi
+  say "the run folder is in use: another try in 5 s"
+  sleep 5 & wait $! || true
 done
 after "$rc"
 exit "$rc"

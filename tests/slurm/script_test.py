@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""The shipped Slurm script against stubs of the scheduler: who comes back, who does not, and what is launched.
+
+The stubs stand in for srun, squeue and scontrol; the program is a shell script that makes checkpoint folders and exits with
+a given code. The real scheduler is another test's business; tests/pbs has the like for PBS.
+
+    script_test.py ROOT
+"""
+
+import os
+import pathlib
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+SCRIPT = pathlib.Path(sys.argv[1]).resolve() / "slurm" / "ppo_70b.sh"
+
+STUBS = {
+    "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+    "squeue": '#!/bin/bash\ncase "$*" in *%T*) echo "${STUB_STATE:-RUNNING, None}";; *%L*) echo "${STUB_LEFT:-1:02:03}";; esac\n',
+    "scontrol": '#!/bin/bash\necho "$@" >>"$STUB_DIR/scontrol"\n',
+}
+
+# Makes checkpoints, then ends with $STUB_RC; with STUB_WAIT it first waits for USR1 as the real program does.
+PROGRAM = """#!/bin/bash
+case "$*" in *--dry-run*) echo "roles: trainer=0-3"; exit "${STUB_RC:-0}";; esac
+echo "$@" >"$STUB_DIR/arguments"; env >"$STUB_DIR/environment"
+for a in "$@"; do case $a in run.dir=*) dir=${a#run.dir=};; esac; done
+trap 'got=1' USR1
+if [ -n "${STUB_WAIT:-}" ]; then touch "$STUB_DIR/started"; for i in $(seq 100); do [ -n "${got:-}" ] && break; sleep 0.05; done; fi
+[ -z "${STUB_STOP:-}" ] || touch "$dir/stop"
+[ -z "${STUB_STEP:-}" ] || mkdir -p "$dir/ckpt/step-$STUB_STEP"
+exit "${STUB_RC:-0}"
+"""
+
+
+class Job:
+    """One run of a script in a made-up installation."""
+
+    def __init__(self, folder, settings, signals=()):
+        self.folder = pathlib.Path(folder)
+        for name, text in STUBS.items():
+            self.executable(f"bin/{name}", text)
+        self.executable("home/build/release/trireme", PROGRAM)
+        (self.folder / "home/inputs").mkdir(parents=True)
+        (self.folder / "home/inputs/deck.toml").write_text('[ranks]\ntrainer = "1"\n')
+        environment = {
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), "STUB_DIR": str(self.folder),
+            "TRIREME_HOME": f"{self.folder}/home", "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": f"{self.folder}/run",
+            "TRIREME_GPUS_PER_NODE": "0", "SECRET_TOKEN": "hush", "SLURM_TOKEN": "hush",
+        }
+        environment |= {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
+        environment |= settings
+        process = subprocess.Popen(["bash", str(SCRIPT)], env=environment, text=True, cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for number in signals:
+            self.wait_for_start(process)
+            process.send_signal(number)
+        self.output = process.communicate(timeout=30)[0]
+        self.rc = process.returncode
+        self.came_back = self.text("scontrol")
+        self.arguments = self.text("arguments")
+
+    def executable(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def text(self, name):
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_start(self, process):
+        end = time.monotonic() + 10
+        while not (self.folder / "started").exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+
+
+# settings, signals to the script, exit code, does it come back, words in the log
+CASES = [
+    ({"STUB_RC": "0"}, [], 0, False, "finished"),
+    ({"STUB_RC": "75"}, [], 75, True, "before the walltime"),
+    ({"STUB_RC": "75", "STUB_STOP": "1"}, [], 75, False, "by the file 'stop'"),
+    ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000007"}, [signal.SIGUSR1], 75, True, "stopped at step 7"),
+    ({"STUB_RC": "75", "STUB_WAIT": "1", "SLURM_RESTART_COUNT": "50"}, [signal.SIGUSR1], 75, False, ""),
+    ({"STUB_RC": "75", "STUB_WAIT": "1"}, [signal.SIGTERM], 75, False, ""),
+    ({"STUB_RC": "137", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
+    ({"STUB_RC": "143", "STUB_STEP": "000007", "STUB_STATE": "COMPLETING, None"}, [], 143, False, "not requeued"),
+    ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STATE": "COMPLETING, TimeLimit"}, [signal.SIGTERM], 75, True, "before the walltime"),
+    ({"STUB_RC": "70"}, [], 70, False, "without a new checkpoint"),
+    ({"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
+    ({"STUB_RC": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "a retry cannot help"),
+    ({"STUB_RC": "78"}, [], 78, False, "a retry cannot help"),
+    ({"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
+    ({"TRIREME_MAX_RETRIES": "many"}, [], 78, False, "TRIREME_MAX_RETRIES=many is not a number"),
+]
+
+
+# What Slurm, the launcher and the settings say to a rank, and what it must make of it.
+PLACES = [
+    ({"SLURM_LOCALID": "1", "CUDA_VISIBLE_DEVICES": "4,5,6,7"}, {"CUDA_VISIBLE_DEVICES": "5"}),
+    ({"SLURM_LOCALID": "1", "CUDA_VISIBLE_DEVICES": "6"}, {"CUDA_VISIBLE_DEVICES": "6"}),  # bound by Slurm
+    ({"SLURM_LOCALID": "3"}, {"CUDA_VISIBLE_DEVICES": "3"}),
+    ({"SLURM_LOCALID": "1", "TRIREME_GPU_ORDER": "3 2 1 0"}, {"CUDA_VISIBLE_DEVICES": "2"}),
+    ({"SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, {"CUDA_VISIBLE_DEVICES": "2"}),  # mpirun's word, not that of its own task
+    ({"SLURM_LOCALID": "1", "TRIREME_NICS": "mlx5_0 mlx5_3"}, {"UCX_NET_DEVICES": "mlx5_3:1"}),
+    ({"SLURM_LOCALID": "1", "TRIREME_NICS": "cxi0 cxi1"}, {"FI_CXI_DEVICE_NAME": "cxi1"}),
+    ({"SLURM_LOCALID": "1", "SLURM_CPUS_PER_TASK": "6"}, {"OMP_NUM_THREADS": "6"}),
+]
+
+
+def behaviour():
+    for settings, signals, rc, back, words in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, settings, signals)
+            if job.rc != rc or bool(job.came_back) != back or words not in job.output:
+                yield f"{settings} {signals}: rc {job.rc} (expected {rc}), came back: {job.came_back!r}\n{job.output}"
+
+
+def places():
+    for settings, expected in PLACES:
+        with tempfile.TemporaryDirectory() as folder:
+            job = Job(folder, {"TRIREME_GPUS_PER_NODE": "4"} | settings)
+            for name, value in expected.items():
+                if f"\n{name}={value}\n" not in "\n" + job.text("environment"):
+                    yield f"{settings}: {name} is not {value}\n{job.output}"
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(folder, {"TRIREME_GPUS_PER_NODE": "4"})
+        if job.rc != 69 or "no local rank" not in job.output:
+            yield f"a launcher without local ranks: {job.rc}\n{job.output}"
+
+
+def launch_line():
+    with tempfile.TemporaryDirectory() as folder:
+        model = pathlib.Path(folder) / "model dir"
+        model.mkdir()
+        settings = {"TRIREME_MODEL": str(model), "TRIREME_OVERRIDES": "run.seed=7", "TRIREME_SWEEP": "a.b=1|a.b=2", "STUB_RC": "75",
+                    "STUB_WAIT": "1", "SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "1"}
+        job = Job(folder, settings, [signal.SIGUSR1])
+        for part in ("ppo", "inputs/deck.toml", f"run.dir={folder}/run-1", f"model.path={model}", "run.seed=7", "a.b=2"):
+            if part not in job.arguments:
+                yield f"'{part}' is missing in: {job.arguments}"
+        left = re.search(r"run\.walltime=(\d+)s", job.arguments)
+        if not left or not 3600 < int(left[1]) <= 3723:  # squeue said 1:02:03 a moment ago
+            yield f"walltime: {job.arguments}"
+        saved = "".join(path.read_text() for path in pathlib.Path(folder, "run-1").glob("environment-*"))
+        if "hush" in saved or "TRIREME_OVERRIDES=run.seed=7" not in saved or "SLURM_JOB_ID=17" not in saved:
+            yield f"saved environment: {saved}"
+        if "requeue 16_1" not in job.came_back:
+            yield f"an array task is requeued by its own name: {job.came_back}"
+
+
+def dry_run():
+    expected = {
+        "": "launch: srun --kill-on-bad-exit=1 --mpi=pmix --cpus-per-task=6 --cpu-bind=cores",
+        "pmi2": "launch: srun --kill-on-bad-exit=1 --mpi=pmi2 --cpus-per-task=6 --cpu-bind=cores --label",
+        "mpirun": "launch: mpirun -n 4 --map-by ppr:2:node:PE=6 --label",
+    }
+    for mpi, line in expected.items():
+        for words in ("roles: trainer=0-3", 'roles: trainer="1" (empty: all ranks)'):  # of the program; of the deck, if it cannot say
+            with tempfile.TemporaryDirectory() as folder:
+                job = Job(folder, {"TRIREME_DRY_RUN": "1", "TRIREME_MPI": mpi, "TRIREME_MPI_OPTIONS": "--label" if mpi else "",
+                                   "SLURM_CPUS_PER_TASK": "6", "STUB_RC": "0" if "0-3" in words else "64"})
+                if job.rc or line not in job.output or words not in job.output or job.arguments:
+                    yield f"dry run with TRIREME_MPI={mpi}: rc {job.rc}\n{job.output}"
+
+
+def main():
+    os.umask(0o022)
+    problems = [*behaviour(), *places(), *launch_line(), *dry_run()]
+    print("\n".join(problems + [f"{len(CASES) + len(PLACES) + 8} cases, {len(problems)} problems"]))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
