@@ -27,14 +27,17 @@ DEFAULTS = {
     "profile": {},  # what the login shell of the nodes sets
     "routes": {},  # routing queue: execution queue, which takes no jobs itself
     "nodes": [],  # names for the chunks of a job; empty: all are this machine
+    "node_tmp": "/tmp",  # with a folder for temporary files of each of them
 }
 UNKNOWN_JOB = 153
 
-# In place of ssh to one of the named nodes: the command runs here, with nothing of the caller's environment.
+# In place of ssh to one of the named nodes: the command runs here, with nothing of the caller's environment, and with a folder
+# for temporary files of its own, where Open MPI's daemons of the other nodes do not write.
 SSH = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 node=$1; shift
-exec env -i HOME="$HOME" {environment} NODE="$node" bash -c "$*"
+mkdir -p "{node_tmp}/$node"
+exec env -i HOME="$HOME" {environment} TMPDIR="{node_tmp}/$node" NODE="$node" bash -c "$*"
 """
 
 OPTIONS_WITH_VALUE = "AJNSWaejklmMopqrsuvC"
@@ -283,7 +286,8 @@ def install(folder, settings):
     (folder / "config.json").write_text(json.dumps(config))
     ssh = folder / "ssh"
     profile = config.get("profile", {}) | {"PATH": config.get("path", DEFAULTS["path"])}
-    ssh.write_text(SSH.format(environment=" ".join(shlex.quote(f"{name}={value}") for name, value in profile.items())))
+    ssh.write_text(SSH.format(node_tmp=config.get("node_tmp", DEFAULTS["node_tmp"]),
+                              environment=" ".join(shlex.quote(f"{name}={value}") for name, value in profile.items())))
     ssh.chmod(0o755)
     for command in ("qsub", "qstat", "qdel", "qsig", "qrerun"):
         path = folder / "bin" / command

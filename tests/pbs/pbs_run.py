@@ -8,8 +8,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
@@ -62,7 +64,10 @@ class Pbs:
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             profile |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         profile |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", "LANG": "C"}
+        self.node_tmp = None
         if settings.get("nodes"):  # they share this machine's memory files, which Open MPI names by host and local rank
+            self.node_tmp = tempfile.mkdtemp(prefix="pbs-")  # short: names of sockets in it have a limit
+            settings["node_tmp"] = self.node_tmp
             profile |= {"OMPI_MCA_plm_rsh_agent": f"{folder}/ssh", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
         settings = {"poll": 2, "path": os.environ["PATH"], "profile": profile} | settings
         command = [sys.executable, str(HERE / "fake_pbs.py"), "install", str(self.folder)]
@@ -105,6 +110,8 @@ class Pbs:
         deadline = time.monotonic() + 30
         while not self.all_ended() and time.monotonic() < deadline:
             time.sleep(0.05)
+        if self.node_tmp:
+            shutil.rmtree(self.node_tmp, ignore_errors=True)
 
 
 class PbsTest(ProgramTest):
