@@ -39,6 +39,7 @@ class Generator {
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
   std::vector<std::string> describe() const { return engine_->describe(); }
+  std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
   // This replica's share of the batch: n samples of each of its prompts, sorted by id, on the replica's first rank; empty
   // on its others. Prompts go to replicas by their place in the batch, so the texts do not depend on the replica count.

@@ -33,6 +33,17 @@ std::string object(const Map& map) {
   return out + "}";
 }
 
+// Rollout against training log-probs: one 0 where they are the same.
+std::string mismatch_text(const IterationMetrics& metrics) {
+  const double largest = metrics.get("mismatch_max");
+  if (std::isnan(largest)) return "";
+  if (largest == 0) return "  mismatch 0";
+  std::array<char, 96> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), "  mismatch max %.1e mean %.1e p99.9 %.1e kl %.1e", largest, metrics.get("mismatch_mean"),
+                metrics.get("mismatch_p999"), metrics.get("mismatch_kl"));
+  return buffer.data();
+}
+
 }  // namespace
 
 void IterationMetrics::set(const std::string& name, double value) {
@@ -71,6 +82,7 @@ std::string to_console(const IterationMetrics& metrics, int64_t iterations) {
   show("clip_ratio", "clip", 3);
   show("response_length", "length", 1);
   show("grad_norm", "grad", 3);
+  out += mismatch_text(metrics);
   const auto total = metrics.seconds.find("total");
   if (total != metrics.seconds.end() && total->second > 0) {
     out += base::text("  ", base::fixed(static_cast<double>(metrics.tokens) / total->second, 0), " tok/s  ",

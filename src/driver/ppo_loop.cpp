@@ -112,6 +112,10 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       for (const auto& line : generator_->describe()) log::info("generator: " + line);
     }
   }
+  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, generator_ ? generator_->differences_from_training()
+                                                                                    : std::vector<std::string>{}));
+  if (trainer_) trainer_->set_old_log_probs(old_log_probs);
+  if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
   weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
   checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
   if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
@@ -258,7 +262,7 @@ void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
   context_.begin("train", metrics.iteration, iterations_);
   if (trainer_) {
     ppo::Experience experience = ppo::Experience::from(std::move(samples));
-    const Mismatch mismatch = trainer_->evaluate(experience);  // log-probs, values
+    const Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
     const auto pipeline = trainer_->shape(experience, cards_);  // KL, returns, whitening
     const auto update = trainer_->update(experience, cards_, owner_, metrics.iteration - 1);  // epochs, optimizer steps
     add_training_metrics(options_, roles_, *trainer_, pipeline, mismatch, update, metrics);

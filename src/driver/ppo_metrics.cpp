@@ -96,6 +96,9 @@ void add_training_metrics(const config::Options& options, const Roles& roles, co
   metrics.set("return", sums[2] / n);
   metrics.set("mismatch_max", mismatch.max);
   metrics.set("mismatch_mean", mismatch.mean);
+  metrics.set("mismatch_p999", mismatch.p999);
+  metrics.set("mismatch_kl", mismatch.kl);
+  metrics.set("mismatch_tokens", mismatch.tokens);
   metrics.set("optimizer_steps", static_cast<double>(update.steps));
   metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
   if (update.skipped_steps > 0 && roles.trainers->rank() == 0) {

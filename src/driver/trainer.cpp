@@ -95,7 +95,8 @@ Trainer::Trainer(const config::Options& options, const Roles& roles, const model
       actor_(make_model(options, roles, actor, device, "actor")),
       critic_(critic ? make_model(options, roles, *critic, device, "critic") : nullptr),
       actor_rate_(options.actor, optimizer_steps),
-      kl_coefficient_(options.algo.kl.init_coef) {
+      kl_coefficient_(options.algo.kl.init_coef),
+      old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
 }
 
@@ -112,29 +113,18 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-Mismatch Trainer::evaluate(ppo::Experience& experience) {
+Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
   at::set_num_threads(threads_);
-  const int64_t budget = options_.rollout_micro_batch_tokens();
+  Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    experience.old_log_probs =
-        action_log_probs(*actor_, experience.samples, ranks_, budget, scoring_temperature(options_), device_);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, scoring_temperature(options_), device_);
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = action_values(*critic_, experience.samples, ranks_, budget, device_);
+    experience.values = action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(), device_);
   }
-  std::array<double, 2> sums{0, static_cast<double>(experience.action_tokens())};
-  double largest = 0;
-  const auto* mine = experience.old_log_probs.const_data_ptr<float>();
-  for (int64_t t = 0; t < experience.tokens(); ++t) {
-    if (!experience.samples.action_mask[static_cast<size_t>(t)]) continue;
-    const double difference = std::abs(double{mine[t]} - double{experience.samples.log_probs[static_cast<size_t>(t)]});
-    sums[0] += difference;
-    largest = std::max(largest, difference);
-  }
-  sum(sums);
-  return {sums[1] > 0 ? sums[0] / sums[1] : 0, ranks_.max(largest)};
+  return mismatch;
 }
 
 ppo::PipelineReport Trainer::shape(ppo::Experience& experience, const Cards& cards) {

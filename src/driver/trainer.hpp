@@ -11,6 +11,7 @@
 
 #include "driver/exchange.hpp"
 #include "driver/metrics.hpp"
+#include "driver/mismatch.hpp"
 #include "driver/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
@@ -37,12 +38,6 @@ struct UpdateReport {
   int64_t skipped_steps = 0;  // the gradient was not finite
 };
 
-// How well the generator's log-probs agree with the trainer's, over all action tokens.
-struct Mismatch {
-  double mean = 0;
-  double max = 0;
-};
-
 class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
@@ -59,8 +54,11 @@ class Trainer {
   // After the weights were loaded and before a checkpoint is: starts the moving average where the deck asks for one.
   void start_average();
 
-  // Sets old log-probs and, with a critic, values. Returns the mismatch with the rollout's log-probs.
-  Mismatch evaluate(ppo::Experience& experience);
+  // Where evaluate() takes old log-probs from; until this is called it computes them.
+  void set_old_log_probs(const OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
+  // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
+  // Returns the mismatch with the rollout's log-probs.
+  Mismatch evaluate(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport shape(ppo::Experience& experience, const Cards& cards);
   // PPO epochs. `cards` are those of the whole rollout, `owner` says which trainer has each sequence. `iteration` seeds the
@@ -90,6 +88,7 @@ class Trainer {
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
   double kl_coefficient_;
+  OldLogProbs old_log_probs_;
 };
 
 // The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps

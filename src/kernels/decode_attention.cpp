@@ -9,7 +9,8 @@
 namespace trireme::kernels {
 namespace {
 
-// Keys: words of neighbouring d, [hd / per_word][16 positions]; values: words of neighbouring positions, [16 / per_word][hd padded].
+// Keys: words of neighbouring d, [hd / per_word][16 positions]; values: words of neighbouring positions,
+// [16 / per_word][hd padded].
 template <class T>
 void store(T* tile, int64_t slot, const T* k, const T* v, int64_t head_dim) {
   constexpr int64_t per_word = 4 / static_cast<int64_t>(sizeof(T));
@@ -18,7 +19,8 @@ void store(T* tile, int64_t slot, const T* k, const T* v, int64_t head_dim) {
   for (int64_t d = 0; d < head_dim; ++d) values[d * per_word] = v[d];
 }
 
-// Kept by each thread, as long as the longest text so far; in this file, so that no AVX-512 code gets into the vector's functions.
+// Kept by each thread, as long as the longest text so far. In this file, so that no AVX-512 code gets into std::vector's
+// functions.
 AttentionRows rows_of_thread(int64_t keys) {
   thread_local std::vector<float> scores;
   thread_local std::vector<uint32_t> probabilities;

@@ -1,6 +1,7 @@
 #include "torch/torch.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -65,9 +66,9 @@ std::vector<int64_t> candidate_blocks(ElementType type, int64_t k) {
   };
   if (type == ElementType::f32) {
     // MKL 2024: 192, but two halves where K is between one and two blocks.
-    for (const int64_t block : {int64_t{192}, k / 2, int64_t{256}, int64_t{384}, int64_t{512}, int64_t{1024}, gemm_padded(k)}) add(block);
+    for (const int64_t block : std::array<int64_t, 7>{192, k / 2, 256, 384, 512, 1024, gemm_padded(k)}) add(block);
   } else {
-    for (const int64_t block : {int64_t{512}, int64_t{1024}, gemm_padded(k), int64_t{256}, int64_t{384}, int64_t{768}, int64_t{2048}}) add(block);
+    for (const int64_t block : std::array<int64_t, 7>{512, 1024, gemm_padded(k), 256, 384, 768, 2048}) add(block);
   }
   return blocks;
 }

@@ -1,0 +1,101 @@
+#include "torch/torch.hpp"
+
+#include "driver/mismatch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "support/world.hpp"
+#include "trireme/base/philox.hpp"
+
+namespace trireme::driver {
+namespace {
+
+using test::world;
+
+// Value i of all ranks' values together: many decades, some of them equal, some 0.
+float value(int64_t i) {
+  const float u = base::uniform(3, base::Stream::test, 1, static_cast<uint32_t>(i / 2));
+  return u < 0.1f ? 0 : std::pow(10.0f, 20 * u - 12);
+}
+
+TEST(Quantile, IsThatOfTheSortedValuesOfAllRanks) {
+  for (const int64_t total : {1, 2, 7, 999, 1000, 1001, 5000}) {
+    std::vector<float> all, mine;
+    for (int64_t i = 0; i < total; ++i) {
+      all.push_back(value(i));
+      // Uneven, and with many values nothing at all on the last rank.
+      const int64_t owner = std::min<int64_t>(i % 3, std::max(world().size() - 2, 0));
+      if (owner == world().rank()) mine.push_back(value(i));
+    }
+    std::sort(all.begin(), all.end());
+    for (const double share : {0.0, 0.5, 0.999, 1.0}) {
+      const auto at = static_cast<size_t>(std::max(1.0, std::ceil(share * static_cast<double>(total)))) - 1;
+      EXPECT_EQ(quantile(mine, share, world()), all[at]) << share << " of " << total;
+    }
+  }
+  EXPECT_EQ(quantile({}, 0.999, world()), 0);
+}
+
+// One sequence per rank: a prompt token and `tokens` actions.
+Samples samples_of(int64_t tokens) {
+  Samples s;
+  s.id = {static_cast<uint64_t>(world().rank())};
+  s.prompt_row = {0};
+  s.prompt_len = {1};
+  s.finish_reason = {FinishReason::length};
+  s.cu_seqlens = {0, tokens + 1};
+  for (int64_t t = 0; t <= tokens; ++t) {
+    s.ids.push_back(1);
+    s.action_mask.push_back(t > 0);
+    s.log_probs.push_back(t > 0 ? -1.5f : 0);
+    s.version.push_back(t > 0 ? 4 : -1);
+  }
+  return s;
+}
+
+TEST(Mismatch, CountsActionTokensOfAllRanks) {
+  const Samples samples = samples_of(4);
+  at::Tensor log_probs = at::full({5}, -1.5);
+  float* values = log_probs.mutable_data_ptr<float>();
+  values[0] = 100;  // the prompt does not count
+  Mismatch same = compare_log_probs(samples, log_probs, world());
+  EXPECT_EQ(same.max, 0);
+  EXPECT_EQ(same.mean, 0);
+  EXPECT_EQ(same.p999, 0);
+  EXPECT_EQ(same.kl, 0);
+  EXPECT_EQ(same.tokens, 4 * world().size());
+  if (world().rank() == 0) {
+    values[1] += 0.5f;
+    values[2] -= 0.25f;
+  }
+  const Mismatch other = compare_log_probs(samples, log_probs, world());
+  const double tokens = 4.0 * world().size();
+  EXPECT_EQ(other.max, 0.5);
+  EXPECT_EQ(other.p999, 0.5);
+  EXPECT_DOUBLE_EQ(other.mean, 0.75 / tokens);
+  EXPECT_NEAR(other.kl, (std::exp(0.5) - 1.5 + std::exp(-0.25) - 0.75) / tokens, 1e-15);
+  if (world().rank() == world().size() - 1) values[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isinf(compare_log_probs(samples, log_probs, world()).max)) << "a log-prob that is no number is a difference";
+}
+
+TEST(Mismatch, ReasonsOfAllRanksOnce) {
+  const std::vector<std::string> mine{"every rank", world().rank() == 0 ? "the first" : "every rank"};
+  const auto all = bit_differences(world(), mine);
+  EXPECT_EQ(all, (std::vector<std::string>{"every rank", "the first"}));
+  EXPECT_TRUE(bit_differences(world(), {}).empty());
+}
+
+TEST(OldLogProbs, SaysWhatItDoes) {
+  config::Options options;
+  EXPECT_NE(OldLogProbs(options, {}).describe().find("those of the rollout"), std::string::npos);
+  EXPECT_NE(OldLogProbs(options, {"one", "two"}).describe().find("may differ: one; two"), std::string::npos);
+  options.train.old_log_probs = config::OldLogProbs::always;
+  EXPECT_NE(OldLogProbs(options, {}).describe().find("train.old_log_probs"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::driver
