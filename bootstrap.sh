@@ -62,6 +62,14 @@ readonly packages=(
   "libbenchmark-dev       kernel benchmarks"
 )
 
+# For the tests of label `slurm`, which start a Slurm of their own and end it. Without these packages they are skipped.
+readonly slurm_packages=(
+  "munge                  signs the messages between Slurm's daemons"
+  "slurm-client           sbatch, srun, scancel"
+  "slurmctld              Slurm's controller"
+  "slurmd                 Slurm's daemon of a node"
+)
+
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 fail() { printf 'bootstrap.sh: %s\n' "$*" >&2; exit 1; }
 no_install() { [ "${TRIREME_NO_INSTALL:-0}" = 1 ]; }
@@ -89,9 +97,10 @@ as_root() {
 
 # ---- system packages -------------------------------------------------------------------------------------------------
 
+# The arguments are entries of the lists above.
 missing_packages() {
   local entry name
-  for entry in "${packages[@]}"; do
+  for entry in "$@"; do
     name=${entry%% *}
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || printf '%s\n' "$entry"
   done
@@ -99,7 +108,7 @@ missing_packages() {
 
 install_packages() {
   local missing
-  missing=$(missing_packages)
+  missing=$(missing_packages "$@")
   [ -n "$missing" ] || { say "packages: all there"; return; }
   say "installing with apt:"
   printf '      %s\n' "${missing//$'\n'/$'\n      '}" >&2
@@ -131,13 +140,22 @@ install_system() {
   if no_install; then
     check_libraries
   elif command -v apt-get >/dev/null; then
-    install_packages
+    install_packages "${packages[@]}"
   else
     fail "this is no Debian or Ubuntu: install the libraries named in docs/install/without_root.md, then set TRIREME_NO_INSTALL=1"
   fi
   local version
   version=$(cmake --version | awk 'NR == 1 {print $3}')
   [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" = 3.25 ] || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
+}
+
+# Nothing here is fatal: who cannot install Slurm still runs all other tests.
+install_slurm() {
+  if ! no_install && command -v apt-get >/dev/null; then
+    (install_packages "${slurm_packages[@]}") || say "apt failed: tests of label slurm will be skipped"
+  else
+    PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || say "no slurmctld here: tests of label slurm will be skipped"
+  fi
 }
 
 # ---- LibTorch --------------------------------------------------------------------------------------------------------
@@ -321,6 +339,7 @@ demo() {
 run_tests() {
   build -DTRIREME_TESTS=ON
   compile
+  case "${*:--L slurm}" in *slurm*) install_slurm ;; esac
   if [ $# -eq 0 ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"
