@@ -165,9 +165,10 @@ class Mom:
                 process.wait()
                 self.leftovers.append((process.pid, now))
                 return "rerun"
-            over = now - looked >= config["poll"] and now - began >= limit
+            over = False
             if now - looked >= config["poll"]:
                 looked = now
+                over = now - began >= limit and (not config["walltime_after"] or os.path.exists(config["walltime_after"]))
             if termed is None and (wish == "delete" or over or now - self.began > LIFETIME):
                 why = "delete" if wish == "delete" else "walltime"
                 self.server.event(self.id, f"term {why}")

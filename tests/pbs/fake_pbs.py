@@ -19,6 +19,7 @@ import time
 
 DEFAULTS = {
     "poll": 10.0,  # seconds between two looks at the walltime
+    "walltime_after": "",  # a file without which the walltime is not yet enforced: a slow machine must first have begun
     "kill_delay": 10.0,  # seconds from TERM to KILL
     "leftover_text": "",  # ranks of a rerun job live until its log has this text, or leftover_seconds
     "leftover_seconds": 2.0,

@@ -42,7 +42,9 @@ class Script(StandInTest):
 
     def test_end_by_pbs_at_the_walltime(self):
         """TERM after the walltime is not qdel: the run comes back when it made steps, whatever mpirun returned."""
-        exits = self.run_jobs("1 3 30,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
+        self.install(walltime_after=str(self.folder / "run.waits"))
+        self.submit("1 3 30,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
+        exits = self.exit_codes()
         self.assertIn("term walltime", self.pbs.events())
         self.assertEqual(exits, [-29, 0], self.log)
         self.assertIn("steps 0 to 3 were made", self.log)

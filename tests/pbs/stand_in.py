@@ -17,7 +17,9 @@ env >"$here/environment.${{PALS_LOCAL_RANKID:-${{OMPI_COMM_WORLD_LOCAL_RANK:-${{
 for a in "$@"; do case $a in run.dir=*) dir=${{a#run.dir=}};; esac; done
 read -r rc step seconds <"$dir.plan"; sed -i 1d "$dir.plan"
 trap 'got=1' USR1; trap '' TERM
+[ "${{seconds:-0}}" = 0 ] || : >"$dir.waits"
 for ((i = 0; i < ${{seconds:-0}} * 20; i++)); do [ -n "${{got:-}}" ] && break; sleep 0.05; done
+rm -f "$dir.waits"
 [ "${{step:-0}}" = 0 ] || mkdir -p "$dir/ckpt/step-$(printf %06d "$step")"
 exit "${{rc:-0}}"
 """
@@ -56,9 +58,10 @@ class StandInTest(unittest.TestCase):
         for name in ("mpiexec", "mpirun"):
             self.executable(f"{folder}/{name}", text)
 
-    def install(self, name="pbs", bin_folder="bin"):
+    def install(self, name="pbs", bin_folder="bin", **settings):
         profile = {"BASH_FUNC_module%%": '() { echo "module $*"; }', "NCCL_AUTH_TOKEN": "hush"}
-        self.pbs = Pbs(self.folder / name, self, poll=1, path=f"{self.folder / bin_folder}:{os.environ['PATH']}", profile=profile)
+        self.pbs = Pbs(self.folder / name, self, poll=1, path=f"{self.folder / bin_folder}:{os.environ['PATH']}", profile=profile,
+                       **settings)
         self.addCleanup(self.pbs.end)
 
     def plan(self, text, run="run"):
@@ -76,6 +79,10 @@ class StandInTest(unittest.TestCase):
         """Submits the script, and waits until it and all its successors have ended."""
         self.install(bin_folder=bin_folder)
         self.submit(plan, **settings)
+        return self.exit_codes()
+
+    def exit_codes(self):
+        """Of all jobs, when all have ended."""
         self.pbs.wait(self.pbs.all_ended, "the end of all jobs")
         self.log = "\n".join(self.pbs.log(job) for job in self.pbs.jobs())
         return [job.get("exit") for job in self.pbs.jobs()]
