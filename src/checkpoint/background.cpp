@@ -148,6 +148,14 @@ class BackgroundWriter::State {
     const std::lock_guard lock(mutex_);
     return busy_;
   }
+  std::optional<double> last_seconds() const {
+    const std::lock_guard lock(mutex_);
+    return committed_ > 0 ? std::optional(report_.seconds) : std::nullopt;
+  }
+  int64_t committed() const {
+    const std::lock_guard lock(mutex_);
+    return committed_;
+  }
   SharedData& data() { return data_; }
 
  private:
@@ -175,7 +183,10 @@ class BackgroundWriter::State {
     }
     data_.release_all();
     const std::lock_guard lock(mutex_);
-    if (!error) report_ = report;
+    if (!error) {
+      report_ = report;
+      ++committed_;
+    }
     error_ = error;
     busy_ = false;
     idle_.notify_all();
@@ -191,6 +202,7 @@ class BackgroundWriter::State {
   bool busy_ = false;
   bool leaving_ = false;
   SaveReport report_;
+  int64_t committed_ = 0;
   std::exception_ptr error_;
   std::thread thread_;
 };
@@ -206,6 +218,8 @@ void BackgroundWriter::before_change(size_t i) { state_->data().before_change(i)
 bool BackgroundWriter::written(size_t i) const { return state_->data().written(i); }
 bool BackgroundWriter::busy() const { return state_->busy(); }
 SaveReport BackgroundWriter::wait() { return state_->wait(); }
+std::optional<double> BackgroundWriter::last_seconds() const { return state_->last_seconds(); }
+int64_t BackgroundWriter::committed() const { return state_->committed(); }
 int64_t BackgroundWriter::copied_aside() const { return state_->data().copied(); }
 
 }  // namespace trireme::checkpoint

@@ -1,6 +1,7 @@
 #include "hdf5_file.hpp"
 
 #include <hdf5.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <map>
@@ -121,9 +122,20 @@ int64_t create_dataset(hid_t file, const IndexEntry& entry, hid_t links, hid_t c
   return static_cast<int64_t>(offset);
 }
 
+// A file that the system does not let grow (ulimit -f) leaves the library with a file that it can neither close nor forget.
+void check_size_limit(const std::filesystem::path& path, const std::vector<IndexEntry>& entries) {
+  uint64_t bytes = metadata_block;
+  for (const IndexEntry& entry : entries) bytes += static_cast<uint64_t>(entry.bytes()) + alignment;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  VALIDATE(bytes <= limit.rlim_cur, ExitCode::io_error, "cannot write ", path.string(), " (it needs ", base::human_bytes(static_cast<double>(bytes)),
+           " and files may grow to ", base::human_bytes(static_cast<double>(limit.rlim_cur)), "): raise the limit (ulimit -f)");
+}
+
 }  // namespace
 
 int64_t lay_out(const std::filesystem::path& path, std::vector<IndexEntry>& entries) {
+  check_size_limit(path, entries);
   quiet_library();
   const Handle access = file_access();
   const Handle creation = dataset_creation();

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "trireme/checkpoint/run_lock.hpp"
 
@@ -21,12 +20,5 @@ Liveness ask_scheduler(const LockHolder& holder);
 
 // "job slurm 4711, host n3, pid 120, since 2026-11-21T14:03:33Z"
 std::string describe(const LockHolder& holder);
-
-struct CommandResult {
-  bool ran = false;  // found, and ended in time by itself
-  int exit_code = 0;
-  std::string output;  // stdout and stderr
-};
-CommandResult run_command(const std::vector<std::string>& command, double timeout_seconds);
 
 }  // namespace trireme::checkpoint

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -15,18 +16,6 @@
 namespace trireme::comm {
 namespace {
 
-// How many processes the launcher says it started, from the variables that launchers set; 0 when none is set.
-int announced_processes() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_SIZE"}) {
-    if (const char* value = std::getenv(name)) return std::atoi(value);
-  }
-  // Slurm sets SLURM_NTASKS also for programs that srun did not start; SLURM_STEP_NUM_TASKS only by srun.
-  if (std::getenv("SLURM_STEP_ID") && std::getenv("SLURM_PROCID")) {
-    if (const char* value = std::getenv("SLURM_STEP_NUM_TASKS")) return std::atoi(value);
-  }
-  return 0;
-}
-
 std::string host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
@@ -36,6 +25,7 @@ std::string host_name() {
 }  // namespace
 
 Session::Session() {
+  facts_.launch = read_launch(process_environment);
   // Open MPI's default I/O layer reports success on a full disk; its older one does not.
   setenv("OMPI_MCA_io", "romio321", 0);
   // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was
@@ -57,7 +47,7 @@ Session::Session() {
 
   int size = 1;
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  const int announced = announced_processes();
+  const int announced = std::max(facts_.launch.size, facts_.launch.local_size);  // 0: nobody says
   if (announced > 1 && size == 1) {
     if (started_here_) MPI_Finalize();
     throw UserError(ExitCode::unfit_environment,

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <ctime>
 
-#include "trireme/base/stopwatch.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -17,33 +17,63 @@ volatile std::sig_atomic_t save_wanted = 0;
 volatile std::sig_atomic_t warned = 0;
 volatile std::sig_atomic_t terminated = 0;
 volatile std::sig_atomic_t interrupted = 0;
-volatile std::time_t interrupted_at = 0;
+volatile std::sig_atomic_t leaving = 0;
+volatile std::sig_atomic_t stop_requests = 0;
+// Nanoseconds on the monotonic clock; 0: never. Lock-free, so handlers may use them.
+std::atomic<int64_t> interrupted_at{0};
+std::atomic<int64_t> terminate_at{0};
+std::atomic<int64_t> counted_at{0};
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-void on_signal(int signal) {
-  switch (signal) {
-    case SIGUSR1: warned = 1; break;
-    case SIGUSR2: save_wanted = 1; break;
-    case SIGTERM: terminated = 1; break;
-    case SIGINT: {
-      const std::time_t now = std::time(nullptr);
-      if (interrupted && now - interrupted_at < 5) _exit(130);  // a person who means it
-      interrupted = 1;
-      interrupted_at = now;
-      break;
-    }
-    default: break;
-  }
+constexpr int64_t second = 1'000'000'000;
+constexpr int interrupted_code = 130;
+
+int64_t now_nanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // async-signal-safe
+  return int64_t{now.tv_sec} * second + now.tv_nsec;
 }
 
-// The moment this process began, for walltimes counted from the start.
-const double process_start = base::monotonic_seconds();
+void first_time(std::atomic<int64_t>& moment, int64_t now) {
+  int64_t never = 0;
+  moment.compare_exchange_strong(never, now);
+}
+
+// Counts a stop unless it belongs to the burst of the one before; the third during the last save is meant.
+void count_stop(int64_t now) {
+  if (stop_requests > 0 && now - counted_at.load() < 2 * second) return;
+  counted_at = now;
+  stop_requests = stop_requests + 1;
+  if (leaving && stop_requests >= 3) _exit(static_cast<int>(ExitCode::stopped_without_checkpoint));
+}
+
+void on_interrupt(int64_t now) {
+  const int64_t since = now - interrupted_at.load();
+  // Not the same key press, passed on twice by a launcher: a person who means it.
+  if (interrupted && since > second / 10 && since < 5 * second) _exit(interrupted_code);
+  interrupted = 1;
+  interrupted_at = now;
+}
+
+void on_signal(int signal) {
+  if (signal == SIGUSR2) {
+    save_wanted = 1;
+    return;
+  }
+  const int64_t now = now_nanoseconds();
+  if (signal == SIGUSR1) warned = 1;
+  if (signal == SIGTERM) terminated = 1;
+  if (signal == SIGINT) on_interrupt(now);
+  if (signal != SIGUSR1) first_time(terminate_at, now);
+  count_stop(now);
+}
 
 }  // namespace
 
 std::string to_string(StopReason reason) {
   switch (reason) {
     case StopReason::none: return "none";
-    case StopReason::save_and_go_on: return "SIGUSR2 (save and go on)";
+    case StopReason::save_and_go_on: return "save and go on";
     case StopReason::warning_signal: return "SIGUSR1 (time is nearly up)";
     case StopReason::terminate_signal: return "SIGTERM";
     case StopReason::interrupt: return "SIGINT";
@@ -58,6 +88,7 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) sigaddset(&action.sa_mask, signal);
   for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
@@ -72,34 +103,19 @@ StopReason pending_signal() {
 
 void clear_save_request() { save_wanted = 0; }
 
-Walltime::Walltime(std::optional<double> limit_seconds, double margin_seconds) : margin_(margin_seconds) {
-  if (limit_seconds) deadline_ = process_start + *limit_seconds;
+std::optional<double> seconds_since_terminate() {
+  const int64_t moment = terminate_at.load();
+  if (moment == 0) return std::nullopt;
+  return 1e-9 * static_cast<double>(now_nanoseconds() - moment);
 }
 
-void Walltime::phase_took(double seconds) { longest_phase_ = std::max(longest_phase_, seconds); }
-void Walltime::save_took(double seconds) { last_save_ = seconds; }
+void leaving_with_checkpoint() { leaving = 1; }
 
-std::optional<double> Walltime::remaining() const {
-  if (!deadline_) return std::nullopt;
-  return *deadline_ - base::monotonic_seconds();
-}
-
-double Walltime::needed() const { return 1.3 * longest_phase_ + 1.5 * last_save_ + margin_; }
-
-bool Walltime::must_stop() const {
-  const auto left = remaining();
-  return left && *left < needed();
-}
-
-StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, const Walltime& walltime) {
-  StopReason wish = pending_signal();
-  if (world.rank() == 0 && wish <= StopReason::save_and_go_on) {
+StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, StopReason wish) {
+  wish = std::max(wish, pending_signal());
+  if (world.rank() == 0) {
     std::error_code ignored;
-    if (std::filesystem::exists(stop_file, ignored)) {
-      wish = StopReason::stop_file;
-    } else if (walltime.must_stop()) {
-      wish = StopReason::walltime;
-    }
+    if (std::filesystem::exists(stop_file, ignored)) wish = std::max(wish, StopReason::stop_file);
   }
   return static_cast<StopReason>(world.max(static_cast<int32_t>(wish)));
 }

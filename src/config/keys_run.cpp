@@ -40,14 +40,15 @@ void add_run_keys(KeyList<Options>& keys) {
       .at_least(0)
       .departs("OpenRLHF counts episodes only.");
   keys.add(KEY(run.walltime),
-           "Time limit of the job. The run saves and leaves with exit code 75 when what is left is less than one more iteration "
-           "and a "
-           "checkpoint take; 0: no limit.")
+           "Time limit of the job, from its start. The run saves and leaves with exit code 75 when what is left is less than one more "
+           "iteration and a checkpoint take. Under Slurm or PBS the scheduler's limit counts when it is nearer; 0: only the "
+           "scheduler's.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.term_grace),
-           "Reserved for leaving at once when the scheduler kills soon after SIGTERM. This version serves SIGTERM at the end of the "
-           "iteration, whatever the grace, and refuses other values.")
+           "Time from SIGTERM until the scheduler kills (Slurm: KillWait or the partition's GraceTime, PBS: kill_delay). When it is too "
+           "short for the rest of the iteration and a checkpoint, the run leaves before it is over: exit code 75 when every finished "
+           "iteration is in a checkpoint, else 76. 0: take as long as it needs.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(

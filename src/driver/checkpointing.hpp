@@ -52,6 +52,11 @@ class Checkpointing {
 
   // Iteration of the last checkpoint that is committed for certain; -1: none.
   int64_t committed() const { return committed_; }
+  // Saves that were committed by this process, and how long the last took from its start to the commit. A save in the background
+  // counts as soon as it is done.
+  int64_t saves() const { return writer_->committed(); }
+  double last_save_seconds() const { return writer_->last_seconds().value_or(0); }
+  bool busy() const { return writer_->busy(); }
 
  private:
   // The host's view of an array of this rank; null where there is none.

@@ -85,6 +85,8 @@ int ranks_on_device(const Roles& roles, at::Device device) {
   return static_cast<int>(std::ranges::count(all, all[static_cast<size_t>(roles.world.rank())]));
 }
 
+std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }
+
 void set_gpu_identity(GpuIdentity identity) { gpu_identity() = identity; }
 
 }  // namespace trireme::driver

@@ -35,6 +35,9 @@ int64_t free_memory(at::Device device);
 // Ranks that share the memory of this rank's device, this one included: on the CPU those of the node. Collective over world.
 int ranks_on_device(const Roles& roles, at::Device device);
 
+// PCI address of the n-th GPU that this process sees; "" in the CPU variant of the program.
+std::string gpu_bus(int gpu);
+
 // How ranks_on_device() tells one GPU from another; set by enable_gpu().
 void set_gpu_identity(std::string (*identity)(int gpu));
 

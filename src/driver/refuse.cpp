@@ -18,7 +18,6 @@ void refuse_unbuilt(const config::Options& options, config::Command command) {
          "train.async_depth = 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
   const config::RunOptions untouched;
   refuse(options.run.mismatch_check != untouched.mismatch_check, "run.mismatch_check: this version does not check collectives for mismatches");
-  refuse(options.run.term_grace != untouched.term_grace, "run.term_grace: this version serves SIGTERM at the end of the iteration");
   refuse(command == config::Command::sft && options.ckpt.save_hf == config::SaveHf::checkpoint,
          "ckpt.save_hf = \"checkpoint\" with sft: choose \"end\", or convert a checkpoint with `trireme convert`");
   const auto& fault = options.fault;

@@ -1,11 +1,20 @@
 #include "driver/run_context.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
+#include <ctime>
 #include <limits>
 
+#include "driver/device.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/checkpoint/reader.hpp"
+#include "trireme/comm/affinity.hpp"
+#include "trireme/comm/crash.hpp"
+#include "trireme/comm/job.hpp"
+#include "trireme/config/placement.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
@@ -13,9 +22,58 @@
 namespace trireme::driver {
 namespace {
 
-std::optional<double> walltime_limit(const config::Options& options) {
-  if (options.run.walltime.seconds > 0) return options.run.walltime.seconds;
-  return std::nullopt;
+std::string crash_file(const RunFolder& folder, int rank) {
+  std::array<char, 32> name{};
+  std::snprintf(name.data(), name.size(), "rank-%05d.crash", rank);
+  return std::filesystem::absolute(folder.path() / "logs" / name.data());
+}
+
+// "23:55" or "Sun 00:10": when the clock on the wall shows now + seconds.
+std::string clock_time(double seconds_from_now) {
+  const std::time_t now = std::time(nullptr);
+  const std::time_t then = now + static_cast<std::time_t>(std::max(0.0, seconds_from_now));
+  std::tm local_now{};
+  std::tm local{};
+  localtime_r(&now, &local_now);
+  localtime_r(&then, &local);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), local.tm_yday == local_now.tm_yday ? "%H:%M:%S" : "%a %H:%M", &local);
+  return text.data();
+}
+
+void log_job(const comm::JobFacts& job, bool limit_given) {
+  if (job.scheduler == comm::Scheduler::none) return;
+  log::info(base::text("job: ", comm::describe(job), " (", base::join(job.sources), ")"));
+  if (job.remark.empty()) return;
+  const std::string remark = base::text("the scheduler does not say when the job ends (", job.remark, ")");
+  if (limit_given) {
+    log::info(remark + ": run.walltime counts");
+  } else {
+    log::warning(remark + ": give it as run.walltime");
+  }
+}
+
+void warn_of_placement(const config::Options& options, const Roles& roles) {
+  for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of)) log::warning(warning);
+}
+
+// Collective: what each rank finds goes to rank 0, which warns.
+void warn_of_affinity(const config::Options& options, const Roles& roles) {
+  const auto threads = plan_threads(options, roles);
+  comm::RankPlace place;
+  place.rank = roles.world.rank();
+  place.node = roles.topology.node;
+  place.cores = comm::cores_of_process();
+  place.threads = {roles.trainer ? threads.trainer : 0, roles.generator ? threads.generator : 0, roles.reward ? threads.reward : 0};
+  place.numa_nodes = comm::numa_nodes_of(place.cores);
+  place.gpus = options.run.device == config::Device::cpu ? 0 : visible_gpus();
+  place.gpus_chosen = comm::process_environment("CUDA_VISIBLE_DEVICES").has_value();
+  if (place.gpus > 0) place.gpu = gpu_bus(roles.topology.local_rank % place.gpus);
+  place.gpu_numa = comm::numa_node_of_gpu(place.gpu);
+  const auto texts = roles.world.gather(comm::to_text(place), 0);
+  std::vector<comm::RankPlace> places;
+  for (const auto& text : texts) places.push_back(comm::place_from_text(text));
+  for (const auto& warning : comm::affinity_warnings_of_job(places, comm::cores_of_node())) log::warning(warning);
 }
 
 trace::Gather gather_of(const comm::CommView& world) {
@@ -63,31 +121,58 @@ double measure_clock_offset(const comm::CommView& world) {
 
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command) {
   const auto& facts = session.facts();
+  warn_of_affinity(options, roles);
   if (roles.world.rank() != 0) return;
+  log::info("launcher: " + comm::describe(facts.launch));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
                        roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
-  if (command == "ppo") log::info(base::text("roles: ", config::describe(roles.map)));
+  if (command == "ppo") {
+    log::info(base::text("roles: ", config::describe(roles.map)));
+    warn_of_placement(options, roles);
+  }
   log::info(base::text("run folder: ", options.run.dir));
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
 RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder)
-    : options_(options), roles_(roles), folder_(folder), walltime_(walltime_limit(options)) {
+    : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
   comm::install_signal_handlers();
+  comm::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
   clock_offset_ = measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   watchdog_ = std::make_unique<comm::Watchdog>(roles.world.rank(), options.run.hang_timeout.seconds, folder.path() / "hang",
                                                [] { return trace::where(); }, [] { return trace::activity(); });
-  if (const auto left = walltime_.remaining(); left && roles.world.rank() == 0) {
-    log::info(base::text("walltime: ", base::human_seconds(*left), " left; the run saves and stops before that"));
+  term_watch_ = std::make_unique<comm::TermWatch>([this] { return term_facts(); }, [this] { return leave_at_once(); });
+}
+
+comm::Walltime RunContext::find_limit() const {
+  if (roles_.world.rank() != 0) return comm::Walltime(std::nullopt);
+  const auto job = comm::read_job(comm::process_environment, comm::ask_system, static_cast<double>(std::time(nullptr)));
+  log_job(job, options_.run.walltime.seconds > 0);
+  if (job.nodes > roles_.topology.nodes) {
+    log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", roles_.topology.nodes,
+                            ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
   }
+  const auto limit = comm::choose_limit(options_.run.walltime.seconds, comm::process_age(), job.seconds_left);
+  if (limit.seconds_left) {
+    log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
+                         base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
+                         "); the run stops in time for a checkpoint"));
+  }
+  return comm::Walltime(limit.seconds_left);
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
   watchdog_->beat(phase);
+  iterations_ = iterations;
+  if (standing_.current != iteration) {
+    if (standing_.finished < 0) standing_.finished = iteration - 1;
+    standing_.current = iteration;
+    standing_.began = base::monotonic_seconds();
+  }
   std::string line = base::text("iteration ", iteration, "/", iterations, "  ", phase);
   if (iteration > 1) {
     const double per_iteration = since_start_.seconds() / static_cast<double>(iteration - 1);
@@ -104,16 +189,122 @@ void RunContext::meet(const char* where) {
   watchdog_->set_deadline(0);
 }
 
-void RunContext::set_io_deadline(bool on) { watchdog_->set_deadline(on ? options_.run.io_timeout.seconds : 0); }
+void RunContext::set_io_deadline(bool on) {
+  standing_.saving = on || (checkpoints_ && checkpoints_->busy());
+  if (!on) closing_.emplace();
+  watchdog_->set_deadline(on ? options_.run.io_timeout.seconds : 0);
+}
+
+void RunContext::phase_took(double seconds) {
+  const auto phases = trace::phase_seconds();
+  const auto evaluation = phases.find("evaluate");
+  walltime_.phase_took(seconds, evaluation == phases.end() ? 0 : evaluation->second);
+  standing_.iteration = walltime_.longest_phase();
+}
+
+// A save in the background is measured by its own thread, from its start to the commit.
+void RunContext::measure_saves() {
+  if (!checkpoints_) return;
+  if (checkpoints_->saves() > saves_seen_) {
+    saves_seen_ = checkpoints_->saves();
+    walltime_.save_took(checkpoints_->last_save_seconds());
+  }
+  standing_.save = walltime_.save_seconds().value_or(0);
+  standing_.saving = checkpoints_->busy();
+}
+
+comm::NextIteration RunContext::next_iteration() const {
+  const int64_t next = standing_.current + 1;
+  const auto& eval = options_.eval;
+  const bool evaluates = !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
+  return {evaluates, checkpoints_ && checkpoints_->busy()};
+}
+
+comm::StopReason RunContext::own_wish() {
+  if (walltime_.must_stop(next_iteration())) return comm::StopReason::walltime;
+  const int64_t current = standing_.current;
+  const int64_t interval = options_.ckpt.interval;
+  const int64_t to_the_end = iterations_ - current;
+  const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
+  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return comm::StopReason::none;
+  if (checkpoints_ && checkpoints_->busy()) return comm::StopReason::none;  // it is being measured
+  log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
+  return comm::StopReason::save_and_go_on;
+}
+
+void RunContext::announce_stop() {
+  const auto left = walltime_.remaining();
+  const auto save = walltime_.save_seconds();
+  if (!left || iterations_ <= standing_.current || (iteration_announced_ && (save_announced_ || !save))) return;
+  iteration_announced_ = true;
+  save_announced_ = save.has_value();
+  log::info(base::text("walltime: will stop at about ", clock_time(*left - walltime_.needed()), " (an iteration takes ",
+                       base::human_seconds(walltime_.longest_phase()),
+                       save ? ", a checkpoint " + base::human_seconds(*save) : ", no checkpoint measured yet", "; the job ends at ",
+                       clock_time(*left), ")"));
+}
 
 comm::StopReason RunContext::agree_to_stop() {
   watchdog_->beat("agree to stop");
   const trace::Phase phase{"agree to stop"};
-  return comm::agree_to_stop(roles_.world, folder_.stop_file(), walltime_);
+  measure_saves();
+  const auto stop = comm::agree_to_stop(roles_.world, folder_.stop_file(), own_wish());
+  standing_.finished = standing_.current.load();
+  if (stop > comm::StopReason::save_and_go_on) {
+    comm::leaving_with_checkpoint();
+    standing_.leaving = true;
+    standing_.saving = true;
+  } else {
+    announce_stop();
+  }
+  return stop;
+}
+
+int64_t RunContext::newest_committed() const {
+  try {
+    const auto steps = checkpoint::list_steps(folder_.checkpoints());
+    return steps.empty() ? -1 : steps.front();
+  } catch (const std::exception&) {
+    return -1;  // the folder cannot be read now: as if nothing were saved
+  }
+}
+
+comm::TermFacts RunContext::term_facts() const {
+  comm::TermFacts facts;
+  facts.grace = options_.run.term_grace.seconds;
+  facts.leads = roles_.world.rank() == 0;
+  facts.saving = facts.leads && standing_.saving && newest_committed() != standing_.finished;
+  if (standing_.leaving) return facts;  // the last checkpoint is being written, or the run is at its end
+  const double iteration = standing_.iteration;
+  const double save = standing_.save;
+  if (iteration > 0 && save > 0) {
+    const double elapsed = base::monotonic_seconds() - standing_.began;
+    facts.to_commit = std::max(0.0, iteration - elapsed) + save;
+  }
+  return facts;
+}
+
+int RunContext::leave_at_once() const {
+  const int64_t finished = standing_.finished;
+  const int64_t newest = newest_committed();
+  const bool whole = newest >= 0 && newest >= finished;
+  const auto code = whole ? ExitCode::stopped_with_checkpoint : ExitCode::stopped_without_checkpoint;
+  const std::string lost = whole ? "only the unfinished iteration is lost"
+                                 : base::text("iterations ", std::max<int64_t>(newest, 0) + 1, " to ", standing_.current.load(), " are lost");
+  log::warning(base::text("leaving at once: run.term_grace, ", base::human_seconds(options_.run.term_grace.seconds),
+                          " from SIGTERM to the kill, is too short for the rest of the iteration and a checkpoint; ",
+                          newest >= 0 ? base::text("the last checkpoint is of iteration ", newest) : std::string("there is no checkpoint"), ", ", lost,
+                          " (exit code ", static_cast<int>(code), ")"));
+  return static_cast<int>(code);
 }
 
 void RunContext::write_trace() {
-  if (!options_.trace.enabled) return;
+  if (options_.trace.enabled) merge_trace();
+  if (closing_) walltime_.closing_took(closing_->seconds());
+  closing_.reset();
+}
+
+void RunContext::merge_trace() {
   const trace::Phase phase{"write trace"};
   trace::RankIdentity identity;
   identity.rank = roles_.world.rank();

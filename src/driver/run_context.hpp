@@ -1,12 +1,15 @@
-// What every run has around its loop: the watchdog, the walltime, the agreed stop, trace and table, the exit.
+// What every run has around its loop: the batch job, the watchdog, the walltime, the agreed stop, trace and table, the exit.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "driver/checkpointing.hpp"
 #include "driver/metrics.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
@@ -14,6 +17,8 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/stop.hpp"
+#include "trireme/comm/term_watch.hpp"
+#include "trireme/comm/walltime.hpp"
 #include "trireme/comm/watchdog.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/trace/table.hpp"
@@ -22,8 +27,12 @@ namespace trireme::driver {
 
 class RunContext {
  public:
-  // Collective over world.
+  // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
   RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder);
+
+  // The run can make checkpoints: how long they take goes into the walltime rule. `checkpoints` must live as long as
+  // agree_to_stop() is called. Local.
+  void watch(const Checkpointing& checkpoints) { checkpoints_ = &checkpoints; }
 
   // The main thread is alive and begins this phase: for the watchdog and the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
@@ -31,9 +40,12 @@ class RunContext {
   // that take turns, run.threads = "phase"). Collective.
   void meet(const char* where);
 
+  // An iteration took so long, its evaluation included. Local, before agree_to_stop().
+  void phase_took(double seconds);
   // Collective; once per iteration.
   comm::StopReason agree_to_stop();
   comm::Walltime& walltime() { return walltime_; }
+  // Around the making of a checkpoint. Local.
   void set_io_deadline(bool on);
 
   // Writes trace.json with what was recorded so far. Collective.
@@ -42,11 +54,41 @@ class RunContext {
   void finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last);
 
  private:
+  // How the run stands, for the thread that leaves after SIGTERM. Seconds; 0: not known.
+  struct Standing {
+    std::atomic<int64_t> current{0};    // iteration at work
+    std::atomic<int64_t> finished{-1};  // iterations done; -1: the run is starting
+    std::atomic<double> began{0};       // of the current iteration, on the monotonic clock
+    std::atomic<double> iteration{0};   // longest so far
+    std::atomic<double> save{0};
+    std::atomic<bool> saving{false};
+    std::atomic<bool> leaving{false};   // the last checkpoint has begun
+  };
+
+  // The deck's walltime or the scheduler's. Rank 0 decides for all; no limit elsewhere.
+  comm::Walltime find_limit() const;
+  void measure_saves();
+  comm::NextIteration next_iteration() const;
+  comm::StopReason own_wish();
+  void announce_stop();
+  int64_t newest_committed() const;  // -1: none. Any thread.
+  comm::TermFacts term_facts() const;
+  int leave_at_once() const;
+  void merge_trace();
+
   const config::Options& options_;
   const Roles& roles_;
   const RunFolder& folder_;
   comm::Walltime walltime_;
+  const Checkpointing* checkpoints_ = nullptr;
+  Standing standing_;
+  int64_t iterations_ = 0;
+  int64_t saves_seen_ = 0;
+  bool save_announced_ = false;
+  bool iteration_announced_ = false;
+  std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
   std::unique_ptr<comm::Watchdog> watchdog_;
+  std::unique_ptr<comm::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;
   double origin_ = 0;

@@ -4,7 +4,9 @@
 // One writer thread per rank makes all HDF5 calls and uses a communicator of its own, so it needs MPI_THREAD_MULTIPLE.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "trireme/checkpoint/writer.hpp"
 
@@ -32,6 +34,10 @@ class BackgroundWriter {
   bool busy() const;
   // Waits for the save in progress and returns its report (the last one when none runs); throws what the save threw. Every rank throws alike.
   SaveReport wait();
+  // Seconds of the last save that was committed, from its start; nullopt: none yet. Says nothing of a save in progress. Any thread.
+  std::optional<double> last_seconds() const;
+  // Saves that were committed so far. Any thread.
+  int64_t committed() const;
   // Bytes that before_change() copied in the last save.
   int64_t copied_aside() const;
 

@@ -1,6 +1,14 @@
 // Agreed stop: signals and a touch-file set flags on some ranks; all ranks decide together, once per iteration.
-// Signal policy: SIGUSR1 save and stop; SIGUSR2 save and go on; SIGTERM and SIGINT stop (a second SIGINT within 5 s exits
-// at once); SIGCONT, SIGPIPE and SIGXFSZ are ignored. Handlers only set a flag.
+//
+//   SIGUSR1            save at the end of the iteration and stop
+//   SIGUSR2            save at the end of the iteration and go on
+//   SIGTERM, SIGINT    stop; a TermWatch (term_watch.hpp) leaves sooner when the grace is too short for that. A second SIGINT within
+//                      5 s ends the process at once
+//   any of the stops   a third one while the last checkpoint is written, each at least 2 s after the one before, ends the process at
+//                      once: launchers deliver one signal several times in a burst, a person does not
+//   SIGPIPE, SIGXFSZ   ignored, so that calls return EPIPE and EFBIG
+//   SIGCONT            sent by launchers before SIGTERM: means nothing
+// Handlers only set flags.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +29,13 @@ void install_signal_handlers();
 // What the signals of this process ask for so far, without asking others; `clear_save` forgets a served SIGUSR2.
 StopReason pending_signal();
 void clear_save_request();
+// Seconds since the first SIGTERM or SIGINT of this process; nullopt: none came. Any thread.
+std::optional<double> seconds_since_terminate();
+// From now on this process writes its last checkpoint: a third signal ends it at once.
+void leaving_with_checkpoint();
 
-// The walltime rule: stop when what remains is less than 1.3 x the longest phase + 1.5 x the last save + a margin.
-class Walltime {
- public:
-  // `limit_seconds` from the process's start; nullopt: no limit known.
-  explicit Walltime(std::optional<double> limit_seconds, double margin_seconds = 10);
-  void phase_took(double seconds);
-  void save_took(double seconds);
-  bool must_stop() const;
-  std::optional<double> remaining() const;
-  // Seconds that the next phase and a save are reckoned to need.
-  double needed() const;
-
- private:
-  std::optional<double> deadline_;
-  double margin_;
-  double longest_phase_ = 0;
-  double last_save_ = 0;
-};
-
-// Collective over `world`: the most urgent wish of any rank (rank 0 also looks for `stop_file` and the walltime).
-StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, const Walltime& walltime);
+// Collective over `world`: the most urgent wish of any rank. `wish` is what this rank wants besides its signals (the walltime); rank 0
+// also looks for `stop_file`.
+StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, StopReason wish = StopReason::none);
 
 }  // namespace trireme::comm

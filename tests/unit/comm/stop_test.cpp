@@ -20,12 +20,11 @@ std::filesystem::path no_file() { return "/nonexistent/stop"; }
 TEST(Stop, OneRanksSignalIsEveryRanksDecision) {
   const auto& world = test::world();
   install_signal_handlers();
-  const Walltime forever(std::nullopt);
-  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::none);
+  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
   if (world.rank() == world.size() - 1) std::raise(SIGUSR2);
-  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::save_and_go_on);
+  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::save_and_go_on);
   clear_save_request();
-  EXPECT_EQ(agree_to_stop(world, no_file(), forever), StopReason::none);
+  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
 }
 
 TEST(Stop, ContinueSignalIsNoStop) {
@@ -40,23 +39,18 @@ TEST(Stop, FileInTheRunFolderStops) {
   const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
   if (world.rank() == 0) std::ofstream(path) << "";
   world.barrier();
-  EXPECT_EQ(agree_to_stop(world, path, Walltime(std::nullopt)), StopReason::stop_file);
+  EXPECT_EQ(agree_to_stop(world, path), StopReason::stop_file);
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove(path);
 }
 
-TEST(Walltime, LeavesRoomForAPhaseAndASave) {
-  Walltime walltime(1000.0, 10);
-  EXPECT_FALSE(walltime.must_stop());
-  walltime.phase_took(100);
-  walltime.phase_took(50);
-  walltime.save_took(20);
-  EXPECT_DOUBLE_EQ(walltime.needed(), 130 + 30 + 10);
-  EXPECT_FALSE(walltime.must_stop());
-  walltime.phase_took(760);
-  EXPECT_TRUE(walltime.must_stop());
-  EXPECT_EQ(agree_to_stop(test::world(), no_file(), walltime), StopReason::walltime);
+TEST(Stop, AnyRanksWishCounts) {
+  const auto& world = test::world();
+  const bool mine = world.rank() == world.size() - 1;
+  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? StopReason::walltime : StopReason::none), StopReason::walltime);
 }
+
+TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(seconds_since_terminate()); }
 
 TEST(Watchdog, ActivityIsProgress) {
   std::atomic<uint64_t> count{0};

@@ -14,14 +14,13 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   options.algo.dynamic_filtering_enable = true;
   options.fault.kill_at = "0:1";
   options.run.mismatch_check = 8;
-  options.run.term_grace.seconds = 5;
   try {
     refuse_unbuilt(options, config::Command::ppo);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::configuration);
     const std::string text = error.what();
-    for (const char* key : {"train.optimizer_offload", "train.async_depth", "[fault]", "run.mismatch_check", "run.term_grace"}) {
+    for (const char* key : {"train.optimizer_offload", "train.async_depth", "[fault]", "run.mismatch_check"}) {
       EXPECT_NE(text.find(key), std::string::npos) << key;
     }
   }

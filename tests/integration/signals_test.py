@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Signals on two ranks under the launcher: which exit code the job ends with, and what is left behind.
+
+As in resume_test.py they come from inside the iteration that is meant: a reward plugin of weight zero sends them to its parent, a
+rank of the program, and then answers late, so that the rank is in the middle of the iteration.
+"""
+
+import resource
+import signal
+import sys
+import time
+import unittest
+
+from trireme_run import BINARY_DIR, ProgramTest, lines_in, main
+
+# SABOTAGE: "iteration signal,seconds signal,seconds ..."; the answer comes after all of them.
+SABOTEUR = """
+import json, os, sys, time
+at, *deeds = os.environ.get("SABOTAGE", "0").split()
+done = False
+for line in sys.stdin:
+    request = json.loads(line)
+    if not done and request["iteration"] == int(at):
+        done = True
+        for deed in deeds:
+            number, seconds = deed.split(",")
+            if int(number):
+                os.kill(os.getppid(), int(number))
+            time.sleep(float(seconds))
+    print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
+"""
+
+SOURCE = """
+[[reward.source]]
+kind = "plugin"
+name = "saboteur"
+weight = 0.0
+command = ["{python}", "saboteur.py"]
+"""
+
+NO_SPACE = 74
+STOPPED = 75
+LOST = 76
+INTERRUPTED = 130
+ABORTED = 134
+CRASHED = 139
+LATE = 25  # seconds that a plugin stays silent; no test waits for the end of it
+
+
+def deeds(iteration, *pairs):
+    return {"SABOTAGE": " ".join([str(iteration), *(f"{int(number)},{seconds}" for number, seconds in pairs)])}
+
+
+class Signals(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "saboteur.py").write_text(SABOTEUR)
+        deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4").replace(
+            "\n[actor]", SOURCE.format(python=sys.executable) + "[actor]")
+        (cls.folder / "ppo.toml").write_text(deck)
+
+    def run_two(self, run, *overrides, code, env=None, ranks=2):
+        return self.succeed("ppo", "ppo.toml", f"run.dir={run}", *overrides, ranks=ranks, code=code, env=env)
+
+    def steps(self, run):
+        return sorted(path.name for path in (self.folder / run / "ckpt").glob("step-*"))
+
+    def test_usr1_stops_with_a_checkpoint(self):
+        self.run_two("usr1", "ckpt.interval=0", code=STOPPED, env=deeds(2, (signal.SIGUSR1, 0)))
+        self.assertEqual(self.steps("usr1"), ["step-000002"])
+
+    def test_usr2_saves_and_goes_on(self):
+        self.run_two("usr2", "ckpt.interval=0", code=0, env=deeds(2, (signal.SIGUSR2, 0)))
+        self.assertEqual(self.steps("usr2"), ["step-000002", "step-000004"])
+
+    def test_term_with_time_to_save(self):
+        self.run_two("term", "ckpt.interval=0", "run.term_grace=0", code=STOPPED, env=deeds(2, (signal.SIGTERM, 0)))
+        self.assertEqual(self.steps("term"), ["step-000002"])
+        self.assertEqual(len(self.metrics("term")), 2)
+
+    def test_term_without_time_and_nothing_saved(self):
+        """The grace ends in the middle of iteration 3, while ranks wait for a plugin and for each other."""
+        result = self.run_two("lost", "ckpt.interval=0", "run.term_grace=2", code=LOST, env=deeds(3, (signal.SIGTERM, LATE)))
+        self.assertLess(result.seconds, LATE, "it did not wait for the plugin")
+        self.assertIn("iterations 1 to 3 are lost", result.text)
+        self.assertEqual(self.steps("lost"), [])
+
+    def test_term_without_time_but_all_saved(self):
+        result = self.run_two("kept", "ckpt.interval=1", "ckpt.background=false", "run.term_grace=2", code=STOPPED,
+                              env=deeds(3, (signal.SIGTERM, LATE)))
+        self.assertIn("the last checkpoint is of iteration 2, only the unfinished iteration is lost", result.text)
+        self.assertEqual(self.steps("kept")[-1], "step-000002")
+
+    def test_continue_is_no_stop(self):
+        self.run_two("cont", code=0, env=deeds(2, (signal.SIGCONT, 0)))
+
+    def test_second_interrupt_ends_at_once(self):
+        result = self.run_two("twice", code=INTERRUPTED, env=deeds(2, (signal.SIGINT, 0.5), (signal.SIGINT, LATE)))
+        self.assertLess(result.seconds, LATE)
+
+    def test_one_interrupt_is_a_stop(self):
+        self.run_two("once", code=STOPPED, env=deeds(2, (signal.SIGINT, 0)))
+        self.assertEqual(self.steps("once")[-1], "step-000002")
+
+    def test_third_stop_during_the_last_save_ends_at_once(self):
+        """The disk takes longer than the three signals; without the third the run would end with 75."""
+        env = {"LD_PRELOAD": str(BINARY_DIR / "tests" / "libslow_disk.so"), "SLOW_DISK_MS": f"{LATE}000-{LATE}000"}
+        job = self.start("ppo", "ppo.toml", "run.dir=third", "run.iterations=100000", "ckpt.interval=0", "run.term_grace=0", env=env)
+        self.wait_for(lambda: lines_in(self.folder / "third" / "metrics.jsonl") >= 1, job, "the first iteration")
+        job.send(signal.SIGUSR1)
+        self.wait_for(lambda: any((self.folder / "third" / "ckpt").glob(".step-*/manifest.json")), job, "the last save")
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            time.sleep(2.5)  # less apart they count as one
+            job.send(number)
+        result = job.wait()
+        self.assertEqual(result.code, LOST, result.text)
+        self.assertEqual(self.steps("third"), [])
+
+    def test_crash_leaves_a_stack(self):
+        for number, code in ((signal.SIGSEGV, CRASHED), (signal.SIGABRT, ABORTED)):
+            with self.subTest(signal=number):
+                run = f"crash-{int(number)}"
+                self.run_two(run, code=code, env=deeds(2, (number, LATE)))
+                stacks = list((self.folder / run / "logs").glob("rank-*.crash"))
+                self.assertTrue(stacks, "a rank that crashed wrote its stack")
+                text = stacks[0].read_text()
+                self.assertIn(number.name, text)
+                self.assertGreater(text.count("trireme"), 2, text)
+
+    def test_file_size_limit_is_an_error_not_a_kill(self):
+        job = self.start("ppo", "ppo.toml", "run.dir=limit", "run.iterations=100000", "ckpt.interval=0", "trace.enabled=false")
+        self.wait_for(lambda: lines_in(self.folder / "limit" / "metrics.jsonl") >= 1, job, "the first iteration")
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+        job.send(signal.SIGUSR1)
+        result = job.wait()
+        self.assertEqual(result.code, NO_SPACE, result.text)
+        self.assertIn("ulimit -f", result.text)
+        self.assertEqual(self.steps("limit"), [])
+
+
+if __name__ == "__main__":
+    main()
