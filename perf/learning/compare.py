@@ -30,6 +30,7 @@ class Comparison:
 
     def __init__(self, options, name):
         self.name, self.options = name, options
+        self.seeds = options.seeds or settings.SEEDS.get(name, (1,))
         self.folder = options.work.resolve() / name
         self.program = ours.Program(options.program.resolve())
 
@@ -74,7 +75,7 @@ def reinforcement(comparison, keys, names, script, environment=None):
     model = comparison.start_model()
     tokenizer = peer.load_tokenizer(model)
     checked, mine = 0, []
-    for seed in comparison.options.seeds:
+    for seed in comparison.seeds:
         metrics = comparison.our_run("ppo", settings.TUTORIAL / "tiny.toml", seed,
                                      [f"model.path={model}", "ckpt.save_hf=never", *keys])
         mine.append({"seed": seed, **ours.columns(metrics, **names)})
@@ -85,7 +86,7 @@ def reinforcement(comparison, keys, names, script, environment=None):
         return comparison.peer_run(script, seed, "--model", model, "--samples", samples, environment=environment)
 
     with concurrent.futures.ThreadPoolExecutor(comparison.options.jobs) as pool:
-        theirs = list(pool.map(one, comparison.options.seeds))
+        theirs = list(pool.map(one, comparison.seeds))
     return {"rewards_compared": checked, "ours": mine, "trl": theirs}
 
 
@@ -135,7 +136,7 @@ TASKS = {"grpo": grpo, "ppo": ppo, "sft": sft, "dpo": dpo}
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", choices=list(TASKS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(settings.SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", help="of grpo and ppo; default: settings.SEEDS")
     parser.add_argument("--work", type=pathlib.Path, default=settings.ROOT / "runs/learning")
     parser.add_argument("--program", type=pathlib.Path, default=settings.ROOT / "build/release/trireme")
     parser.add_argument("--ppo-trl", type=pathlib.Path, default=pathlib.Path(sys.prefix) / "trl-with-ppo",

@@ -12,10 +12,10 @@ def is_reward(result):
 
 
 def compact(result):
-    """Curves rounded to seven digits, each on one line."""
+    """Curves rounded to nine digits, each on one line."""
     def rounded(value):
         if isinstance(value, float):
-            return float(f"{value:.7g}")
+            return float(f"{value:.9g}")
         if isinstance(value, list):
             return [rounded(item) for item in value]
         if isinstance(value, dict):

@@ -5,7 +5,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TUTORIAL = ROOT / "inputs/tutorial"
 RESULTS = ROOT / "perf/results/learning"
-SEEDS = (1, 2, 3, 4, 5)
+SEEDS = {"grpo": (1, 2, 3, 4, 5), "ppo": (1, 2, 3)}
 
 # Both sides: AdamW with these, no weight decay, fp32, one epoch over each batch.
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
