@@ -39,10 +39,10 @@ std::vector<Committed> committed(const std::filesystem::path& folder) {
   return all;
 }
 
-void remove_old(const std::filesystem::path& folder, int64_t just_committed, int64_t keep) {
+void remove_old(const std::filesystem::path& folder, int64_t just_committed, int64_t keep, int64_t pinned) {
   const std::vector<Committed> all = committed(folder);
   for (size_t i = static_cast<size_t>(keep); i < all.size(); ++i) {
-    if (all[i].step == just_committed) continue;
+    if (all[i].step == just_committed || all[i].step == pinned) continue;
     // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a good name.
     const std::filesystem::path doomed = folder / ("." + all[i].path.filename().string() + ".old.tmp");
     remove_quietly(doomed);
@@ -78,7 +78,7 @@ void remove_leftovers(const std::filesystem::path& folder) {
   for (const auto& path : leftovers) remove_quietly(path);
 }
 
-void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, int64_t keep) {
+void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, int64_t keep, int64_t pinned) {
   const std::filesystem::path target = folder / folder_name(step);
   const bool replaces = std::filesystem::exists(target);
   crash_point("ckpt.before_rename");
@@ -94,7 +94,7 @@ void commit(const std::filesystem::path& temporary, const std::filesystem::path&
   crash_point("ckpt.latest_moved");
   if (replaces) remove_quietly(temporary);
   try {
-    remove_old(folder, step, keep);
+    remove_old(folder, step, keep, pinned);
   } catch (const UserError& error) {  // the new checkpoint is committed: an old one too many is no reason to stop
     log::warning(base::text("an old checkpoint could not be removed (", error.what(), ")"));
   }

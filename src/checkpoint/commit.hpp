@@ -5,9 +5,9 @@
 
 namespace trireme::checkpoint {
 
-// Renames `temporary` to `folder`/step-N, makes it durable, points `latest` at it and removes what is beyond `keep`. A checkpoint of
-// the same step (from a run that was resumed from an earlier one) is replaced in one step.
-void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, int64_t keep);
+// Renames `temporary` to `folder`/step-N, makes it durable, points `latest` at it and removes what is beyond `keep` but the step `pinned`.
+// A checkpoint of the same step (from a run that was resumed from an earlier one) is replaced in one step.
+void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, int64_t keep, int64_t pinned);
 
 // Best effort, for clean-ups after an error; never throws.
 void remove_quietly(const std::filesystem::path& path) noexcept;

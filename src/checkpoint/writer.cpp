@@ -263,7 +263,7 @@ void Save::vote_and_commit() {
   agreed_on_root(comm_, [&] {
     VALIDATE(options_.lock == nullptr || options_.lock->still_mine(), ExitCode::locked, "another run has taken over ", folder_.string(),
              " (this one holds fence ", fence_, "): nothing was committed");
-    commit(temporary_, folder_, step_, options_.keep);
+    commit(temporary_, folder_, step_, options_.keep, options_.pinned);
   });
 }
 

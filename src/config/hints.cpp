@@ -41,6 +41,7 @@ constexpr std::array renamed{
     Renamed{"data.output_key", "data.response_key"},
     Renamed{"ckpt.save_steps", "ckpt.interval"},
     Renamed{"ckpt.max_num", "ckpt.keep"},
+    Renamed{"ckpt.best_metric_key", "ckpt.best_metric"},
     Renamed{"ckpt.load_enable", "ckpt.resume"},
     Renamed{"ckpt.output_dir", "run.dir"},
     Renamed{"ds.param_dtype", "model.dtype"},
@@ -91,7 +92,6 @@ constexpr std::array not_built{
     NotBuilt{"tensorboard", "TensorBoard files (metrics.jsonl has everything)"},
     NotBuilt{"kto", "KTO"},
     NotBuilt{"distill", "distillation"},
-    NotBuilt{"ptx", "a pretraining loss during PPO"},
 };
 
 bool contains_word(std::string_view key, std::string_view word) {

@@ -48,6 +48,11 @@ void add_model_keys(KeyList<Options>& keys) {
   keys.add(KEY(actor.entropy_coef),
            "Weight of the entropy bonus; 0 computes and logs the entropy without using it, none does not compute it.")
       .at_least(0);
+  keys.add(KEY(actor.ptx_coef),
+           "Weight of the language-model loss on data.pretrain_dataset in the actor's loss (PPO-ptx); 0: none.")
+      .at_least(0)
+      .departs("OpenRLHF removed its ptx_coef in April 2025; DeepSpeed-Chat: unsup_coef.");
+  keys.add(KEY(actor.ptx_batch_size), "Sequences of that set per optimizer step, over all ranks; 0: train.batch_size.").at_least(0);
 
   keys.add(KEY(critic.path), "Folder of the critic's start; empty: the first reward model, else the actor with a new value head.")
       .departs("OpenRLHF: critic.model_name_or_path.");

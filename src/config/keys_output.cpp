@@ -52,10 +52,14 @@ void add_output_keys(KeyList<Options>& keys) {
   keys.add(KEY(ckpt.save_hf),
            "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
       .departs("OpenRLHF: true or false; its end export is always made.");
+  keys.add(KEY(ckpt.best_metric),
+           "Metric of the evaluation (eval_reward, eval_pass1, ...; sft, rm, dpo: eval_loss, eval_accuracy) whose best checkpoint is "
+           "saved when it is seen, linked as `best` and never removed; losses are better when smaller. Empty: none.")
+      .departs("OpenRLHF: ckpt.best_metric_key.");
   keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
 
-  keys.add(KEY(eval.steps), "Iterations between two evaluations; -1: never.").at_least(-1);
-  keys.add(KEY(eval.dataset), "JSONL files of evaluation prompts, in the form of data.prompt_dataset.")
+  keys.add(KEY(eval.steps), "Iterations between two evaluations; the last iteration is always followed by one. -1: never.").at_least(-1);
+  keys.add(KEY(eval.dataset), "JSONL files to evaluate on, in the form of data.prompt_dataset (ppo) or data.dataset (sft, rm, dpo).")
       .departs("Local files only.");
   keys.add(KEY(eval.temperature), "Sampling temperature of the evaluation.").range(0, 100);
   keys.add(KEY(eval.n_samples_per_prompt), "Answers per evaluation prompt; pass@k is reported for k = 1 and this number.")

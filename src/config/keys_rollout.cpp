@@ -25,6 +25,11 @@ void add_rollout_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.prompt_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
   keys.add(KEY(data.dataset), "sft, rm, dpo: JSONL files of training data.").departs("Local files only.");
   keys.add(KEY(data.dataset_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
+  keys.add(KEY(data.pretrain_dataset),
+           "ppo with actor.ptx_coef: JSONL files of texts (every token counts) or of examples as for sft (the answers count).")
+      .departs("OpenRLHF removed its pretrain_data in April 2025.");
+  keys.add(KEY(data.pretrain_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
+  keys.add(KEY(data.text_key), "data.pretrain_dataset: column of a text to learn as it is.").never_empty();
   keys.add(KEY(data.prompt_key), "Column of the prompt's text.").never_empty().departs("OpenRLHF: data.input_key = input.");
   keys.add(KEY(data.messages_key), "Column of a chat, a list of {role, content}; used when the line has no prompt column.")
       .never_empty();

@@ -12,6 +12,20 @@
 
 namespace trireme::config {
 
+std::vector<std::string> selection_metrics(const Options& options, Command command) {
+  switch (command) {
+    case Command::sft: return {"eval_loss"};
+    case Command::rm: return {"eval_loss", "eval_accuracy"};
+    case Command::dpo: return {"eval_loss", "eval_accuracy", "eval_margin"};
+    case Command::ppo: break;
+  }
+  std::vector<std::string> names{"eval_reward", "eval_pass1"};
+  if (options.eval.n_samples_per_prompt > 1) names.push_back(base::text("eval_pass", options.eval.n_samples_per_prompt));
+  return names;
+}
+
+bool smaller_is_better(std::string_view metric) { return metric.ends_with("loss"); }
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,8 +50,11 @@ class Checks {
   void ppo_reward();
   void reward_source(size_t index, const RewardSource& source);
   void foreign_keys(const std::string& at, const RewardSource& source);
+  void ppo_correction();
+  void ppo_pretraining();
   void preference();
   void evaluation();
+  void best_checkpoint();
   void files();
   void file(const std::string& key, const std::string& path);
   void probs(const std::string& section, const Strings& files, const std::vector<double>& weights);
@@ -69,8 +86,8 @@ void Checks::general() {
             " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
   refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),
             " has no generators to overlap with)");
-  refuse_if(command_ != Command::ppo && !o_.ranks.generator.empty(), "ranks.generator is for ppo (", to_string(command_),
-            " does not generate)");
+  refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ",
+            to_string(command_), "): remove it");
 }
 
 void Checks::faults() {
@@ -127,17 +144,53 @@ void Checks::ppo_algorithm() {
   refuse_if(kl.target && kl.init_coef == 0,
             "algo.kl.target with algo.kl.init_coef = 0 (the coefficient is multiplied at each step and would stay 0)");
   refuse_if(kl.use_loss && kl.init_coef == 0, "algo.kl.use_loss with algo.kl.init_coef = 0 (the term would be multiplied by 0)");
-  refuse_if(advantage.is_correction_enable && advantage.is_correction_type == CorrectionType::custom &&
-                advantage.is_correction_mode == CorrectionMode::clip && advantage.is_correction_gating != CorrectionGate::ratio,
-            "algo.advantage.is_correction_gating = \"", to_string(advantage.is_correction_gating),
-            "\" with mode clip (a divergence decides what is dropped, ", "it has nothing to clip): use mode mask");
-  refuse_if(advantage.is_correction_enable && advantage.is_correction_type == CorrectionType::custom &&
-                advantage.is_correction_mode == CorrectionMode::clip &&
-                advantage.is_correction_level == CorrectionLevel::sequence,
-            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are "
-            "clipped per token): use mode mask");
   refuse_if(o_.critic.freezing_steps >= 0 && !o_.has_critic(), "critic.freezing_steps with algo.advantage.estimator = \"",
             to_string(advantage.estimator), "\" (only gae has a critic to train alone)");
+  refuse_if(!o_.critic.path.empty() && !o_.has_critic(), "critic.path with algo.advantage.estimator = \"",
+            to_string(advantage.estimator), "\" (only gae has a critic): remove it");
+  refuse_if(o_.critic.save_value_network && !o_.has_critic(), "critic.save_value_network with algo.advantage.estimator = \"",
+            to_string(advantage.estimator), "\" (only gae has a critic to save): remove it");
+  ppo_correction();
+}
+
+void Checks::ppo_correction() {
+  const auto& advantage = o_.algo.advantage;
+  const AdvantageOptions untouched;
+  const bool chosen = advantage.is_correction_level != untouched.is_correction_level ||
+                      advantage.is_correction_mode != untouched.is_correction_mode ||
+                      advantage.is_correction_gating != untouched.is_correction_gating;
+  refuse_if(
+      !advantage.is_correction_enable && (chosen || advantage.is_correction_type != untouched.is_correction_type ||
+                                          advantage.is_correction_threshold != untouched.is_correction_threshold),
+      "algo.advantage.is_correction_* is set while algo.advantage.is_correction_enable is false (it would have no effect): set "
+      "both or none");
+  if (!advantage.is_correction_enable) return;
+  refuse_if(chosen && advantage.is_correction_type != CorrectionType::custom,
+            "algo.advantage.is_correction_level, _mode or _gating with is_correction_type = \"",
+            to_string(advantage.is_correction_type), "\" (the type names all three): use type custom");
+  const ImportanceCorrection correction = importance_correction(advantage);
+  const bool clips = correction.mode == CorrectionMode::clip;
+  const bool by_ratio = correction.gate == CorrectionGate::ratio;
+  refuse_if(clips && !by_ratio, "algo.advantage.is_correction_gating = \"", to_string(correction.gate),
+            "\" with mode clip (a divergence decides what is dropped, it has nothing to clip): use mode mask");
+  refuse_if(clips && correction.level == CorrectionLevel::sequence,
+            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are "
+            "clipped per token): use mode mask");
+  refuse_if(by_ratio && (correction.low > 1 || correction.high < 1), "algo.advantage.is_correction_threshold = [", correction.low,
+            ", ", correction.high, "] leaves out 1 (the ratio where rollout and trainer agree): put 1 inside");
+  refuse_if(!by_ratio && correction.low > 0, "algo.advantage.is_correction_threshold = [", correction.low, ", ", correction.high,
+            "] with gating ", to_string(correction.gate),
+            " (the divergence is 0 where rollout and trainer agree, and those tokens would be dropped): let it begin at 0");
+}
+
+void Checks::ppo_pretraining() {
+  const bool has_data = !o_.data.pretrain_dataset.empty();
+  refuse_if(o_.actor.ptx_coef > 0 && !has_data, "actor.ptx_coef = ", o_.actor.ptx_coef,
+            " without data.pretrain_dataset (there is no text to learn beside the rewards): name its JSONL files");
+  refuse_if(o_.actor.ptx_coef == 0 && has_data,
+            "data.pretrain_dataset with actor.ptx_coef = 0 (its loss would not count): give the loss a weight");
+  refuse_if(o_.actor.ptx_coef == 0 && o_.actor.ptx_batch_size > 0, "actor.ptx_batch_size without actor.ptx_coef");
+  probs("data.pretrain", o_.data.pretrain_dataset, o_.data.pretrain_probs);
 }
 
 void Checks::ppo_reward() {
@@ -193,6 +246,8 @@ void Checks::foreign_keys(const std::string& at, const RewardSource& source) {
 }
 
 void Checks::preference() {
+  refuse_if(command_ != Command::ppo && (o_.actor.ptx_coef > 0 || !o_.data.pretrain_dataset.empty()),
+            "actor.ptx_coef and data.pretrain_dataset are for ppo (", to_string(command_), " learns from data.dataset)");
   refuse_if(command_ == Command::dpo && o_.algo.dpo.ipo && o_.algo.dpo.label_smoothing > 0,
             "algo.dpo.ipo with algo.dpo.label_smoothing (the loss of IPO has none): keep one");
 }
@@ -200,7 +255,21 @@ void Checks::preference() {
 void Checks::evaluation() {
   refuse_if(o_.eval.steps == 0, "eval.steps = 0 (iterations between two evaluations; -1 switches them off)");
   refuse_if(o_.eval.steps > 0 && o_.eval.dataset.empty(),
-            "eval.steps without eval.dataset (the JSONL files of evaluation prompts)");
+            command_ == Command::ppo ? "eval.steps without eval.dataset (the JSONL files of evaluation prompts)"
+                                     : "eval.steps without eval.dataset (the JSONL files that are held out)");
+  refuse_if(!o_.eval.dataset.empty() && o_.eval.steps < 0,
+            "eval.dataset without eval.steps (it would not be looked at): set both or none");
+  best_checkpoint();
+}
+
+void Checks::best_checkpoint() {
+  const std::string& metric = o_.ckpt.best_metric;
+  if (metric.empty()) return;
+  refuse_if(o_.eval.steps < 0, "ckpt.best_metric = \"", metric,
+            "\" without eval.steps (only an evaluation can tell which checkpoint is best)");
+  const auto known = selection_metrics(o_, command_);
+  refuse_if(std::find(known.begin(), known.end(), metric) == known.end(), "ckpt.best_metric = \"", metric, "\" (",
+            to_string(command_), " has: ", base::join(known), ")");
 }
 
 void Checks::file(const std::string& key, const std::string& path) {
@@ -222,6 +291,7 @@ void Checks::files() {
   for (const auto& path : command_ == Command::ppo ? o_.data.prompt_dataset : o_.data.dataset) {
     file(command_ == Command::ppo ? "data.prompt_dataset" : "data.dataset", path);
   }
+  for (const auto& path : o_.data.pretrain_dataset) file("data.pretrain_dataset", path);
   if (o_.eval.steps > 0) {
     for (const auto& path : o_.eval.dataset) file("eval.dataset", path);
   }
@@ -240,6 +310,7 @@ void Checks::run() {
   if (command_ == Command::ppo) {
     ppo_batches();
     ppo_algorithm();
+    ppo_pretraining();
     ppo_reward();
   }
   preference();
@@ -258,34 +329,5 @@ void Checks::run() {
 }  // namespace
 
 void validate(const Options& options, Command command, const ValidateInputs& inputs) { Checks(options, command, inputs).run(); }
-
-std::vector<std::string> warnings(const Options& options, Command command) {
-  std::vector<std::string> out;
-  const auto warn_if = [&](bool condition, const std::string& text) {
-    if (condition) out.push_back(text);
-  };
-  warn_if(options.fault.any(), "faults are injected: [fault] is set");
-  warn_if(command == Command::rm && options.algo.rm.loss == PreferenceLoss::logexp, "algo.rm.loss = \"logexp\" ignores margins");
-  if (command != Command::ppo) return out;
-  const auto& kl = options.algo.kl;
-  warn_if(kl.use_loss && kl.estimator == KlEstimator::k1 && !kl.unbiased_gradient,
-          "algo.kl.use_loss with estimator k1: the gradient of its mean is 0 in expectation; k2 or k3, or "
-          "algo.kl.unbiased_gradient, is meant for the loss");
-  warn_if(!kl.use_loss && kl.estimator != KlEstimator::k1 && kl.init_coef > 0,
-          "algo.kl.estimator k2 or k3 in the reward is biased; k1 is meant for the reward");
-  warn_if(
-      options.train.async_depth > 0 && !options.algo.advantage.is_correction_enable,
-      "train.async_depth = 1 without algo.advantage.is_correction_enable: samples are one step old and nothing corrects for it");
-  warn_if(
-      !options.has_critic() && options.critic != CriticOptions{},
-      base::text("[critic] has no effect with algo.advantage.estimator = \"", to_string(options.algo.advantage.estimator), "\""));
-  const bool has_model = std::any_of(options.reward.source.begin(), options.reward.source.end(),
-                                     [](const auto& s) { return s.kind == RewardKind::model; });
-  warn_if(options.reward.normalize_enable && !has_model,
-          "reward.normalize_enable has no effect: no [[reward.source]] is a model");
-  warn_if(std::any_of(options.reward.source.begin(), options.reward.source.end(), [](const auto& s) { return s.weight == 0; }),
-          "a [[reward.source]] has weight 0: it is computed and logged but does not count");
-  return out;
-}
 
 }  // namespace trireme::config

@@ -66,6 +66,10 @@ SftExample read_example(const Record& record, const SetOptions& options, const T
     conversation.encode(with_system(record.messages(options.keys.messages), options), example);
     return example;
   }
+  if (record.find(options.keys.prompt) == nullptr && record.find(options.keys.text) != nullptr) {
+    extend(example, tokenizer.encode(record.text(options.keys.text), SpecialTokens::added), 1);
+    return example;
+  }
   const std::string response = record.text(options.keys.response);
   if (options.prompt_form == PromptForm::user_turn) {
     conversation.encode(with_system({{"user", record.text(options.keys.prompt), ""}, {"assistant", response, ""}}, options), example);

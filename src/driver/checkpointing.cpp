@@ -102,8 +102,10 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   mirror_.to_host();  // nothing on CPUs
   datasets_ = saved.datasets.size();
   saving_ = progress.iteration;
+  best_ = progress.best.iteration;
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
+  options.pinned = progress.best.iteration;
   options.version = TRIREME_VERSION;
   options.lock = &folder_.lock();
   writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
@@ -122,9 +124,23 @@ void Checkpointing::finish() {
   committed_ = saving_;
   saving_ = -1;
   if (roles_.world.rank() == 0) {
+    link_best();
     log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
                          base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
   }
+}
+
+void Checkpointing::link_best() const {
+  const std::string target = checkpoint::folder_name(best_);
+  const auto link = folder_.checkpoints() / "best";
+  std::error_code error;
+  if (best_ < 0 || !std::filesystem::exists(folder_.checkpoints() / target, error)) return;
+  if (std::filesystem::read_symlink(link, error) == target) return;
+  const auto fresh = folder_.checkpoints() / ".best.tmp";  // renamed over the old link: there is a best one at any time
+  std::filesystem::remove(fresh, error);
+  std::filesystem::create_symlink(target, fresh, error);
+  if (!error) std::filesystem::rename(fresh, link, error);
+  if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
 }
 
 std::optional<Progress> Checkpointing::resume(std::string& pending) {
@@ -139,7 +155,10 @@ std::optional<Progress> Checkpointing::resume(std::string& pending) {
       progress = load(reader, pending);
     });
   }
-  if (progress) committed_ = progress->iteration;
+  if (!progress) return progress;
+  committed_ = progress->iteration;
+  best_ = progress->best.iteration;
+  if (roles_.world.rank() == 0) link_best();  // a crash may have come between the commit and the link
   return progress;
 }
 

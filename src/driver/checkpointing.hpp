@@ -62,6 +62,8 @@ class Checkpointing {
   // The host's view of an array of this rank; null where there is none.
   float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter);
   checkpoint::Content content(const Progress& progress, const std::string& pending);
+  // Points `best` to the best checkpoint. Rank 0.
+  void link_best() const;
   Progress load(const std::filesystem::path& folder, std::string& pending);
   Progress load(checkpoint::Reader& reader, std::string& pending);
 
@@ -75,6 +77,7 @@ class Checkpointing {
   size_t datasets_ = 0;   // of the save in progress
   int64_t saving_ = -1;
   int64_t committed_ = -1;
+  int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
 };
 
 }  // namespace trireme::driver

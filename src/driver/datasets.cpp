@@ -23,7 +23,7 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
   data::SetOptions set;
   set.files.assign(files.begin(), files.end());
   set.keys = {data.prompt_key, data.messages_key, data.label_key, data.response_key,
-              data.chosen_key, data.rejected_key, data.margin_key};
+              data.chosen_key, data.rejected_key, data.margin_key, data.text_key};
   set.max_samples = data.max_samples;
   set.max_tokens = max_tokens;
   set.unusable = data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
@@ -40,9 +40,12 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   return set;
 }
 
-data::SftSet load_sft(const config::Options& options, const data::Tokenizer& tokenizer, const comm::CommView& world) {
-  auto set = data::SftSet::load(set_options(options, options.data.dataset, options.max_len()), tokenizer);
-  if (world.rank() == 0) log_counts(set.counts(), "examples", options.max_len());
+TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
+                          const data::Tokenizer& tokenizer, const comm::CommView& world) {
+  const auto wanted = set_options(options, files, options.max_len());
+  const bool pairs = command == config::Command::rm || command == config::Command::dpo;
+  TrainingSet set = pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
 }
 

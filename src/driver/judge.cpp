@@ -6,19 +6,12 @@
 
 #include "driver/device.hpp"
 #include "driver/scoring.hpp"
+#include "driver/update_step.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
-namespace {
-
-double scoring_temperature(const config::Options& options) {
-  return options.rollout.temperature > 0 ? options.rollout.temperature : 1.0;
-}
-
-}  // namespace
-
 bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
 
 Judge::Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,

@@ -30,13 +30,13 @@ zero::ReadRows ModelStart::reader() const {
   };
 }
 
-ModelStart actor_start(const config::Options& options) {
+ModelStart trained_start(const config::Options& options, model::HeadKind head) {
   const auto seed = static_cast<uint64_t>(options.run.seed);
-  if (options.model.path.empty()) {
-    return {model::describe(config::load_model_shape(options.model.shape), model::HeadKind::language), nullptr, seed};
-  }
-  return open(options.model.path, model::HeadKind::language, seed);
+  if (options.model.path.empty()) return {model::describe(config::load_model_shape(options.model.shape), head), nullptr, seed};
+  return open(options.model.path, head, seed);
 }
+
+ModelStart actor_start(const config::Options& options) { return trained_start(options, model::HeadKind::language); }
 
 ModelStart critic_start(const config::Options& options, const ModelStart& actor) {
   const uint64_t seed = static_cast<uint64_t>(options.run.seed) + 1;
@@ -59,7 +59,7 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
 }
 
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder) {
+                  at::Device device, const std::filesystem::path& folder, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   const bool first = roles.world.rank() == 0;
   model::ModelExport exported(folder, spec,
@@ -72,7 +72,8 @@ void export_model(const config::Options& options, const Roles& roles, const mode
       const base::Block block = model->own(p);
       if (block.empty()) continue;
       HostMirror host(device);  // one parameter at a time
-      const auto* values = static_cast<const float*>(host.add(model->master(p), block.elements() * int64_t{sizeof(float)}));
+      const float* shard = which == Weights::average ? model->average(p) : model->master(p);
+      const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
       host.to_host();
       exported.write(p, block, values);
     }

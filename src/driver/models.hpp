@@ -23,15 +23,18 @@ struct ModelStart {
 
   zero::ReadRows reader() const;
 };
-// model.path or model.shape. Every rank opens the files; nothing is collective. UserErrors name the path.
-ModelStart actor_start(const config::Options& options);
+// model.path or model.shape with this head; a score head is drawn when the weights have none. Every rank opens the files; nothing
+// is collective. UserErrors name the path.
+ModelStart trained_start(const config::Options& options, model::HeadKind head);
+ModelStart actor_start(const config::Options& options);  // with a language-model head
 // critic.path, else the first reward model, else the actor; a score head is drawn when the weights have none.
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
-// Writes the trained model as a Hugging Face folder: every trainer its own rows. Collective over world. `model` is null on
-// ranks that are no trainers; it lives on `device`.
+// Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
+// `model` is null on ranks that are no trainers; it lives on `device`.
+enum class Weights : uint8_t { trained, average };
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder);
+                  at::Device device, const std::filesystem::path& folder, Weights which = Weights::trained);
 
 }  // namespace trireme::driver

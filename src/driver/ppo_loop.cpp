@@ -6,13 +6,16 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "driver/datasets.hpp"
 #include "driver/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/sample_log.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -72,23 +75,27 @@ Samples from_frames(std::string_view frames) {
 }  // namespace
 
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
-    : options_(options),
-      session_(session),
-      roles_(make_roles(options_, session.world())),
-      folder_(options_, roles_.world),
-      context_(options_, roles_, folder_),
-      threads_(plan_threads(options_, roles_)),
-      device_(choose_device(options_, roles_)),
+    : Loop(options, session, config::Command::ppo),
       tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
       prompts_(load_prompts(options_, options_.data.prompt_dataset, tokenizer_, roles_.world)),
       sampler_(make_sampler(options_, options_.data.prompt_probs, prompts_.counts())),
       actor_start_(actor_start(options_)),
-      iterations_(iterations_of(options_, sampler_)),
       exchange_(roles_.world) {
-  log_start(options_, roles_, session_, "ppo");
+  iterations_ = iterations_of(options_, sampler_);
   if (!options_.eval.dataset.empty()) held_out_ = load_prompts(options_, options_.eval.dataset, tokenizer_, roles_.world);
+  if (options_.actor.ptx_coef > 0) {
+    texts_ = load_training(options_, options_.data.pretrain_dataset, config::Command::sft, tokenizer_, roles_.world);
+    texts_sampler_ = make_sampler(options_, options_.data.pretrain_probs, texts_->counts());
+  }
   tokenizer_.check_model(actor_start_.spec.shape.vocab);
   if (options_.has_critic()) critic_start_ = critic_start(options_, actor_start_);
+  make_roles_of_this_rank();
+  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
+  checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
+  if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
+}
+
+void PpoLoop::make_roles_of_this_rank() {
   if (roles_.reward) {
     judge_ = std::make_unique<Judge>(options_, roles_, tokenizer_, folder_.path() / "logs", device_, threads_.reward);
     if (needs_reference(options_)) {
@@ -96,13 +103,13 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       judge_->add_reference(reference.spec, reference.reader());
     }
   }
-  use_device(device_, options_.train.deterministic);  // after the judge's child processes
-  checkpoint_ = std::make_unique<Checkpointing>(options_, roles_, folder_, device_, session_.facts().thread_multiple);
+  start_device();  // after the judge's child processes
   if (roles_.trainer) {
     const auto critic = critic_start_ ? std::optional(critic_start_->spec) : std::nullopt;
     trainer_ = std::make_unique<Trainer>(options_, roles_, actor_start_.spec, critic, device_, threads_.trainer,
                                          schedule_steps(options_, iterations_));
     trainer_->before_step = [this] { checkpoint_->before_step(); };
+    if (texts_) trainer_->pretraining = [this](int64_t step) { return texts_of(step); };
   }
   const int sharers = ranks_on_device(roles_, device_);
   if (roles_.generator) {
@@ -116,47 +123,33 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
                                                                                     : std::vector<std::string>{}));
   if (trainer_) trainer_->set_old_log_probs(old_log_probs);
   if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
-  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
-  checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
-  if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
 }
 
-Progress PpoLoop::resume_or_start() {
+void PpoLoop::resume_or_start() {
   if (trainer_) {
     trainer_->actor().load(actor_start_.reader());
     if (trainer_->critic()) trainer_->critic()->load(critic_start_->reader());
     trainer_->start_average();
   }
   std::string pending;
-  Progress progress;
-  if (const auto found = checkpoint_->resume(pending)) {
-    progress = *found;
-    VALIDATE(progress.command == "ppo", ExitCode::bad_data, "the checkpoint in ", folder_.checkpoints().string(),
-             " is one of `trireme ", progress.command, "`: choose another run.dir or ckpt.resume = \"never\"");
-    sampler_.restore(progress.sampler);
+  if (resume_or_begin(schedule_steps(options_, iterations_), pending)) {
+    sampler_.restore(progress_.sampler);
+    if (texts_sampler_ && !progress_.ptx_sampler.taken.empty()) texts_sampler_->restore(progress_.ptx_sampler);
     if (trainer_) {
-      trainer_->set_kl_coefficient(progress.kl_coefficient);
-      trainer_->set_schedule(progress.schedule_steps);
+      trainer_->set_kl_coefficient(progress_.kl_coefficient);
+      trainer_->set_schedule(progress_.schedule_steps);
     }
     if (roles_.world.sum(static_cast<int64_t>(pending.size())) > 0) pending_ = from_frames(pending);
-    if (roles_.world.rank() == 0) log::info(base::text("resumed after iteration ", progress.iteration));
   } else {
-    progress.command = "ppo";
-    progress.schedule_steps = schedule_steps(options_, iterations_);
-    progress.kl_coefficient = options_.algo.kl.init_coef;
-    progress.version = 1;  // the weights that the run starts from
+    progress_.kl_coefficient = options_.algo.kl.init_coef;
+    progress_.version = 1;  // the weights that the run starts from
   }
-  progress.deck = folder_.deck();
-  if (roles_.world.rank() == 0) {
-    trim_sample_log(folder_.path() / "samples.jsonl", progress.iteration);
-    metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress.metrics_cursor);
-  }
-  return progress;
+  if (roles_.world.rank() == 0) trim_sample_log(folder_.path() / "samples.jsonl", progress_.iteration);
 }
 
 ExitCode PpoLoop::run() {
-  progress_ = resume_or_start();  // collective: all ranks agree where they stand
-  sync_weights();                 // trainers -> generators: the weights that the first rollout samples from
+  resume_or_start();  // collective: all ranks agree where they stand
+  sync_weights();     // trainers -> generators: the weights that the first rollout samples from
   starting_.reset();
   while (progress_.iteration < iterations_) {
     const base::Stopwatch watch;
@@ -177,14 +170,9 @@ ExitCode PpoLoop::run() {
     progress_.iteration = iteration;
 
     if (evaluation_due(iteration)) evaluate_held_out(metrics);
+    add_memory_metrics(roles_.world, trainer_.get(), generator_ ? &generator_->counters() : nullptr, metrics);
     report(metrics, watch.seconds());
-    context_.walltime().phase_took(watch.seconds());
-    const auto stop = context_.agree_to_stop();
-    if (stop > comm::StopReason::save_and_go_on && iteration < iterations_) return leave(stop);
-    if (iteration < iterations_ && (checkpoint_->due(iteration) || stop == comm::StopReason::save_and_go_on)) {
-      save(false);
-      comm::clear_save_request();
-    }
+    if (const auto code = settle(metrics, watch.seconds())) return *code;  // stopped; saves when it is time
   }
   return finish();
 }
@@ -260,6 +248,7 @@ Samples PpoLoop::to_trainers(Samples samples, int64_t iteration) {
 void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   context_.begin("train", metrics.iteration, iterations_);
+  draw_texts();
   if (trainer_) {
     ppo::Experience experience = ppo::Experience::from(std::move(samples));
     const Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
@@ -283,8 +272,18 @@ void PpoLoop::sync_weights() {
   if (roles_.world.rank() == 0) log::debug(line);
 }
 
-bool PpoLoop::evaluation_due(int64_t iteration) const {
-  return held_out_ && options_.eval.steps > 0 && iteration % options_.eval.steps == 0;
+void PpoLoop::draw_texts() {
+  if (!texts_sampler_) return;
+  const int64_t steps = options_.train.max_epochs *
+                        ppo::optimizer_steps(static_cast<int64_t>(cards_.size()), options_.train.batch_size);
+  text_rows_ = texts_sampler_->draw(steps * options_.ptx_batch_size());  // the same on every rank, no message
+  progress_.ptx_sampler = texts_sampler_->state();
+}
+
+std::vector<RowBatch> PpoLoop::texts_of(int64_t step) const {
+  const auto count = static_cast<size_t>(options_.ptx_batch_size());
+  const auto rows = std::span(text_rows_).subspan(static_cast<size_t>(step) * count, count);
+  return share_out(*texts_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
 }
 
 void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
@@ -305,61 +304,17 @@ void PpoLoop::save_samples(const Samples& samples, int64_t iteration) {
                     options_.rollout.save_samples);
 }
 
-void PpoLoop::report(IterationMetrics& metrics, double seconds) {
-  const trace::Phase phase{"report", metrics.iteration};
-  progress_.rewards.push_back(metrics.get("reward"));
-  metrics.version = progress_.version;
-  for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
-  metrics.seconds["total"] = seconds;
-  add_memory_metrics(roles_.world, trainer_.get(), generator_ ? &generator_->counters() : nullptr, metrics);
-  if (metrics_file_) {
-    metrics_file_->append(to_json(metrics));
-    log::info(to_console(metrics, iterations_));
-  }
-  progress_.metrics_cursor = roles_.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
-  last_ = metrics;
-}
-
-void PpoLoop::save(bool wait) {
-  context_.begin("checkpoint", progress_.iteration, iterations_);
-  context_.set_io_deadline(true);
-  const double seconds = checkpoint_->save(progress_, to_frame(pending_), wait);
-  context_.set_io_deadline(false);
-  context_.walltime().save_took(seconds);
-  const bool ended = progress_.iteration >= iterations_;
-  if (options_.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    export_trained(base::text("hf-", checkpoint::folder_name(progress_.iteration)));
-  }
-  context_.write_trace();
-}
+std::string PpoLoop::pending_rollout() const { return to_frame(pending_); }
 
 void PpoLoop::export_trained(const std::string& name) {
-  export_model(options_, roles_, actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, device_, folder_.path() / name);
+  zero::ShardedModel* actor = trainer_ ? &trainer_->actor() : nullptr;
+  export_model(options_, roles_, actor_start_.spec, actor, device_, folder_.path() / name);
+  if (options_.train.enable_ema) {
+    export_model(options_, roles_, actor_start_.spec, actor, device_, folder_.path() / (name + "-ema"), Weights::average);
+  }
   if (!options_.critic.save_value_network || !critic_start_) return;
   export_model(options_, roles_, critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, device_,
                folder_.path() / (name + "-critic"));
-}
-
-ExitCode PpoLoop::leave(comm::StopReason reason) {
-  if (roles_.world.rank() == 0) {
-    log::info(base::text("stopping after iteration ", progress_.iteration, " (", comm::to_string(reason), "): saving"));
-  }
-  save(true);
-  context_.finish("reward", progress_.rewards, last_);
-  if (roles_.world.rank() == 0) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
-  return ExitCode::stopped_with_checkpoint;
-}
-
-ExitCode PpoLoop::finish() {
-  if (checkpoint_->committed() != progress_.iteration) save(true);
-  if (options_.ckpt.save_hf != config::SaveHf::never) export_trained("hf");
-  context_.finish("mean reward by iteration", progress_.rewards, last_);
-  if (roles_.world.rank() == 0) {
-    log::info(base::text("metrics:     ", (folder_.path() / "metrics.jsonl").string()));
-    log::info(base::text("trace:       ", (folder_.path() / options_.trace.file).string(), " (open it in ui.perfetto.dev)"));
-    log::info(base::text("checkpoints: ", folder_.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));
-  }
-  return ExitCode::done;
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {

@@ -4,33 +4,31 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "driver/checkpointing.hpp"
 #include "driver/exchange.hpp"
 #include "driver/generator.hpp"
 #include "driver/judge.hpp"
-#include "driver/metrics.hpp"
+#include "driver/loop.hpp"
 #include "driver/models.hpp"
-#include "driver/progress.hpp"
-#include "driver/roles.hpp"
-#include "driver/run_context.hpp"
-#include "driver/run_folder.hpp"
 #include "driver/trainer.hpp"
+#include "driver/training_set.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 
-class PpoLoop {
+class PpoLoop : public Loop {
  public:
   // Collective over world: loads data and models, starts plugins.
   PpoLoop(const config::Options& options, const comm::Session& session);
+  ~PpoLoop() override { checkpoint_.reset(); }  // first: its writer reads the models
   // Collective.
   ExitCode run();
 
  private:
-  Progress resume_or_start();
+  void make_roles_of_this_rank();
+  void resume_or_start();
   PromptBatch draw(int64_t iteration, int64_t draws_before);
   // Scored samples, on the reward ranks.
   Samples collect(int64_t iteration);
@@ -41,43 +39,32 @@ class PpoLoop {
   Samples to_trainers(Samples samples, int64_t iteration);
   void learn(Samples samples, IterationMetrics& metrics);
   void sync_weights();
-  bool evaluation_due(int64_t iteration) const;
+  // The pretraining rows of the iteration; this rank's share of one optimizer step.
+  void draw_texts();
+  std::vector<RowBatch> texts_of(int64_t step) const;
   void evaluate_held_out(IterationMetrics& metrics);
-  void report(IterationMetrics& metrics, double seconds);
   void save_samples(const Samples& samples, int64_t iteration);
-  void save(bool wait);
-  // The actor, and the critic where the deck wants it, as Hugging Face folders of the run folder.
-  void export_trained(const std::string& name);
-  ExitCode leave(comm::StopReason reason);
-  ExitCode finish();
+  // The actor, its moving average and the critic, as far as the deck wants them.
+  void export_trained(const std::string& name) override;
+  std::string pending_rollout() const override;
 
-  std::optional<trace::Phase> starting_{std::in_place, trace::Name{"start"}};  // until the first iteration
-  config::Options options_;
-  const comm::Session& session_;
-  Roles roles_;
-  RunFolder folder_;
-  RunContext context_;
-  ThreadPlan threads_;
-  at::Device device_;
   data::Tokenizer tokenizer_;
   data::PromptSet prompts_;
   std::optional<data::PromptSet> held_out_;
   data::PromptSampler sampler_;
+  std::optional<TrainingSet> texts_;  // actor.ptx_coef
+  std::optional<data::PromptSampler> texts_sampler_;
   ModelStart actor_start_;
   std::optional<ModelStart> critic_start_;
-  int64_t iterations_ = 0;
   Exchange exchange_;
   std::unique_ptr<Judge> judge_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Generator> generator_;
   std::unique_ptr<WeightBridge> weight_sync_;
-  std::unique_ptr<Checkpointing> checkpoint_;
-  std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
-  Progress progress_;
   Cards cards_;             // of the rollout that is being learned from, in id order
   std::vector<int> owner_;  // trainer of each
+  std::vector<int64_t> text_rows_;  // of all optimizer steps of the iteration
   std::optional<Samples> pending_;  // the next iteration's rollout (train.async_depth = 1)
-  IterationMetrics last_;
 };
 
 }  // namespace trireme::driver

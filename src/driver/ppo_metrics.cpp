@@ -92,6 +92,7 @@ void add_training_metrics(const config::Options& options, const Roles& roles, co
   metrics.set("lr", update.lr);
   metrics.set("kl_coefficient", trainer.kl_coefficient());
   metrics.set("kl_loss", update.kl_loss);
+  if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);
   metrics.set("group_reward_std", sums[1] / n);
   metrics.set("return", sums[2] / n);
   metrics.set("mismatch_max", mismatch.max);

@@ -7,6 +7,17 @@
 
 namespace trireme::driver {
 
+namespace {
+
+nlohmann::json to_object(const data::SamplerState& sampler) { return {{"sizes", sampler.sizes}, {"taken", sampler.taken}}; }
+
+void read(const nlohmann::json& object, data::SamplerState& sampler) {
+  object.at("sizes").get_to(sampler.sizes);
+  object.at("taken").get_to(sampler.taken);
+}
+
+}  // namespace
+
 std::string to_json(const Progress& p) {
   return nlohmann::json{{"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
                         {"version", p.version},
@@ -17,7 +28,9 @@ std::string to_json(const Progress& p) {
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
                         {"pending_bytes", p.pending_bytes},
-                        {"sampler", {{"sizes", p.sampler.sizes}, {"taken", p.sampler.taken}}},
+                        {"sampler", to_object(p.sampler)},
+                        {"ptx_sampler", to_object(p.ptx_sampler)},
+                        {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
                         {"rewards", p.rewards},
                         {"command", p.command},
                         {"deck", p.deck}}
@@ -40,8 +53,14 @@ Progress progress_from_json(const std::string& text) {
     json.at("metrics_cursor").get_to(p.metrics_cursor);
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);
-    json.at("sampler").at("sizes").get_to(p.sampler.sizes);
-    json.at("sampler").at("taken").get_to(p.sampler.taken);
+    read(json.at("sampler"), p.sampler);
+    if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
+    if (json.contains("best")) {
+      const auto& best = json.at("best");
+      best.at("metric").get_to(p.best.metric);
+      best.at("iteration").get_to(p.best.iteration);
+      best.at("value").get_to(p.best.value);
+    }
     for (const auto& reward : json.at("rewards")) {  // NaN is null in JSON
       p.rewards.push_back(reward.is_null() ? std::numeric_limits<double>::quiet_NaN() : reward.get<double>());
     }

@@ -9,6 +9,14 @@
 
 namespace trireme::driver {
 
+// The checkpoint with the best value of ckpt.best_metric.
+struct BestCheckpoint {
+  std::string metric;  // empty: none yet
+  int64_t iteration = -1;
+  double value = 0;
+  bool operator==(const BestCheckpoint&) const = default;
+};
+
 struct Progress {
   int64_t iteration = 0;        // finished iterations
   std::string phase = "iteration";  // what the checkpoint lies behind; "iteration": between two of them
@@ -22,8 +30,10 @@ struct Progress {
   int64_t skipped_prompts = 0;  // by dynamic filtering
   int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1)
   data::SamplerState sampler;
+  data::SamplerState ptx_sampler;  // of data.pretrain_dataset
+  BestCheckpoint best;
   std::vector<double> rewards;  // of each iteration, for the plot
-  std::string command;          // ppo or sft
+  std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
   bool operator==(const Progress&) const = default;
 };

@@ -14,18 +14,15 @@ void refuse_unbuilt(const config::Options& options, config::Command command) {
   };
   refuse(options.train.optimizer_offload, "train.optimizer_offload = true: the optimizer state cannot be kept in host memory beside a GPU yet");
   refuse(options.train.reduce_dtype != config::DType::fp32, "train.reduce_dtype = \"bf16\": gradients are reduced in fp32 only");
-  refuse(options.train.async_depth > 0 && options.algo.dynamic_filtering_enable,
+  refuse(command == config::Command::ppo && options.train.async_depth > 0 && options.algo.dynamic_filtering_enable,
          "train.async_depth = 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
   const config::RunOptions untouched;
   refuse(options.run.mismatch_check != untouched.mismatch_check, "run.mismatch_check: this version does not check collectives for mismatches");
-  refuse(command == config::Command::sft && options.ckpt.save_hf == config::SaveHf::checkpoint,
-         "ckpt.save_hf = \"checkpoint\" with sft: choose \"end\", or convert a checkpoint with `trireme convert`");
   const auto& fault = options.fault;
   const bool injected = !fault.kill_at.empty() || !fault.hang_at.empty() || !fault.segv_at.empty() || !fault.exit_at.empty() ||
                         !fault.nan_at.empty() || !fault.flip_at.empty() || !fault.skip_collective_at.empty() ||
                         !fault.delay.empty() || !fault.alloc_fail_at.empty();
   refuse(injected, "[fault]: only crash_at, io_fail and plugin_fault can be injected");
-  refuse(command == config::Command::rm || command == config::Command::dpo, "this command is not part of this version");
   if (reasons.empty()) return;
   throw UserError(ExitCode::configuration, base::join(reasons, "\n"));
 }

@@ -3,6 +3,7 @@
 #include "driver/scoring.hpp"
 
 #include <cstring>
+#include <numeric>
 
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -78,6 +79,12 @@ ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> w
   batch.rows = index_tensor(rows, device);
   batch.targets = index_tensor(targets, device);
   return batch;
+}
+
+ActionBatch make_action_batch(const Samples& samples, at::Device device) {
+  std::vector<int64_t> all(static_cast<size_t>(samples.size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return make_action_batch(samples, all, device);
 }
 
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,

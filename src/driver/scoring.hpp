@@ -27,6 +27,7 @@ struct ActionBatch {
 };
 // Sequences `which` of `samples`; tensors on `device`.
 ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which, at::Device device);
+ActionBatch make_action_batch(const Samples& samples, at::Device device);  // all of them
 
 // Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere. Collective over `ranks`, the
 // communicator that the model's passes are collective over; ranks may have any number of sequences. Micro-batches stay

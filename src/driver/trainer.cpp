@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
 #include "driver/scoring.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -33,10 +31,6 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                 .track_changes = false});
 }
 
-double scoring_temperature(const config::Options& options) {
-  return options.rollout.temperature > 0 ? options.rollout.temperature : 1.0;
-}
-
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
   return {.lengths = lengths_of(cards),
           .owner = {},
@@ -47,44 +41,9 @@ ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, in
           .shuffle = static_cast<uint64_t>(iteration * options.train.max_epochs + epoch)};
 }
 
-// A micro-batch on the device: its packed sequences and its columns of action tokens.
-struct DeviceBatch {
-  DeviceBatch(const ppo::Experience& micro, at::Device where) : device(where) {
-    std::vector<int64_t> which(static_cast<size_t>(micro.sequences()));
-    std::iota(which.begin(), which.end(), int64_t{0});
-    actions = make_action_batch(micro.samples, which, device);
-    host_columns = actions.columns.to(at::kCPU);
-    mask = at::ones_like(actions.columns, at::kByte);
-  }
-  // The action columns of a host tensor [T]; undefined stays undefined.
-  at::Tensor column(const at::Tensor& all) const {
-    return all.defined() ? all.index_select(0, host_columns).to(device) : at::Tensor{};
-  }
-
-  at::Device device;
-  ActionBatch actions;
-  at::Tensor host_columns;
-  at::Tensor mask;
-};
-
 }  // namespace
 
 double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
-
-zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr) {
-  return {.lr = lr,
-          .beta1 = options.adam.betas[0],
-          .beta2 = options.adam.betas[1],
-          .eps = options.adam.eps,
-          .weight_decay = options.adam.weight_decay,
-          .max_norm = options.max_norm};
-}
-
-// One optimizer step on this rank.
-struct Trainer::Step {
-  std::vector<ppo::Experience> micro_batches;  // as many as on every other trainer, empty ones at the end
-  ppo::Normalizer normalizer;
-};
 
 Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
                  const std::optional<model::ModelSpec>& critic, at::Device device, int threads, int64_t optimizer_steps)
@@ -163,6 +122,24 @@ std::vector<int> Trainer::place(const config::Options& options, const Cards& car
   return owner;
 }
 
+UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+                              int64_t number) {
+  UpdateStep step;
+  std::array<double, 2> totals{};  // action tokens, sequences with any
+  for (const auto& rows : micro_batches) {
+    step.micro_batches.push_back(experience.select(rows));
+    totals[0] += static_cast<double>(step.micro_batches.back().action_tokens());
+    for (const int64_t length : ppo::response_lengths(step.micro_batches.back().samples)) totals[1] += length > 0;
+  }
+  sum(totals);
+  step.normalizer = {totals[0], totals[1], 1};
+  if (pretraining) {
+    step.pretraining = pretraining(number);
+    step.pretraining_totals = totals_of(step.pretraining, ranks_);
+  }
+  return step;
+}
+
 UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
                              int64_t iteration) {
   at::set_num_threads(threads_);
@@ -174,94 +151,37 @@ UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, co
     auto input = plan_input(options_, cards, ranks_.size(), iteration, epoch);
     input.owner = owner;
     for (const auto& planned : ppo::plan_epoch(input)) {
-      Step step;
-      std::array<double, 2> totals{};  // action tokens, sequences with any
-      for (const auto& bin : planned.micro_batches[static_cast<size_t>(ranks_.rank())]) {
-        std::vector<int64_t> rows;
-        for (const int64_t sequence : bin) rows.push_back(local_row.at(cards[static_cast<size_t>(sequence)].id));
-        step.micro_batches.push_back(experience.select(rows));
-        totals[0] += static_cast<double>(step.micro_batches.back().action_tokens());
-        for (const int64_t length : ppo::response_lengths(step.micro_batches.back().samples)) totals[1] += length > 0;
+      ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
+      for (auto& bin : mine) {
+        for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
       }
-      sum(totals);
-      step.normalizer.action_tokens = totals[0];
-      step.normalizer.sequences = totals[1];
+      const UpdateStep step = make_step(experience, mine, report.steps);
       if (before_step) before_step();
-      if (critic_) train_critic(step, report);
-      if (iteration > options_.critic.freezing_steps) train_actor(step, report);
+      if (critic_) critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report);
+      if (iteration > options_.critic.freezing_steps) {
+        actor_step(*actor_, step, options_, kl_coefficient_, learning_rate(actor_rate_, actor_->steps()), device_, report);
+      }
       ++report.steps;
     }
   }
-  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.entropy};
+  average(report);
+  return report;
+}
+
+void Trainer::average(UpdateReport& report) const {
+  std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss, report.entropy};
+  const size_t losses = sums.size();
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
   sum(sums);
+  std::copy(sums.begin() + static_cast<std::ptrdiff_t>(losses), sums.end(), report.statistics.sums.begin());
   const auto steps = static_cast<double>(std::max<int64_t>(report.steps, 1));
   report.policy_loss = sums[0] / steps;
   report.value_loss = sums[1] / steps;
   report.kl_loss = sums[2] / steps;
-  report.entropy = sums[3] / steps;
-  std::copy(sums.begin() + 4, sums.end(), report.statistics.sums.begin());
+  report.ptx_loss = sums[3] / steps;
+  report.entropy = sums[4] / steps;
   report.grad_norm /= steps;
   report.critic_grad_norm /= steps;
-  return report;
-}
-
-void Trainer::train_actor(const Step& step, UpdateReport& report) {
-  const trace::Region region{"actor step"};
-  const auto loss_options = ppo::policy_loss_options(options_);
-  const auto& entropy_coef = options_.actor.entropy_coef;
-  const auto entropy_mode = !entropy_coef        ? kernels::Entropy::skip
-                            : *entropy_coef == 0 ? kernels::Entropy::value
-                                                 : kernels::Entropy::differentiable;
-  for (const ppo::Experience& micro : step.micro_batches) {
-    const DeviceBatch batch(micro, device_);
-    actor_->forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
-                                                 scoring_temperature(options_), entropy_mode);
-      const ppo::PolicyLossInput input{head.log_probs, batch.column(micro.old_log_probs), batch.column(micro.rollout_log_probs),
-                                       batch.column(micro.advantages), batch.mask, batch.actions.segments};
-      const auto policy = ppo::policy_loss(input, loss_options, step.normalizer);
-      at::Tensor loss = policy.loss;
-      report.policy_loss += policy.loss.item<double>();
-      report.statistics += policy.statistics;
-      if (options_.algo.kl.use_loss && micro.ref_log_probs.defined()) {
-        const at::Tensor kl = ppo::kl_loss(head.log_probs, batch.column(micro.ref_log_probs), input.old_log_probs, batch.mask,
-                                           batch.actions.segments, options_.algo.kl, step.normalizer);
-        report.kl_loss += kl.item<double>();
-        loss = loss.add(kl, kl_coefficient_);
-      }
-      if (entropy_coef) {
-        const at::Tensor entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, step.normalizer);
-        report.entropy += entropy.item<double>();
-        if (*entropy_coef != 0) loss = loss.sub(entropy, *entropy_coef);
-      }
-      return loss;
-    });
-  }
-  report.lr = learning_rate(actor_rate_, actor_->steps());
-  const auto result = actor_->step(adamw_options(options_.actor, report.lr));
-  report.grad_norm += result.grad_norm;
-  report.changed_values += result.changed_values;
-  report.skipped_steps += !result.updated;
-}
-
-void Trainer::train_critic(const Step& step, UpdateReport& report) {
-  const trace::Region region{"critic step"};
-  for (const ppo::Experience& micro : step.micro_batches) {
-    const DeviceBatch batch(micro, device_);
-    critic_->forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight);
-      at::Tensor loss = ppo::value_loss(values, batch.column(micro.values),
-                                        batch.column(micro.returns), batch.mask, batch.actions.segments,
-                                        options_.critic.value_clip, config::LossAggregation::token_mean, step.normalizer);
-      report.value_loss += loss.item<double>();
-      return loss;
-    });
-  }
-  report.critic_lr = learning_rate(*critic_rate_, critic_->steps());
-  const auto result = critic_->step(adamw_options(options_.critic, report.critic_lr));
-  report.critic_grad_norm += result.grad_norm;
-  report.skipped_steps += !result.updated;
 }
 
 void Trainer::adapt_kl(double kl, int64_t samples) {

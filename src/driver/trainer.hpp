@@ -13,30 +13,14 @@
 #include "driver/metrics.hpp"
 #include "driver/mismatch.hpp"
 #include "driver/roles.hpp"
+#include "driver/update_step.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/ppo/experience.hpp"
-#include "trireme/ppo/losses.hpp"
 #include "trireme/zero/schedule.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
-
-// Means over all trainers and optimizer steps of an iteration.
-struct UpdateReport {
-  double policy_loss = 0;
-  double value_loss = 0;
-  double kl_loss = 0;
-  double entropy = 0;
-  double grad_norm = 0;
-  double critic_grad_norm = 0;
-  double lr = 0;
-  double critic_lr = 0;
-  ppo::PolicyStatistics statistics;
-  int64_t steps = 0;
-  int64_t changed_values = 0;
-  int64_t skipped_steps = 0;  // the gradient was not finite
-};
 
 class Trainer {
  public:
@@ -61,8 +45,9 @@ class Trainer {
   Mismatch evaluate(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport shape(ppo::Experience& experience, const Cards& cards);
-  // PPO epochs. `cards` are those of the whole rollout, `owner` says which trainer has each sequence. `iteration` seeds the
-  // order of the optimizer steps and tells whether the actor still waits for the critic (critic.freezing_steps).
+  // PPO epochs; the report has means over all trainers and optimizer steps. `cards` are those of the whole rollout, `owner` says
+  // which trainer has each sequence. `iteration` seeds the order of the optimizer steps and tells whether the actor still waits
+  // for the critic (critic.freezing_steps).
   UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
   // Adapts the KL coefficient to the KL that was seen (F26).
   void adapt_kl(double kl, int64_t samples);
@@ -72,11 +57,15 @@ class Trainer {
 
   // Called before anything that a checkpoint reads is changed.
   std::function<void()> before_step;
+  // This rank's share of the pretraining rows of the iteration's optimizer step `step` (actor.ptx_coef); collective over the
+  // trainers.
+  std::function<std::vector<RowBatch>(int64_t step)> pretraining;
 
  private:
-  struct Step;
-  void train_actor(const Step& step, UpdateReport& report);
-  void train_critic(const Step& step, UpdateReport& report);
+  // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.
+  UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches, int64_t number);
+  // This rank's sums become means over all trainers and optimizer steps. Collective.
+  void average(UpdateReport& report) const;
   void sum(std::span<double> values) const;
 
   config::Options options_;
@@ -94,8 +83,5 @@ class Trainer {
 // The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps
 // the last rate; transformers' cosine would rise again.
 double learning_rate(const zero::LearningRate& schedule, int64_t step);
-
-// The optimizer's options for one step.
-zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr);
 
 }  // namespace trireme::driver

@@ -40,6 +40,7 @@ struct Content {
 
 struct SaveOptions {
   int64_t keep = 3;           // committed checkpoints that stay, >= 2
+  int64_t pinned = -1;        // a step that stays in addition; -1: none
   std::string config_digest{};  // of the deck, for the manifest
   std::string version{};        // of the program
   const RunLock* lock = nullptr;  // checked again before the commit

@@ -38,6 +38,11 @@ void validate(const Options& options, Command command, const ValidateInputs& inp
 // Combinations that work but are seldom meant; for the log.
 std::vector<std::string> warnings(const Options& options, Command command);
 
+// Metrics of an evaluation by which ckpt.best_metric may choose; fixed names, so that a deck can be checked before the run.
+std::vector<std::string> selection_metrics(const Options& options, Command command);
+// Whether a smaller value of such a metric is the better one.
+bool smaller_is_better(std::string_view metric);
+
 // "90s", "30m", "1h30m", "2:00:00", "1-12:00:00" (days), "90": seconds; throws UserError(configuration) naming `key`.
 double parse_duration(std::string_view text, std::string_view key = "duration");
 

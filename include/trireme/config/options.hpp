@@ -95,6 +95,8 @@ struct ActorOptions : OptimizerOptions {
   PolicyLoss policy_loss_type = PolicyLoss::ppo;
   LossAggregation loss_agg_mode = LossAggregation::token_mean;
   std::optional<double> entropy_coef;  // none: entropy is not computed; 0: computed and logged
+  double ptx_coef = 0;                 // 0: no language-model loss beside the policy loss
+  int64_t ptx_batch_size = 0;          // sequences per optimizer step; 0: train.batch_size
   bool operator==(const ActorOptions&) const = default;
 
   // Lower and upper clip distance: eps_clip_low_high, else eps_clip twice.
@@ -171,6 +173,9 @@ struct DataOptions {
   std::vector<double> prompt_probs;
   Strings dataset;  // sft, rm, dpo
   std::vector<double> dataset_probs;
+  Strings pretrain_dataset;  // ppo, with actor.ptx_coef
+  std::vector<double> pretrain_probs;
+  std::string text_key = "text";
   std::string prompt_key = "prompt";
   std::string messages_key = "messages";
   std::string response_key = "response";
@@ -287,6 +292,7 @@ struct CkptOptions {
   std::string resume = "auto";  // auto | never | a checkpoint folder
   std::string path;             // empty: <run.dir>/ckpt
   SaveHf save_hf = SaveHf::end;
+  std::string best_metric;  // empty: no best checkpoint is kept
   bool background = true;
   bool operator==(const CkptOptions&) const = default;
 };
@@ -350,6 +356,7 @@ struct Options {
   int64_t rollout_micro_batch_tokens() const {
     return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;
   }
+  int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
   const std::string& reference_path() const { return reference.path.empty() ? model.path : reference.path; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }

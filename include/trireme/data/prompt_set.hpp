@@ -31,6 +31,7 @@ struct RecordKeys {
   std::string chosen = "chosen";
   std::string rejected = "rejected";
   std::string margin = "margin";
+  std::string text = "text";
 };
 
 struct SetOptions {
@@ -89,7 +90,8 @@ struct SftExample {
 
 class SftSet {
  public:
-  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response).
+  // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or `text` alone, of which every
+  // token but the first is a target (pretraining data).
   static SftSet load(const SetOptions& options, const Tokenizer& tokenizer);
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const SftExample& operator[](int64_t row) const { return examples_[static_cast<size_t>(row)]; }

@@ -13,9 +13,11 @@
 
 namespace trireme::driver {
 
-// `trireme ppo DECK` and `trireme sft DECK`. Collective. The options are validated already.
+// `trireme ppo DECK`, `sft`, `rm` and `dpo`. Collective. The options are validated already.
 ExitCode run_ppo(const config::Options& options, const comm::Session& session);
 ExitCode run_sft(const config::Options& options, const comm::Session& session);
+ExitCode run_rm(const config::Options& options, const comm::Session& session);
+ExitCode run_dpo(const config::Options& options, const comm::Session& session);
 
 // `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish. Collective; ranks are
 // replicas of `tensor_parallel` ranks each, rank 0 reads and writes.

@@ -83,11 +83,13 @@ std::filesystem::path checkpoint_folder(const std::filesystem::path& path) {
 }
 
 void convert_checkpoint(const ConvertCommand& command, const std::filesystem::path& folder) {
-  const auto part = part_of(command.part);
+  auto part = part_of(command.part);
   checkpoint::Reader reader({}, folder);
+  const Progress progress = progress_from_json(reader.state());
+  if (progress.command == "rm") part.head = model::HeadKind::score;  // what it trains is a reward model
   std::filesystem::path model = command.config;
   if (model.empty()) {
-    const auto options = config::parse_deck(progress_from_json(reader.state()).deck, "the checkpoint's deck");
+    const auto options = config::parse_deck(progress.deck, "the checkpoint's deck");
     model = options.model.path.empty() ? options.model.shape : options.model.path;
   }
   const auto spec = model::describe(config::load_model_shape(model), part.head);

@@ -104,6 +104,13 @@ TEST(Commit, KeepsTheLastOnesAndPointsAtTheNewest) {
   EXPECT_EQ(code_of([&] { save_test(world(), folder.path(), 5, {.keep = 1}); }), ExitCode::configuration);
 }
 
+TEST(Commit, KeepsThePinnedOneInAddition) {
+  const SharedFolder folder;
+  for (const int64_t step : {1, 2, 3, 4, 5}) save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2});
+  world().barrier();
+  EXPECT_EQ(list_steps(folder.path()), (std::vector<int64_t>{5, 4, 2}));
+}
+
 TEST(Commit, ReplacesACheckpointOfTheSameStep) {
   const SharedFolder folder;
   save_test(world(), folder.path(), 1);

@@ -53,12 +53,82 @@ TEST(Validate, CombinationsOfTheAlgorithm) {
               HasSubstr("algo.kl.use_loss"));
   EXPECT_THAT(refusal_after([](Options& o) { o.critic.freezing_steps = 3, o.algo.advantage.estimator = Estimator::reinforce; }),
               HasSubstr("only gae has a critic"));
-  EXPECT_THAT(refusal_after([](Options& o) {
-                o.algo.advantage.is_correction_enable = true;
-                o.algo.advantage.is_correction_type = CorrectionType::custom;
-                o.algo.advantage.is_correction_gating = CorrectionGate::tv;
-              }),
-              HasSubstr("use mode mask"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.critic.path = "x", o.algo.advantage.estimator = Estimator::reinforce; }),
+              HasSubstr("critic.path with"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.critic.save_value_network = true, o.algo.advantage.estimator = Estimator::reinforce; }),
+              HasSubstr("critic to save"));
+}
+
+template <class Change>
+std::string correction_refused(Change change) {
+  return refusal_after([&](Options& o) {
+    o.algo.advantage.is_correction_enable = true;
+    change(o.algo.advantage);
+  });
+}
+
+TEST(Validate, ImportanceCorrections) {
+  const auto custom = [](AdvantageOptions& a, CorrectionLevel level, CorrectionMode mode, CorrectionGate gate, double low) {
+    a.is_correction_type = CorrectionType::custom;
+    a.is_correction_level = level;
+    a.is_correction_mode = mode;
+    a.is_correction_gating = gate;
+    a.is_correction_threshold[0] = low;
+  };
+  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::token, CorrectionMode::clip, CorrectionGate::tv, 0); }),
+              HasSubstr("nothing to clip): use mode mask"));
+  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::sequence, CorrectionMode::clip, CorrectionGate::ratio, 0.5); }),
+              HasSubstr("is_correction_level = \"seq\" with mode clip"));
+  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::token, CorrectionMode::mask, CorrectionGate::tv, 0.5); }),
+              HasSubstr("let it begin at 0"));
+  EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_threshold = {2, 5}; }), HasSubstr("leaves out 1"));
+  EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_mode = CorrectionMode::mask; }), HasSubstr("use type custom"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.is_correction_type = CorrectionType::icepop; }),
+              HasSubstr("set both or none"));
+  Options meant = good();
+  meant.algo.advantage.is_correction_enable = true;
+  custom(meant.algo.advantage, CorrectionLevel::sequence, CorrectionMode::mask, CorrectionGate::binary_kl, 0);
+  EXPECT_NO_THROW(validate(meant, Command::ppo, no_files()));
+}
+
+TEST(Validate, PretrainingLoss) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_coef = 0.1; }), HasSubstr("without data.pretrain_dataset"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.data.pretrain_dataset = {"texts.jsonl"}; }), HasSubstr("give the loss a weight"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.actor.ptx_batch_size = 4; }), HasSubstr("actor.ptx_batch_size without"));
+  Options supervised = good();
+  supervised.data.dataset = {"examples.jsonl"};
+  supervised.actor.ptx_coef = 0.1;
+  EXPECT_THAT(refusal(supervised, Command::sft), HasSubstr("are for ppo"));
+  Options meant = good();
+  meant.actor.ptx_coef = 0.1;
+  meant.data.pretrain_dataset = {"texts.jsonl"};
+  EXPECT_NO_THROW(validate(meant, Command::ppo, no_files()));
+}
+
+TEST(Validate, EvaluationAndBestCheckpoint) {
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 0; }), HasSubstr("eval.steps = 0"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 5; }), HasSubstr("eval.steps without eval.dataset"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.dataset = {"x"}; }), HasSubstr("eval.dataset without eval.steps"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.ckpt.best_metric = "eval_reward"; }), HasSubstr("without eval.steps"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.eval.steps = 1, o.eval.dataset = {"x"}, o.ckpt.best_metric = "eval_loss"; }),
+              HasSubstr("ppo has: eval_reward, eval_pass1, eval_pass4"));
+  EXPECT_TRUE(smaller_is_better("eval_loss"));
+  EXPECT_FALSE(smaller_is_better("eval_accuracy"));
+}
+
+TEST(Validate, Preferences) {
+  Options pairs = good();
+  pairs.data.dataset = {"pairs.jsonl"};
+  for (const Command command : {Command::rm, Command::dpo}) EXPECT_NO_THROW(validate(pairs, command, no_files()));
+  pairs.algo.dpo.ipo = true;
+  pairs.algo.dpo.label_smoothing = 0.1;
+  pairs.ranks.trainer = "1";
+  const std::string text = refusal(pairs, Command::dpo);
+  EXPECT_THAT(text, HasSubstr("algo.dpo.ipo with algo.dpo.label_smoothing"));
+  EXPECT_THAT(text, HasSubstr("[ranks] is for ppo (every rank trains in dpo)"));
+  pairs.algo.dpo = {};
+  pairs.data.dataset.clear();
+  EXPECT_THAT(refusal(pairs, Command::rm), HasSubstr("data.dataset is missing"));
 }
 
 TEST(Validate, Batches) {
@@ -149,6 +219,12 @@ TEST(Validate, Warnings) {
   EXPECT_THAT(list, Contains(HasSubstr("nothing corrects for it")));
   EXPECT_THAT(list, Contains(HasSubstr("estimator k1")));
   EXPECT_THAT(list, Contains(HasSubstr("normalize_enable has no effect")));
+  o.algo.advantage.estimator = Estimator::flash_reinforce;
+  o.algo.advantage.lambd = 0.9;
+  o.algo.dpo.ipo = true;
+  const auto others = warnings(o, Command::ppo);
+  EXPECT_THAT(others, Contains(HasSubstr("lambd has no effect")));
+  EXPECT_THAT(others, Contains(HasSubstr("algo.dpo has no effect here")));
 }
 
 TEST(Correction, Presets) {

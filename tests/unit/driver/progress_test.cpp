@@ -14,6 +14,8 @@ TEST(Progress, TextRoundTrip) {
   progress.kl_coefficient = 0.1 + 0.2;
   progress.metrics_cursor = int64_t{1} << 40;
   progress.sampler = {{100, 20}, {64, 3}};
+  progress.ptx_sampler = {{50}, {7}};
+  progress.best = {"eval_loss", 6, 1.0 / 7};
   progress.rewards = {0.25, 1.0 / 3};
   progress.command = "ppo";
   progress.deck = "[run]\ndir = \"a b\"\n";

@@ -1,0 +1,53 @@
+// Supervised pipelines (sft, rm, dpo): every rank is a trainer; an iteration is one optimizer step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/loop.hpp"
+#include "driver/models.hpp"
+#include "driver/objective.hpp"
+#include "driver/training_set.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/tokenizer.hpp"
+#include "trireme/zero/schedule.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::driver {
+
+class StepLoop : public Loop {
+ public:
+  // Collective over world.
+  StepLoop(const config::Options& options, const comm::Session& session, config::Command command);
+  ~StepLoop() override { checkpoint_.reset(); }  // first: its writer reads the model
+  // Collective.
+  ExitCode run();
+
+ private:
+  void resume_or_start();
+  // Gradients of the loss on these rows, and the optimizer step.
+  void train(const std::vector<int64_t>& rows, IterationMetrics& metrics);
+  // The same loss and metrics on the held-out rows, names with "eval_" in front.
+  void evaluate_held_out(IterationMetrics& metrics);
+  void export_trained(const std::string& name) override;
+
+  data::Tokenizer tokenizer_;
+  TrainingSet rows_;
+  std::optional<TrainingSet> held_out_;
+  data::PromptSampler sampler_;
+  ModelStart start_;
+  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<zero::ShardedModel> model_;
+  std::unique_ptr<zero::LearningRate> rate_;
+  // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them
+  struct RewardScale {
+    int64_t iteration = -1;
+    double mean = 0;
+    double deviation = 1;
+  } reward_scale_;
+};
+
+}  // namespace trireme::driver

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Every word of the algorithm's keys from a deck: it runs, differs from its neighbours where the formula does, and where sums go over
+sequences or the whole batch, gives the same numbers at two rank counts."""
+
+import math
+
+from trireme_run import ProgramTest, main
+
+GROUP = ["rollout.n_samples_per_prompt=4", "train.batch_size=8"]
+CORRECT = "algo.advantage.is_correction_enable=true"
+CUSTOM = [CORRECT, "algo.advantage.is_correction_type=custom"]
+OFF_POLICY = ["train.async_depth=1", "ranks.trainer=1", "ranks.generator=1"]
+
+# name -> overrides
+VARIANTS = {
+    "gae": ["algo.advantage.lambd=0.95"],
+    "reinforce": ["algo.advantage.estimator=reinforce", "algo.advantage.gamma=0.9"],
+    "centered": ["algo.advantage.estimator=reinforce", "algo.advantage.gamma=0.9", "algo.advantage.no_std_norm=true"],
+    "rloo": ["algo.advantage.estimator=rloo", *GROUP],
+    "reinforce_baseline": ["algo.advantage.estimator=reinforce_baseline", *GROUP],
+    "group_norm": ["algo.advantage.estimator=group_norm", *GROUP],
+    "dr_grpo": ["algo.advantage.estimator=dr_grpo", *GROUP],
+    "flash_reinforce": ["algo.advantage.estimator=flash_reinforce", *GROUP],
+    "gspo": ["algo.advantage.estimator=group_norm", *GROUP, "actor.policy_loss_type=gspo"],
+    "by sequence": ["algo.advantage.estimator=group_norm", *GROUP, "actor.loss_agg_mode=seq-mean-token-mean"],
+    "clip higher": ["actor.eps_clip_low_high=[0.1, 0.3]", "actor.dual_clip=3", "critic.value_clip=none"],
+    "entropy": ["actor.entropy_coef=0.1"],
+    "kl in the loss, k2": ["algo.kl.use_loss=true", "algo.kl.estimator=k2", "algo.kl.init_coef=1"],
+    "kl in the loss, k3": ["algo.kl.use_loss=true", "algo.kl.estimator=k3", "algo.kl.init_coef=1"],
+    "kl in the loss, unbiased": ["algo.kl.use_loss=true", "algo.kl.unbiased_gradient=true", "algo.kl.init_coef=1"],
+    "adaptive kl": ["algo.kl.target=0.01", "algo.kl.horizon=50", "algo.kl.init_coef=0.5"],
+    "overlong": ["reward.overlong_buffer_len=6", "reward.overlong_penalty_factor=2"],
+    "stop properly": ["reward.stop_properly_penalty_coef=-1", "rollout.max_new_tokens=4"],
+    "tis": [CORRECT],
+    "icepop": [CORRECT, "algo.advantage.is_correction_type=icepop"],
+    "seq-mask-tis": [CORRECT, "algo.advantage.is_correction_type=seq-mask-tis"],
+    "binary_kl": [*CUSTOM, "algo.advantage.is_correction_mode=mask", "algo.advantage.is_correction_gating=binary_kl",
+                  "algo.advantage.is_correction_threshold=[0, 0.1]"],
+    "tv by sequence": [*CUSTOM, "algo.advantage.is_correction_level=seq", "algo.advantage.is_correction_mode=mask",
+                       "algo.advantage.is_correction_gating=tv", "algo.advantage.is_correction_threshold=[0, 0.5]"],
+}
+ACROSS_RANKS = ("centered", "rloo", "flash_reinforce", "gspo", "by sequence", "seq-mask-tis", "tv by sequence", "adaptive kl")
+SAME = ("reward", "policy_loss", "kl_loss", "grad_norm", "kl_coefficient", "return", "filter_ratio")
+
+
+class Algorithms(ProgramTest):
+    def run_variant(self, name, overrides, ranks):
+        run = "".join(c if c.isalnum() else "-" for c in name) + f"-{ranks}"
+        self.succeed("ppo", "ppo.toml", f"run.dir={run}", "ckpt.interval=0", "run.iterations=2", "train.max_epochs=2", *overrides,
+                     ranks=ranks)
+        return self.metrics(run)
+
+    def test_every_word(self):
+        seen = {}
+        for name, overrides in VARIANTS.items():
+            with self.subTest(variant=name):
+                lines = self.run_variant(name, overrides, 2)
+                ours = seen[name] = lines[0]
+                if name == "adaptive kl":
+                    self.assertNotEqual(lines[1]["kl_coefficient"], 0.5)
+                theirs = self.run_variant(name, overrides, 1)[0] if name in ACROSS_RANKS else ours
+                for key in SAME:
+                    self.assertTrue(math.isfinite(ours[key]), key)
+                    self.assertTrue(math.isclose(ours[key], theirs[key], rel_tol=1e-4, abs_tol=1e-6), f"{key}: {ours[key]} {theirs[key]}")
+        for one, other in (("gae", "clip higher"), ("reinforce", "centered"), ("rloo", "dr_grpo"), ("group_norm", "flash_reinforce"),
+                           ("group_norm", "gspo"), ("group_norm", "by sequence"), ("gae", "entropy"),
+                           ("kl in the loss, k2", "kl in the loss, k3"), ("kl in the loss, k3", "kl in the loss, unbiased"),
+                           ("gae", "overlong"), ("gae", "stop properly")):
+            self.assertNotEqual(seen[one]["grad_norm"], seen[other]["grad_norm"], f"{one} and {other}")
+        self.assertIsNotNone(seen["entropy"]["entropy"])
+
+    def test_corrections_act_on_stale_samples(self):
+        """One step behind, rollout and trainer differ: a narrow threshold drops tokens, a wide one none."""
+        steps = ["actor.adam.lr=3e-2", "actor.warmup_ratio=0", "actor.lr_scheduler=constant_with_warmup"]
+        dropped = {}
+        for name, threshold in (("wide", "[0, 1000]"), ("narrow", "[0.999, 1.001]")):
+            run = f"stale-{name}"
+            self.succeed("ppo", "ppo.toml", f"run.dir={run}", *OFF_POLICY, *steps, CORRECT, "algo.advantage.is_correction_type=icepop",
+                         f"algo.advantage.is_correction_threshold={threshold}", ranks=2)
+            dropped[name] = self.metrics(run)[-1]["filter_ratio"]
+        self.assertEqual(dropped["wide"], 0)
+        self.assertGreater(dropped["narrow"], 0.5)
+
+    def test_critic_alone_first(self):
+        """critic.freezing_steps = 1: two iterations train the critic alone."""
+        self.succeed("ppo", "ppo.toml", "run.dir=frozen", "critic.freezing_steps=1", "actor.warmup_ratio=0", "run.iterations=3", ranks=2)
+        lines = self.metrics("frozen")
+        self.assertEqual([line["grad_norm"] > 0 for line in lines], [False, False, True])
+        self.assertTrue(all(line["critic_grad_norm"] > 0 for line in lines))
+
+    def test_average_is_saved_and_exported(self):
+        self.succeed("ppo", "ppo.toml", "run.dir=averaged", "train.enable_ema=true", "ckpt.save_hf=end", "run.iterations=2", ranks=2)
+        self.succeed("convert", "averaged", "average", "--part", "ema", "--dtype", "fp32")
+        exported = self.folder / "averaged" / "hf-ema" / "model.safetensors"
+        self.assertEqual((self.folder / "average" / "model.safetensors").read_bytes(), exported.read_bytes())
+
+    def test_evaluation_and_best(self):
+        """Own temperature and number of samples, pass@1 <= pass@k; the best checkpoint by pass@1."""
+        self.succeed("ppo", "ppo.toml", "run.dir=evaluated", 'eval.dataset=["prompts.jsonl"]', "eval.steps=2", "eval.temperature=0.8",
+                     "eval.n_samples_per_prompt=3", "ckpt.best_metric=eval_pass1", "ckpt.interval=0", "run.iterations=3", ranks=2)
+        lines = self.metrics("evaluated")
+        self.assertEqual(["eval_pass1" in line for line in lines], [False, True, True], "every second iteration, and the last")
+        for line in lines[1:]:
+            self.assertLessEqual(line["eval_pass1"], line["eval_pass3"])
+        best = 2 if lines[1]["eval_pass1"] >= lines[2]["eval_pass1"] else 3
+        self.assertEqual(str((self.folder / "evaluated" / "ckpt" / "best").readlink()), f"step-{best:06d}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Reward models, DPO and what goes with them: numbers that do not depend on the ranks, bitwise resume, exports, evaluation, the best
+checkpoint, the pretraining loss; and the tutorial's chain SFT -> RM -> PPO and SFT -> DPO, shortened."""
+
+import json
+import math
+import pathlib
+
+from trireme_run import ROOT, SFT_DECK, ProgramTest, main, read_safetensors, write_lines
+
+BAD_DATA, LOCKED, CONFIGURATION = 65, 73, 78
+RELATIVE, ROUNDING = 1e-5, 1e-6
+
+QUESTIONS = ["1+2=", "12+30=", "7+8=", "what is 2+2? ", "9+1=", "100+1=", "3+3=", "five plus six is ", "4+4=", "6+1="]
+PAIRS = [{"prompt": text, "chosen": f"{i}.", "rejected": f"{i} or {i + 1}, perhaps" if i % 2 else "?", "margin": 0.1 * (i % 3)}
+         for i, text in enumerate(QUESTIONS)]
+EVALUATION = ['eval.dataset=["held-out.jsonl"]', "eval.steps=2"]
+
+
+def timeless(metrics):
+    return [{key: value for key, value in line.items() if key not in ("seconds", "memory")} for line in metrics]
+
+
+class Pipelines(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        write_lines(cls.folder / "pairs.jsonl", PAIRS[:8])
+        write_lines(cls.folder / "held-out.jsonl", PAIRS[8:])
+        write_lines(cls.folder / "texts.jsonl", [{"text": text + "and so on"} for text in QUESTIONS])
+        deck = SFT_DECK.replace("examples.jsonl", "pairs.jsonl").replace("iterations = 4", "iterations = 6")
+        deck = deck.replace("adam.lr = 1e-3", 'adam.lr = 1e-3\nlr_scheduler = "constant_with_warmup"')
+        for name in ("rm.toml", "dpo.toml"):
+            (cls.folder / name).write_text(deck)
+
+    def assert_close(self, run, reference, keys):
+        for ours, theirs in zip(self.metrics(run), self.metrics(reference), strict=True):
+            for key in keys:
+                self.assertTrue(math.isclose(ours[key], theirs[key], rel_tol=RELATIVE, abs_tol=ROUNDING),
+                                f"{run}: {key} {ours[key]} against {theirs[key]}")
+
+    def same_at_other_ranks(self, command, keys, *overrides):
+        """One rank and two (packed differently), and two shard groups of one: the same losses and norms at every step."""
+        reference = f"{command}-{self._testMethodName}-1"
+        self.succeed(command, f"{command}.toml", f"run.dir={reference}", *overrides)
+        for name, more in (("2", []), ("groups", ["train.shard_group=1"]), ("narrow", ["train.micro_batch_tokens=24"])):
+            run = f"{command}-{self._testMethodName}-{name}"
+            self.succeed(command, f"{command}.toml", f"run.dir={run}", *overrides, *more, ranks=2)
+            self.assert_close(run, reference, keys)
+        return reference
+
+    def resumes_bitwise(self, command, *overrides):
+        """A run that stops at half and is started again ends with the metrics and the model of one that nobody disturbed."""
+        whole, halves = f"{command}-whole", f"{command}-halves"
+        common = [*overrides, "ckpt.save_hf=end", "train.enable_ema=true"]
+        self.succeed(command, f"{command}.toml", f"run.dir={whole}", *common, ranks=2)
+        job = self.start(command, f"{command}.toml", f"run.dir={halves}", *common, ranks=2, env={"TRIREME_CRASH_AT": "ckpt.pruned"})
+        job.wait()
+        done = len(self.metrics(halves))
+        self.assertLess(done, 6, "the crash after the first checkpoint ends the run")
+        self.succeed_after_a_crash(command, halves, common)
+        self.assertEqual(timeless(self.metrics(halves)), timeless(self.metrics(whole)))
+        for model in ("hf", "hf-ema"):
+            ours, theirs = (read_safetensors(self.folder / run / model / "model.safetensors") for run in (halves, whole))
+            self.assertEqual(ours, theirs)
+        averaged = read_safetensors(self.folder / whole / "hf-ema" / "model.safetensors")
+        self.assertNotEqual(averaged, read_safetensors(self.folder / whole / "hf" / "model.safetensors"))
+
+    def succeed_after_a_crash(self, command, run, overrides):
+        """mpirun may return before the ranks that it ends are gone; until then the folder is rightly locked."""
+        for _ in range(100):
+            result = self.run_program(command, f"{command}.toml", f"run.dir={run}", *overrides, ranks=2)
+            if result.code != LOCKED:
+                break
+        self.assertEqual(result.code, 0, result.text)
+        self.assertIn("resumed after iteration", result.text)
+
+    def test_reward_model(self):
+        keys = ["loss", "accuracy", "chosen_reward", "rejected_reward", "reward_mean", "reward_std", "grad_norm"]
+        run = self.same_at_other_ranks("rm", keys, *EVALUATION, "ckpt.save_hf=end")
+        lines = self.metrics(run)
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertEqual(["eval_loss" in line for line in lines], [False, True] * 3)
+        config = json.loads((self.folder / run / "hf" / "config.json").read_text())
+        self.assertEqual(config["architectures"], ["LlamaForSequenceClassification"])
+        self.assertAlmostEqual(config["mean"], lines[-1]["eval_reward_mean"], places=6)
+        self.assertAlmostEqual(config["std"], lines[-1]["eval_reward_std"], places=6)
+        tensors = read_safetensors(self.folder / run / "hf" / "model.safetensors")
+        self.assertEqual(tensors["score.weight"][1], [1, 64])
+        self.assertNotIn("lm_head.weight", tensors)
+        # `score` reads the model; a checkpoint of rm converts to the same one.
+        write_lines(self.folder / "to-score.jsonl", [{"text": QUESTIONS[0]}])
+        self.succeed("score", "--model", "model", "--reward-model", f"{run}/hf", "--input", "to-score.jsonl", "--output", "scores.jsonl")
+        self.assertTrue(math.isfinite(json.loads((self.folder / "scores.jsonl").read_text())["reward"]))
+        self.succeed("convert", f"{run}/ckpt/step-000006", "converted", "--dtype", "fp32")
+        self.assertEqual(read_safetensors(self.folder / "converted" / "model.safetensors"), tensors)
+
+    def test_reward_model_without_margin(self):
+        self.same_at_other_ranks("rm", ["loss", "grad_norm"], "algo.rm.loss=logexp", "run.iterations=3")
+
+    def test_dpo(self):
+        keys = ["loss", "accuracy", "chosen_reward", "rejected_reward", "margin", "grad_norm"]
+        run = self.same_at_other_ranks("dpo", keys, *EVALUATION, "algo.dpo.label_smoothing=0.1")
+        lines = self.metrics(run)
+        self.assertAlmostEqual(lines[0]["loss"], math.log(2), places=5, msg="policy and reference are the same before the first step")
+        self.assertGreater(lines[-1]["margin"], 0)
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertIn("eval_margin", lines[-1])
+
+    def test_ipo_and_nll(self):
+        run = self.same_at_other_ranks("dpo", ["loss", "nll_loss", "grad_norm"], "algo.dpo.ipo=true", "algo.dpo.nll_loss_coef=0.5",
+                                       "run.iterations=3")
+        first = self.metrics(run)[0]
+        self.assertTrue(math.isclose(first["loss"], (1 / (2 * 0.1)) ** 2 + 0.5 * first["nll_loss"], rel_tol=1e-5))
+
+    def test_resume(self):
+        for command in ("rm", "dpo"):
+            with self.subTest(command=command):
+                self.resumes_bitwise(command, *EVALUATION)
+
+    def test_best_checkpoint(self):
+        """`best` follows the metric and stays when its checkpoint is older than what ckpt.keep keeps."""
+        self.succeed("sft", "sft.toml", "run.dir=best", 'eval.dataset=["examples.jsonl"]', "eval.steps=1", "ckpt.best_metric=eval_loss",
+                     "ckpt.keep=2", "run.iterations=8", "actor.adam.lr=3e-2", ranks=2)
+        losses = [line["eval_loss"] for line in self.metrics("best")]
+        best = losses.index(min(losses)) + 1
+        link = self.folder / "best" / "ckpt" / "best"
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(link.readlink(), pathlib.Path(f"step-{best:06d}"))
+        steps = sorted(path.name for path in (self.folder / "best" / "ckpt").glob("step-*"))
+        self.assertEqual(steps, sorted({f"step-{best:06d}", "step-000007", "step-000008"}))
+        self.succeed("convert", "best/ckpt/best", "best-model")
+
+    def test_best_checkpoint_outlives_keep_and_resume(self):
+        """A learning rate that rises until it ruins the model: an early evaluation stays the best, over a restart too."""
+        overrides = ['eval.dataset=["examples.jsonl"]', "eval.steps=1", "ckpt.best_metric=eval_loss", "ckpt.keep=2", "actor.adam.lr=1",
+                     "actor.warmup_ratio=1"]
+        for iterations in (4, 8):
+            self.succeed("sft", "sft.toml", "run.dir=ruined", f"run.iterations={iterations}", *overrides, ranks=2)
+        losses = [line["eval_loss"] for line in self.metrics("ruined")]
+        finite = [loss for loss in losses if loss is not None]
+        best = losses.index(min(finite)) + 1
+        self.assertLess(best, 6, losses)
+        steps = {path.name for path in (self.folder / "ruined" / "ckpt").glob("step-*")}
+        self.assertEqual(steps, {f"step-{best:06d}", "step-000007", "step-000008"})
+        self.assertEqual((self.folder / "ruined" / "ckpt" / "best").readlink(), pathlib.Path(f"step-{best:06d}"))
+
+    def test_pretraining_loss(self):
+        """PPO-ptx: the loss on the texts falls, at every layout in the same way, and survives a restart."""
+        overrides = ["actor.ptx_coef=0.5", 'data.pretrain_dataset=["texts.jsonl", "examples.jsonl"]', "actor.ptx_batch_size=3",
+                     "train.max_epochs=2", "actor.lr_scheduler=constant_with_warmup", "actor.warmup_ratio=0",
+                     "critic.lr_scheduler=constant_with_warmup", "critic.warmup_ratio=0"]
+        for run, ranks, more in (("ptx-1", 1, []), ("ptx-2", 2, []), ("ptx-3", 3, ["ranks.trainer=2", "ranks.generator=1"])):
+            self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=4", *overrides, *more, ranks=ranks)
+        lines = self.metrics("ptx-1")
+        self.assertLess(lines[-1]["ptx_loss"], lines[0]["ptx_loss"])
+        for run in ("ptx-2", "ptx-3"):
+            self.assertTrue(math.isclose(self.metrics(run)[0]["ptx_loss"], lines[0]["ptx_loss"], rel_tol=RELATIVE))
+        for iterations in (2, 4):
+            self.succeed("ppo", "ppo.toml", "run.dir=ptx-halves", f"run.iterations={iterations}", *overrides, ranks=2)
+        self.assertEqual(timeless(self.metrics("ptx-halves")), timeless(self.metrics("ptx-2")))
+
+    def test_wrong_decks(self):
+        for command, words, overrides in (
+                ("dpo", ["algo.dpo.ipo with algo.dpo.label_smoothing"], ["algo.dpo.ipo=true", "algo.dpo.label_smoothing=0.1"]),
+                ("rm", ["data.dataset is missing"], ["data.dataset=[]"]),
+                ("rm", ["ckpt.best_metric", "eval_accuracy"], [*EVALUATION, "ckpt.best_metric=eval_reward"]),
+                ("dpo", ["are for ppo"], ["actor.ptx_coef=1"]),
+                ("rm", ["2 mistakes", "[ranks] is for ppo", "eval.steps without eval.dataset"], ["ranks.trainer=1", "eval.steps=2"])):
+            result = self.run_program(command, f"{command}.toml", "run.dir=refused", *overrides)
+            self.assertEqual(result.code, CONFIGURATION, result.text)
+            self.assertEqual(result.text.count("error: "), 1, result.text)
+            for word in words:
+                self.assertIn(word, result.text)
+        write_lines(self.folder / "bad-pairs.jsonl", [{"prompt": "1+1=", "chosen": "2"}])
+        result = self.run_program("rm", "rm.toml", "run.dir=refused", 'data.dataset=["bad-pairs.jsonl"]', ranks=2)
+        self.assertEqual(result.code, BAD_DATA, result.text)
+        self.assertIn("bad-pairs.jsonl:1", result.text)
+        self.succeed("rm", "rm.toml", "run.dir=of-rm", "run.iterations=1")
+        result = self.run_program("dpo", "dpo.toml", "run.dir=of-rm")
+        self.assertEqual(result.code, BAD_DATA, result.text)
+        self.assertIn("`trireme rm`", result.text)
+
+    def test_help(self):
+        for command in ("rm", "dpo"):
+            self.assertIn("deck", self.succeed(command, "--help").out)
+
+
+class Tutorial(ProgramTest):
+    """The decks of inputs/tutorial with fewer iterations; run.dir and paths between them lie in the folder of the test."""
+
+    def tutorial(self, command, deck, run, *overrides):
+        data = ROOT / "inputs" / "tutorial"
+        paths = []
+        if deck == "tiny-sft.toml":
+            paths = [f"model.shape={data}/tiny-model", f'data.dataset=["{data}/data/tiny-sft.jsonl"]']
+        elif command == "ppo":
+            paths = ["model.path=sft/hf", f'data.prompt_dataset=["{data}/data/tiny-prompts.jsonl"]', "reward.source.0.path=rm/hf"]
+        else:
+            paths = ["model.path=sft/hf", f'data.dataset=["{data}/data/tiny-pairs.jsonl"]',
+                     f'eval.dataset=["{data}/data/tiny-pairs-held-out.jsonl"]']
+        if deck == "tiny-sft.toml":
+            paths.append(f"model.tokenizer={data}/tokenizer")
+        self.succeed(command, data / deck, f"run.dir={run}", *paths, *overrides, ranks=2)
+        return self.metrics(run)
+
+    def test_chain(self):
+        sft = self.tutorial("sft", "tiny-sft.toml", "sft", "run.iterations=30")
+        self.assertLess(sft[-1]["loss"], 0.7 * sft[0]["loss"])
+
+        rm = self.tutorial("rm", "tiny-rm.toml", "rm", "run.iterations=30", "eval.steps=10")
+        self.assertLess(rm[-1]["loss"], rm[0]["loss"])
+        self.assertGreater(rm[-1]["eval_accuracy"], 0.6)
+
+        dpo = self.tutorial("dpo", "tiny-dpo.toml", "dpo", "run.iterations=12", "eval.steps=6")
+        self.assertGreater(dpo[-1]["eval_margin"], dpo[5]["eval_margin"])
+        self.assertGreater(dpo[-1]["eval_margin"], 0.05)
+
+        ppo = self.tutorial("ppo", "tiny-ppo-rm.toml", "ppo", "run.iterations=8", "ckpt.interval=0")
+        for line in ppo:
+            self.assertAlmostEqual(line["reward"], line["reward_model"], places=5, msg="the rule only looks on")
+            self.assertTrue(0 <= line["reward_sum"] <= 1)
+        self.assertGreater(sum(line["reward"] for line in ppo[-3:]), sum(line["reward"] for line in ppo[:3]))
+
+
+if __name__ == "__main__":
+    main()
