@@ -68,7 +68,8 @@ class Pbs:
         if settings.get("nodes"):  # they share this machine's memory files, which Open MPI names by host and local rank
             self.node_tmp = tempfile.mkdtemp(prefix="pbs-")  # short: names of sockets in it have a limit
             settings["node_tmp"] = self.node_tmp
-            profile |= {"OMPI_MCA_plm_rsh_agent": f"{folder}/ssh", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
+            profile |= {"OMPI_MCA_plm_rsh_agent": f"{folder}/ssh", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo",
+                        "OMPI_MCA_oob_tcp_if_include": "lo"}
         settings = {"poll": 2, "path": os.environ["PATH"], "profile": profile} | settings
         command = [sys.executable, str(HERE / "fake_pbs.py"), "install", str(self.folder)]
         subprocess.run(command + [f"{key}={json.dumps(value)}" for key, value in settings.items()], check=True)
