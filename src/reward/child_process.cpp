@@ -62,10 +62,14 @@ class SpawnSetup {
     posix_spawn_file_actions_addclosefrom_np(&actions, 3);
 #endif
     posix_spawnattr_init(&attributes);
-    sigset_t none, all;
-    sigemptyset(&none);
+    // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2 are meant for the run, which
+    // still needs its plugin to finish the iteration, and would end most programs. TERM is left alone: programs that a plugin
+    // starts must be able to get it.
+    sigset_t run_signals, all;
+    sigemptyset(&run_signals);
+    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&run_signals, signal);
     sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigmask(&attributes, &run_signals);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setpgroup(&attributes, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);

@@ -90,6 +90,12 @@ TEST_F(Plugin, CrashIsRepairedByARestart) {
   EXPECT_EQ(source->score(requests(3)).values, std::vector<float>(3, 0.5f));
 }
 
+TEST_F(Plugin, SignalsMeantForTheRunDoNotEndIt) {
+  environment_.retries = 0;
+  const auto source = plugin("for s in USR1 USR2; do kill -$s $$; done; " + answer_all);
+  EXPECT_EQ(source->score(requests(2)).values, std::vector<float>(2, 0.5f));
+}
+
 TEST_F(Plugin, CrashAfterAllRestarts) {
   const auto source = plugin("exit 3");
   expect_error(ExitCode::unfit_environment, "exit code 3", [&] { source->score(requests(2)); });
