@@ -299,7 +299,8 @@ int RunContext::leave_at_once() const {
 }
 
 void RunContext::write_trace() {
-  if (options_.trace.enabled) merge_trace();
+  // The end of the run writes it once more.
+  if (options_.trace.enabled && !standing_.leaving) merge_trace();
   if (closing_) walltime_.closing_took(closing_->seconds());
   closing_.reset();
 }
@@ -317,7 +318,7 @@ void RunContext::merge_trace() {
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
   watchdog_->beat("end of run");
-  write_trace();
+  if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
