@@ -176,11 +176,12 @@ build_launch_line() {
   [ -z "$TRIREME_MODEL" ] || arguments+=("model.path=$TRIREME_MODEL")
   [ -z "$TRIREME_REWARD_MODEL" ] || arguments+=("reward.source.0.path=$TRIREME_REWARD_MODEL")
   [ -z "$TRIREME_PROMPTS" ] || arguments+=("data.prompt_dataset=[\"$TRIREME_PROMPTS\"]")
-  [ -z "$ends_at" ] || arguments+=("run.walltime=$((ends_at - $(date +%s)))s")
   if [ -n "$TRIREME_SWEEP" ]; then
     IFS='|' read -r -a sweep <<<"$TRIREME_SWEEP"
     overrides+=" ${sweep[${task:-0}]:-}"
   fi
+  # A key may be given once: somebody's own limit stands.
+  [ -z "$ends_at" ] || [[ " $overrides" == *" run.walltime="* ]] || arguments+=("run.walltime=$((ends_at - $(date +%s)))s")
   read -r -a more <<<"$overrides"
   arguments+=("${more[@]}")
   launcher
@@ -212,17 +213,16 @@ requeue() {
   esac
 }
 
-# The count of restarts without a clean stop lies in the run folder, since a requeued job starts with a new shell.
+# Comes back, but not for ever. The count of returns in a row without a clean stop lies in the run folder, since a requeued job
+# starts with a new shell.
 retry() {
-  local rc=$1 step=$2 retries
+  local retries
   retries=$(cat "$run_dir/.retries" 2>/dev/null || echo 0)
-  if [ "$step" -le "$first_step" ]; then
-    say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
-  elif [ "$retries" -ge "$TRIREME_MAX_RETRIES" ]; then
-    say "exit code $rc after $retries retries: stopped"
+  if [ "$retries" -ge "$TRIREME_MAX_RETRIES" ]; then
+    say "$1: stopped after $retries retries"
   else
     echo $((retries + 1)) >"$run_dir/.retries"
-    requeue "exit code $rc, steps $first_step to $step were made (retry $((retries + 1)) of $TRIREME_MAX_RETRIES)"
+    requeue "$1 (retry $((retries + 1)) of $TRIREME_MAX_RETRIES)"
   fi
 }
 
@@ -236,15 +236,22 @@ after() {
   case $rc in
     0) say "finished at step $step"; rm -f "$run_dir/.retries" ;;
     75)
-      rm -f "$run_dir/.retries"
       if [ -e "$run_dir/stop" ]; then
         say "stopped at step $step by the file 'stop': sbatch the same script to go on"
-      elif [ "$restart" -lt "$TRIREME_MAX_RESTARTS" ]; then
+      elif [ "$restart" -ge "$TRIREME_MAX_RESTARTS" ]; then
+        say "stopped at step $step; TRIREME_MAX_RESTARTS=$TRIREME_MAX_RESTARTS is reached: sbatch the same script to go on"
+      elif [ "$step" -gt "$first_step" ]; then
+        rm -f "$run_dir/.retries"
         requeue "stopped at step $step before the walltime"
       else
-        say "stopped at step $step; TRIREME_MAX_RESTARTS=$TRIREME_MAX_RESTARTS is reached: sbatch the same script to go on"
+        retry "exit code 75 without a new checkpoint (step $step), as if the walltime were too short for one iteration"
       fi ;;
-    70 | 71 | 76 | 137 | 139 | 143) retry "$rc" "$step" ;;
+    70 | 71 | 76 | 137 | 139 | 143)
+      if [ "$step" -gt "$first_step" ]; then
+        retry "exit code $rc, steps $first_step to $step were made"
+      else
+        say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
+      fi ;;
     *) say "exit code $rc: a retry cannot help (docs/user/exit_codes.md)" ;;
   esac
 }

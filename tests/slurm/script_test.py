@@ -84,14 +84,16 @@ class Job:
 # settings, signals to the script, exit code, does it come back, words in the log
 CASES = [
     ({"STUB_RC": "0"}, [], 0, False, "finished"),
-    ({"STUB_RC": "75"}, [], 75, True, "before the walltime"),
+    ({"STUB_RC": "75", "STUB_STEP": "000007"}, [], 75, True, "before the walltime"),
+    ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3)"),
+    ({"STUB_RC": "75", "TRIREME_MAX_RETRIES": "0"}, [], 75, False, "stopped after 0 retries"),
     ({"STUB_RC": "75", "STUB_STOP": "1"}, [], 75, False, "by the file 'stop'"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000007"}, [signal.SIGUSR1], 75, True, "stopped at step 7"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "SLURM_RESTART_COUNT": "50"}, [signal.SIGUSR1], 75, False, ""),
     ({"STUB_RC": "75", "STUB_WAIT": "1"}, [signal.SIGTERM], 75, False, ""),
     ({"STUB_RC": "137", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
     ({"STUB_RC": "143", "STUB_STEP": "000007", "STUB_STATE": "COMPLETING, None"}, [], 143, False, "not requeued"),
-    ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STATE": "COMPLETING, TimeLimit"}, [signal.SIGTERM], 75, True, "before the walltime"),
+    ({"STUB_RC": "75", "STUB_STEP": "000007", "STUB_WAIT": "1", "STUB_STATE": "COMPLETING, TimeLimit"}, [signal.SIGTERM], 75, True, "before the walltime"),
     ({"STUB_RC": "70"}, [], 70, False, "without a new checkpoint"),
     ({"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
     ({"STUB_RC": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "a retry cannot help"),
