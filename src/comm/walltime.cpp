@@ -15,8 +15,6 @@ namespace {
 constexpr double phase_factor = 1.3;
 constexpr double save_factor = 1.5;
 
-double margin_of(double seconds_left) { return std::clamp(0.1 * seconds_left, 5.0, 30.0); }
-
 // Field 22 of /proc/self/stat, clock ticks after boot; the name in field 2 may hold blanks and parentheses. -1: unknown.
 double start_after_boot() {
   std::ifstream file("/proc/self/stat");
@@ -39,10 +37,14 @@ double process_age() {
   return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
 }
 
+double leaving_margin(double seconds_left, double start_seconds) {
+  return std::clamp(0.1 * seconds_left, 5.0, 30.0) + std::min(start_seconds, 60.0);
+}
+
 Walltime::Walltime(std::optional<double> seconds_left) {
   if (!seconds_left) return;
   deadline_ = base::monotonic_seconds() + *seconds_left;
-  margin_ = margin_of(*seconds_left);
+  margin_ = leaving_margin(*seconds_left, 0);
 }
 
 Walltime::Walltime(double seconds_left, double margin_seconds)

@@ -156,13 +156,13 @@ comm::Walltime RunContext::find_limit() const {
     log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", roles_.topology.nodes,
                             ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
   }
-  const auto limit = comm::choose_limit(options_.run.walltime.seconds, comm::process_age(), job.seconds_left);
-  if (limit.seconds_left) {
-    log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
-                         base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
-                         "); the run stops in time for a checkpoint"));
-  }
-  return comm::Walltime(limit.seconds_left);
+  const double age = comm::process_age();
+  const auto limit = comm::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
+  if (!limit.seconds_left) return comm::Walltime(std::nullopt);
+  log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
+                       base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
+                       "); the run stops in time for a checkpoint"));
+  return comm::Walltime(*limit.seconds_left, comm::leaving_margin(*limit.seconds_left, age));
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {

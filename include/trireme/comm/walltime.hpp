@@ -17,6 +17,10 @@ namespace trireme::comm {
 // Seconds since this process was started, the time before main included.
 double process_age();
 
+// Seconds for leaving MPI and the launcher: a tenth of what is left, at least 5 and at most 30 seconds, and the time that the start
+// took (at most 60 seconds): a job that starts slowly ends slowly.
+double leaving_margin(double seconds_left, double start_seconds);
+
 // What the iteration that would come next is like.
 struct NextIteration {
   bool evaluates = false;
@@ -25,8 +29,7 @@ struct NextIteration {
 
 class Walltime {
  public:
-  // `seconds_left` from now; nullopt: no limit known. The margin is for leaving MPI and the launcher: a tenth of what is left, at
-  // least 5 and at most 30 seconds.
+  // `seconds_left` from now; nullopt: no limit known. The margin is that of a start that took no time.
   explicit Walltime(std::optional<double> seconds_left);
   Walltime(double seconds_left, double margin_seconds);
 

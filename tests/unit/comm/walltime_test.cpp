@@ -36,6 +36,8 @@ TEST(Walltime, MarginGrowsWithTheLimit) {
   EXPECT_DOUBLE_EQ(Walltime(10).needed(), 5);
   EXPECT_DOUBLE_EQ(Walltime(200).needed(), 20);
   EXPECT_DOUBLE_EQ(Walltime(86400).needed(), 30);
+  EXPECT_DOUBLE_EQ(leaving_margin(200, 4), 24) << "a slow start";
+  EXPECT_DOUBLE_EQ(leaving_margin(86400, 600), 90);
 }
 
 TEST(Walltime, EvaluationsCountWhereTheyComeNext) {
