@@ -23,33 +23,19 @@ def tiny():
     write("tiny-prompts.jsonl", ({"prompt": f"{a}+{b}=", "label": str(a + b)} for a, b in pairs))
 
 
-def wrong_answer(draw, total):
-    """A mistake of the kinds that a half-trained model makes: near misses, lost and added digits, digits at random."""
-    text = str(total)
-    kind = draw.randrange(4)
-    if kind == 0:
-        answer = str(max(0, total + draw.choice([-10, -2, -1, 1, 2, 10])))
-    elif kind == 1:
-        answer = draw.choice([text[:-1], text[1:]])
-    elif kind == 2:
-        answer = text + str(draw.randrange(10))
-    else:
-        answer = str(draw.randrange(19))
-    return answer if answer != text else wrong_answer(draw, total)
-
-
 def tiny_preferences():
-    """Right against wrong answers. Held-out pairs have sums that training has seen, with mistakes that it has not."""
+    """Every sum against the other numbers below 20 and some longer or missing answers. Held-out pairs have sums that training has
+    seen, with mistakes that it has not."""
     draw = random.Random(3)
-    pairs = {}
-    while len(pairs) < 2200:
-        a, b = draw.randrange(10), draw.randrange(10)
-        wrong = wrong_answer(draw, a + b)
-        pairs[a, b, wrong] = {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": wrong}
-    rows = list(pairs.values())
+    rows = []
+    for a in range(10):
+        for b in range(10):
+            right = str(a + b)
+            wrong = [str(n) for n in range(20)] + [right + str(draw.randrange(10)), str(draw.randrange(20, 100)), ""]
+            rows += [{"prompt": f"{a}+{b}=", "chosen": right, "rejected": text} for text in wrong if text != right]
     draw.shuffle(rows)
-    write("tiny-pairs.jsonl", rows[:2000])
-    write("tiny-pairs-held-out.jsonl", rows[2000:])
+    write("tiny-pairs.jsonl", rows[:-200])
+    write("tiny-pairs-held-out.jsonl", rows[-200:])
 
 
 def arithmetic():
