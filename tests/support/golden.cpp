@@ -93,52 +93,79 @@ std::vector<std::string> GoldenCase::words(std::string_view key) const {
   return found ? found->get<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
-testing::AssertionResult GoldenCase::matches(std::string_view field, const at::Tensor& got) const {
-  const at::Tensor want = output(field);
+Comparison GoldenCase::compare(std::string_view field, const at::Tensor& got) const {
   const auto limit = tolerance.find(field);
-  if (limit == tolerance.end()) return testing::AssertionFailure() << name << " states no tolerance for " << field;
+  if (limit == tolerance.end()) throw std::runtime_error(name + " states no tolerance for " + std::string(field));
   const auto mask = compare_mask.find(field);
-  auto result = within(got, want, limit->second, mask == compare_mask.end() ? at::Tensor() : input(mask->second));
-  if (!result) result << " [" << name << ", " << field << "]";
-  return result;
+  return test::compare(got, output(field), limit->second, mask == compare_mask.end() ? at::Tensor() : input(mask->second));
 }
 
-testing::AssertionResult within(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance,
-                                const at::Tensor& mask) {
-  if (!got.defined()) return testing::AssertionFailure() << "the result is undefined";
+testing::AssertionResult GoldenCase::matches(std::string_view field, const at::Tensor& got) const {
+  const Comparison result = compare(field, got);
+  if (result.problem.empty()) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << result.problem << " [" << name << ", " << field << "]";
+}
+
+namespace {
+
+Comparison mismatch(const std::string& problem) { return {HUGE_VAL, HUGE_VAL, problem}; }
+
+// How the elements that count differ.
+struct Differences {
+  int64_t compared = 0;
+  int64_t beyond = 0;   // elements farther off than the bound
+  int64_t worst = -1;   // the one that uses up most of its bound
+  double share = 0;     // of that bound
+  double largest = 0;   // absolute
+};
+
+Differences differences(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& selected) {
+  const double* a = got.const_data_ptr<double>();
+  const double* b = want.const_data_ptr<double>();
+  Differences out;
+  for (int64_t i = 0; i < want.numel(); ++i) {
+    if (selected.defined() && !selected.const_data_ptr<bool>()[i]) continue;
+    ++out.compared;
+    if ((std::isnan(a[i]) && std::isnan(b[i])) || a[i] == b[i]) continue;
+    const double difference = std::isnan(a[i] - b[i]) ? HUGE_VAL : std::abs(a[i] - b[i]);
+    const double bound = tolerance.atol + tolerance.rtol * std::abs(b[i]);
+    const double share = bound > 0 ? difference / bound : HUGE_VAL;
+    out.largest = std::max(out.largest, difference);
+    if (difference > bound) ++out.beyond;
+    if (share > out.share) out.share = share, out.worst = i;
+  }
+  return out;
+}
+
+}  // namespace
+
+Comparison compare(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& mask) {
+  if (!got.defined()) return mismatch("the result is undefined");
   if (got.numel() != want.numel()) {
-    return testing::AssertionFailure() << "the result has " << got.numel() << " elements, the reference " << want.numel();
+    return mismatch("the result has " + std::to_string(got.numel()) + " elements, the reference " + std::to_string(want.numel()));
   }
   const at::Tensor g = got.detach().to(at::kCPU, at::kDouble).contiguous();
   const at::Tensor w = want.to(at::kDouble).contiguous();
   at::Tensor selected;
-  if (mask.defined()) {  // a mask over leading dimensions selects whole rows: [B, T] of logits [B, T, V]
+  if (mask.defined()) {
     at::Tensor wide = mask.to(at::kBool);
     while (wide.dim() < want.dim()) wide = wide.unsqueeze(-1);
     selected = wide.expand_as(want).contiguous();
   }
-  const double* a = g.const_data_ptr<double>();
-  const double* b = w.const_data_ptr<double>();
-  int64_t compared = 0, beyond = 0, worst = -1;
-  double worst_excess = 0, largest = 0;
-  for (int64_t i = 0; i < w.numel(); ++i) {
-    if (selected.defined() && !selected.const_data_ptr<bool>()[i]) continue;
-    ++compared;
-    if ((std::isnan(a[i]) && std::isnan(b[i])) || a[i] == b[i]) continue;
-    double difference = std::abs(a[i] - b[i]);
-    if (std::isnan(difference)) difference = HUGE_VAL;
-    const double excess = difference - (tolerance.atol + tolerance.rtol * std::abs(b[i]));
-    largest = std::max(largest, difference);
-    if (excess > 0) ++beyond;
-    if (excess > 0 && excess > worst_excess) worst_excess = excess, worst = i;
+  const Differences found = differences(g, w, tolerance, selected);
+  if (found.compared == 0 && w.numel() > 0) return mismatch("the mask selects no element");
+  Comparison out{found.largest, found.share, ""};
+  if (found.beyond == 0) return out;
+  if (tolerance.outlier_fraction > 0) {  // the outlier rule has two limits of its own
+    out.share = std::max(static_cast<double>(found.beyond) / (tolerance.outlier_fraction * static_cast<double>(found.compared)),
+                         found.largest / tolerance.outlier_atol);
+    if (out.share <= 1) return out;
   }
-  if (compared == 0 && w.numel() > 0) return testing::AssertionFailure() << "the mask selects no element";
-  const bool outliers_allowed = tolerance.outlier_fraction > 0 && largest <= tolerance.outlier_atol &&
-                                static_cast<double>(beyond) <= tolerance.outlier_fraction * static_cast<double>(compared);
-  if (beyond == 0 || outliers_allowed) return testing::AssertionSuccess();
-  auto failure = testing::AssertionFailure() << beyond << " of " << compared << " elements beyond the tolerance";
-  if (worst >= 0) failure << ", worst at " << worst << ": got " << a[worst] << ", want " << b[worst];
-  return failure;
+  std::ostringstream text;
+  text << found.beyond << " of " << found.compared << " elements beyond the tolerance, worst at " << found.worst << ": got "
+       << g.const_data_ptr<double>()[found.worst] << ", want " << w.const_data_ptr<double>()[found.worst];
+  out.problem = text.str();
+  return out;
 }
 
 std::filesystem::path Golden::folder() {
@@ -148,12 +175,12 @@ std::filesystem::path Golden::folder() {
 }
 
 const Golden& Golden::instance() {
-  static const Golden golden;
+  static const Golden golden(folder());
   return golden;
 }
 
-Golden::Golden() {
-  const auto path = folder() / "cases.json";
+Golden::Golden(std::filesystem::path folder) {
+  const auto path = folder / "cases.json";
   std::ifstream stream(path);
   if (!stream) throw std::runtime_error("no golden cases at " + path.string() + ": set TRIREME_SOURCE_DIR or TRIREME_PARITY_DIR");
   const json document = json::parse(stream);
@@ -171,7 +198,7 @@ Golden::Golden() {
                                 limits.value("outlier_fraction", 0.0)};
     }
     entry.hyper_ = std::make_shared<const GoldenCase::Hyper>(GoldenCase::Hyper{row.at("hyper")});
-    entry.folder_ = folder();
+    entry.folder_ = folder;
     cases_.push_back(std::move(entry));
   }
 }

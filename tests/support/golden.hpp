@@ -27,6 +27,13 @@ struct Tolerance {
   double outlier_fraction = 0;  // ... and at most this share of them beyond atol + rtol * |want|
 };
 
+// The outcome of comparing two tensors.
+struct Comparison {
+  double error = 0;     // largest |got - want| of all elements that count
+  double share = 0;     // of the tolerance that was used up: more than 1 is a mismatch
+  std::string problem;  // empty: within the tolerance
+};
+
 class GoldenCase {
  public:
   std::string name;
@@ -51,8 +58,10 @@ class GoldenCase {
   std::vector<double> numbers(std::string_view key) const;
   std::vector<std::string> words(std::string_view key) const;
 
-  // Whether `got` (any float or integer type, same element count as the reference) is within the case's tolerance, under
-  // its compare_mask. A NaN where the reference has none is a mismatch. The message names the worst element.
+  // `got` (any float or integer type, same element count as the reference) against the output, under the case's tolerance
+  // and compare_mask.
+  Comparison compare(std::string_view field, const at::Tensor& got) const;
+  // The same as an assertion; the message names the worst element.
   testing::AssertionResult matches(std::string_view field, const at::Tensor& got) const;
 
  private:
@@ -64,7 +73,9 @@ class GoldenCase {
 
 class Golden {
  public:
-  static const Golden& instance();  // read once
+  // The cases of a folder of that layout. Throws when there is none.
+  explicit Golden(std::filesystem::path folder);
+  static const Golden& instance();  // those of folder(), read once
   // TRIREME_PARITY_DIR, else tests/gold/parity below TRIREME_SOURCE_DIR.
   static std::filesystem::path folder();
 
@@ -75,12 +86,11 @@ class Golden {
   const std::vector<GoldenCase>& all() const { return cases_; }
 
  private:
-  Golden();
   std::vector<GoldenCase> cases_;
 };
 
-// got against want under a tolerance; `mask` (may be undefined) selects the elements that count.
-testing::AssertionResult within(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance,
-                                const at::Tensor& mask);
+// got against want under a tolerance; `mask` (may be undefined) selects the elements that count: it has want's shape or is one over
+// its leading dimensions. A NaN where the reference has none is a mismatch.
+Comparison compare(const at::Tensor& got, const at::Tensor& want, const Tolerance& tolerance, const at::Tensor& mask);
 
 }  // namespace trireme::test

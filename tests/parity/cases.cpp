@@ -1,0 +1,67 @@
+#include "torch/torch.hpp"
+
+#include "parity/cases.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace trireme::test {
+namespace {
+
+using enum Family::Named;
+
+constexpr std::array families{
+    Family{"logprob", check_head},
+    Family{"action_mask", check_action_mask},
+    Family{"penalty", check_penalty},
+    Family{"baseline", check_baseline},
+    Family{"token_reward", check_token_rewards},
+    Family{"gae", check_gae},
+    Family{"returns", check_returns},
+    Family{"whiten", check_whitening},
+    Family{"pipeline", check_pipeline},
+    Family{"policy", check_policy},
+    Family{"kl", check_kl},
+    Family{"kl_loss", check_kl_loss},
+    Family{"entropy_loss", check_entropy_loss},
+    Family{"value_loss", check_value_loss},
+    Family{"dp", check_data_parallel},
+    Family{"dpo", check_dpo},
+    Family{"rm", check_reward_model_loss},
+    Family{"dpo_logps", check_sequence_log_probs},
+    Family{"sft", check_sft_loss},
+    Family{"partition", check_partition},
+    Family{"balance", check_balance},
+    Family{"kl_controller", check_kl_controller},
+    Family{"ema", check_moving_average},
+    Family{"lr", check_learning_rate},
+    Family{"adamw", check_adamw},
+    Family{"greedy", check_greedy},
+    Family{"ppo_update", check_ppo_update},
+    Family{"forward", check_forward, by_model},
+    Family{"heads", check_heads, by_model},
+    Family{"grad", check_gradients, by_model},
+    Family{"adamw", check_adamw_steps, by_model},
+};
+
+// "dp3" is of the kind "dp": a number at the end counts something.
+std::string_view without_number(std::string_view word) {
+  while (!word.empty() && word.back() >= '0' && word.back() <= '9') word.remove_suffix(1);
+  return word;
+}
+
+}  // namespace
+
+const Family* family_of(const GoldenCase& c) {
+  const std::string_view name = c.name;
+  const size_t first = name.find('.');
+  const std::string_view kind = without_number(name.substr(0, first));
+  const std::string_view rest = first == std::string_view::npos ? "" : name.substr(first + 1);
+  const std::string_view of_model = without_number(rest.substr(0, rest.find('.')));
+  const auto found = std::find_if(families.begin(), families.end(), [&](const Family& family) {
+    return family.kind == (family.named == by_model ? of_model : kind);
+  });
+  return found == families.end() ? nullptr : &*found;
+}
+
+}  // namespace trireme::test

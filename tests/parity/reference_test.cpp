@@ -1,0 +1,63 @@
+// The log-probs of the frozen reference, as the reward role computes them, against OpenRLHF's at the same temperature: without it
+// the KL to the reference would not be 0 at the start.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "driver/judge.hpp"
+#include "parity/golden_rows.hpp"
+#include "parity/ranks.hpp"
+#include "support/golden.hpp"
+#include "trireme/model/model_files.hpp"
+
+namespace trireme::test {
+namespace {
+
+using at::Tensor;
+
+// Any tokenizer and any texts: the reference reads ids.
+data::Tokenizer some_tokenizer() { return data::Tokenizer::load(Golden::folder() / "tokenizers" / "bytelevel"); }
+
+data::PromptSet some_prompts(const data::Tokenizer& tokenizer) {
+  data::SetOptions options;
+  options.files = {Golden::folder() / "tokenizers" / "bytelevel" / "encode.jsonl"};
+  options.keys.prompt = "text";
+  return data::PromptSet::load(options, tokenizer);
+}
+
+Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
+  config::Options options;
+  options.model.dtype = config::DType::fp32;
+  options.rollout.temperature = c.number("temperature").value();
+  options.train.micro_batch_tokens = 30;
+  const auto roles = driver::make_roles(options, world());
+  const auto tokenizer = some_tokenizer();
+  driver::Judge judge(options, roles, tokenizer, {}, at::kCPU, 1);
+  const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
+  judge.add_reference(spec, golden_reader(c, spec));
+  Samples& samples = rows.samples();
+  judge.score(samples, some_prompts(tokenizer), 1);
+  return at::tensor(samples.ref_log_probs);
+}
+
+TEST(Reference, LogProbsAtTheTemperatureOfTheRollout) {
+  std::set<double> temperatures;
+  for (const GoldenCase& c : Golden::instance().all()) {
+    if (c.name.find(".forward.") == std::string::npos) continue;
+    GoldenRows rows(c);
+    const Tensor mask = c.input("action_mask");
+    rows.set_action_mask(mask);
+    const Tensor targets = rows.targets(reference_log_probs(c, rows));
+    EXPECT_TRUE(c.matches("action_log_probs", targets.narrow(1, targets.size(1) - mask.size(1), mask.size(1))));
+    temperatures.insert(c.number("temperature").value());
+  }
+  if (!std::getenv("TRIREME_PARITY_DIR")) {
+    EXPECT_GT(temperatures.size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,84 @@
+// Gradients and AdamW steps of the golden models, computed by OpenRLHF's actor and torch (F1, OPT), by either exchange.
+#include "torch/torch.hpp"
+
+#include "driver/scoring.hpp"
+#include "parity/cases.hpp"
+#include "parity/golden_rows.hpp"
+#include "parity/registry.hpp"
+#include "parity/ranks.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
+
+namespace trireme::test {
+namespace {
+
+using at::Tensor;
+
+constexpr comm::ExchangeKind exchanges[] = {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring};
+
+struct ActionRows {
+  explicit ActionRows(const GoldenCase& c) {
+    GoldenRows rows(c);
+    rows.set_action_mask(c.input("action_mask"));
+    std::vector<int64_t> which;
+    for (int64_t i = 0; i < rows.samples().size(); ++i) which.push_back(i);
+    batch = driver::make_action_batch(rows.samples(), which, at::kCPU);
+    count = world().sum(static_cast<double>(batch.columns.numel()));
+  }
+  driver::ActionBatch batch;
+  double count = 0;  // action tokens of all ranks
+};
+
+// Gradients of the masked mean of the log-probabilities times `sign`; returns that. Collective.
+double forward_backward(zero::ShardedModel& model, const ActionRows& rows, double sign) {
+  double value = 0;
+  model.forward_backward(rows.batch.packed, [&](const Tensor& hidden, const Tensor& weight) {
+    const auto out = kernels::token_log_probs(hidden.index_select(0, rows.batch.rows), weight, rows.batch.targets, 1.0,
+                                              kernels::Entropy::skip);
+    const Tensor mean = out.log_probs.sum().mul(sign / rows.count);
+    value = mean.item<double>();
+    return mean;
+  });
+  return world().sum(value);
+}
+
+}  // namespace
+
+void check_gradients(const GoldenCase& c) {
+  for (const auto exchange : exchanges) {
+    auto model = load_golden_model(c, model::HeadKind::language, {.exchange = exchange});
+    expect_matches(c, "mean_logprob", forward_backward(model, ActionRows(c), 1));
+    for (const auto& name : c.words("parameters")) {
+      const size_t p = parameter_index(model.spec(), name);
+      expect_matches(c, "grad/" + name, whole_parameter(model, p, model.gradient(p)));
+    }
+    expect_matches(c, "grad_norm", model.step({}).grad_norm);
+  }
+}
+
+void check_adamw_steps(const GoldenCase& c) {
+  const auto betas = c.numbers("betas");
+  const zero::AdamWOptions adam{.lr = c.number("lr").value(),
+                                .beta1 = betas[0],
+                                .beta2 = betas[1],
+                                .eps = c.number("eps").value(),
+                                .weight_decay = c.number("weight_decay").value(),
+                                .max_norm = c.number("clip").value()};
+  for (const auto exchange : exchanges) {
+    auto model = load_golden_model(c, model::HeadKind::language, {.exchange = exchange});
+    const ActionRows rows(c);
+    std::vector<double> losses, norms;
+    for (int step = 0; step < static_cast<int>(c.number("steps").value()); ++step) {
+      losses.push_back(forward_backward(model, rows, -1));
+      norms.push_back(model.step(adam).grad_norm);
+    }
+    expect_matches(c, "losses", at::tensor(losses));
+    expect_matches(c, "grad_norms", at::tensor(norms));
+    expect_matches(c, "final_loss", forward_backward(model, rows, -1));
+    for (const auto& name : c.words("parameters")) {
+      const size_t p = parameter_index(model.spec(), name);
+      expect_matches(c, "param/" + name, whole_parameter(model, p, model.master(p)));
+    }
+  }
+}
+
+}  // namespace trireme::test
