@@ -188,17 +188,16 @@ build_launch_line() {
   launch+=(bash -c "$rank_setup" rank "$program" "${arguments[@]}")
 }
 
-# What would run: the program checks the deck and prints which ranks have which role. Where it cannot run (a login node without its
-# libraries), the deck's own words.
+# What would run: the program checks the deck and prints which ranks have which role. Its exit code is that of the dry run, but
+# where it cannot start at all (a login node without its libraries).
 show() {
-  local roles
+  local rc=0 says
   printf 'launch:'; printf ' %q' "${launch[@]}"; printf '\n'
-  if roles=$("$program" "${arguments[@]}" --dry-run --ranks "$ranks" --ranks-per-node "$per_node" 2>&1); then
-    echo "$roles"
-  else
-    echo "ranks: $ranks on $nodes nodes; roles: $(sed -n '/^\[ranks\]/,/^\[/{s/^\([a-z]*\) *= */\1=/p}' "$deck" 2>/dev/null | tr '\n' ' ')(empty: all ranks)"
-    echo "the program says: $roles"
-  fi
+  says=$("$program" "${arguments[@]}" --dry-run --ranks "$ranks" --ranks-per-node "$per_node" 2>&1) || rc=$?
+  case $rc in
+    126 | 127) echo "not checked, since $program cannot be started here: $says" ;;
+    *) echo "$says"; return "$rc" ;;
+  esac
 }
 
 # Comes back in the queue under the same job id; never after scancel, when Slurm no longer calls the job running.
@@ -300,7 +299,7 @@ ends_at=$(end_of_job)
 if [ "$dry_run" = 1 ]; then
   build_launch_line
   show
-  exit 0
+  exit
 fi
 
 mkdir -p "$run_dir"

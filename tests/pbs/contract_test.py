@@ -102,7 +102,7 @@ class Contract(PbsTest):
         jobs = self.pbs.jobs()
         self.assertEqual([job["exit"] for job in jobs], [137, 137], self.logs())
         self.assertIn("steps 0 to 1 were made (retry 1 of 1)", self.pbs.log(jobs[0]))
-        self.assertIn("after 1 retries: stopped", self.pbs.log(jobs[1]))
+        self.assertIn("stopped after 1 retries", self.pbs.log(jobs[1]))
         self.assert_every_iteration_once()
 
         # Iteration 4 kills again, with no step made since the start: no retry, though two are left.

@@ -23,7 +23,7 @@ class Script(StandInTest):
             ("139 3,0 8", {}, [139, 0], "steps 0 to 3 were made (retry 1 of 3)"),
             ("139 0", {}, [139], "without a new checkpoint (step 0)"),
             ("70 3,70 3", {}, [70, 70], "without a new checkpoint (step 3)"),
-            ("71 1,137 2,143 3", {"TRIREME_MAX_RETRIES": 2}, [71, 137, 143], "exit code 143 after 2 retries: stopped"),
+            ("71 1,137 2,143 3", {"TRIREME_MAX_RETRIES": 2}, [71, 137, 143], "stopped after 2 retries"),
             # a clean stop starts the count anew
             ("70 1,75 2,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 0], "(retry 1 of 1)"),
             ("65 3", {}, [65], "exit code 65: a retry cannot help"),
