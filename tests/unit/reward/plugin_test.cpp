@@ -31,7 +31,7 @@ class Plugin : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::unique_ptr<reward::Source> plugin(const std::string& script, double timeout = 20) const {
+  std::unique_ptr<reward::Source> plugin(const std::string& script, double timeout = 120) const {
     config::RewardSource options;
     options.kind = config::RewardKind::plugin;
     options.command = {"sh", "-c", script};
@@ -166,7 +166,7 @@ TEST_F(Plugin, ProgramThatDoesNotExist) {
 TEST_F(Plugin, InjectedFaults) {
   for (const char* fault : {"crash", "hang", "short", "slow"}) {
     environment_.fault = fault;
-    EXPECT_EQ(plugin(answer_all, 1)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
+    EXPECT_EQ(plugin(answer_all, 3)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
   }
   environment_.fault = "nan";
   expect_error(ExitCode::bad_data, "NaN", [&] { plugin(answer_all)->score(requests(3)); });
