@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/arguments.hpp"
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/background.hpp"
@@ -226,17 +227,12 @@ void measure(const comm::CommView& world, const Arguments& arguments, bool threa
 
 Arguments parse(int argc, char** argv) {
   Arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string key = argv[i];
-    if (key == "--collective") out.collective = true;
-    else if (key == "--dir" && i + 1 < argc) out.dir = argv[++i];
-    else if (key == "--repetitions" && i + 1 < argc) out.repetitions = std::atoi(argv[++i]);
-    else if (key == "--layers" && i + 1 < argc) out.layers = std::atol(argv[++i]);
-    else {
-      std::fprintf(stderr, "unknown argument %s\n", key.c_str());
-      std::exit(64);
-    }
-  }
+  CLI::App app("Saves and loads a checkpoint of the 135M shape, beside dd");
+  app.add_option("--dir", out.dir, "folder to write into")->capture_default_str();
+  app.add_option("--repetitions", out.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--collective", out.collective, "write through MPI-IO");
+  perf::parse_or_exit(app, argc, argv);
   return out;
 }
 

@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "harness/arguments.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
@@ -23,19 +25,14 @@ struct Setting {
 };
 
 Setting parse(int argc, char** argv) {
+  using Kind = comm::ExchangeKind;
+  static const std::map<std::string, Kind> kinds{{"auto", Kind::automatic}, {"window", Kind::shared_window}, {"ring", Kind::mpi_ring}};
   Setting s;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    VALIDATE(i + 1 < argc, ExitCode::usage, key, " needs a value");
-    const std::string value = argv[i + 1];
-    if (key == "--mib") s.mib = std::atoll(value.c_str());
-    else if (key == "--repetitions") s.repetitions = std::atoi(value.c_str());
-    else if (key == "--exchange" && value == "auto") s.kind = comm::ExchangeKind::automatic;
-    else if (key == "--exchange" && value == "window") s.kind = comm::ExchangeKind::shared_window;
-    else if (key == "--exchange" && value == "ring") s.kind = comm::ExchangeKind::mpi_ring;
-    else throw UserError(ExitCode::usage, base::text("unknown option or value: ", key, " ", value));
-  }
-  VALIDATE(s.mib > 0 && s.repetitions > 0, ExitCode::usage, "--mib and --repetitions must be positive");
+  CLI::App app("Gather and reduce-scatter of one slot");
+  app.add_option("--mib", s.mib, "size of the slot")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--exchange", s.kind)->transform(CLI::CheckedTransformer(kinds))->capture_default_str();
+  perf::parse_or_exit(app, argc, argv);
   return s;
 }
 

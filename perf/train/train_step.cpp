@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "harness/arguments.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
@@ -35,19 +35,16 @@ struct Setting {
 
 Setting parse(int argc, char** argv) {
   Setting s;
-  const std::map<std::string, std::string*> words = {{"--shape", &s.shape}, {"--dtype", &s.dtype}, {"--exchange", &s.exchange}};
-  const std::map<std::string, int64_t*> numbers = {{"--sequences", &s.sequences}, {"--tokens", &s.tokens},
-      {"--steps", &s.steps}, {"--recompute", &s.recompute}, {"--micro-batches", &s.micro_batches}};
-  for (int i = 1; i < argc; i += 2) {
-    const std::string key = argv[i];
-    VALIDATE(i + 1 < argc && (words.contains(key) || numbers.contains(key)), ExitCode::usage, "unknown option or missing value: ", key);
-    if (words.contains(key)) *words.at(key) = argv[i + 1];
-    else *numbers.at(key) = std::atoll(argv[i + 1]);
-  }
-  VALIDATE(s.shape == "135M" || s.shape == "25M", ExitCode::usage, "--shape ", s.shape, ": 135M or 25M");
-  VALIDATE(s.dtype == "bf16" || s.dtype == "fp32", ExitCode::usage, "--dtype ", s.dtype, ": bf16 or fp32");
-  VALIDATE(s.exchange == "auto" || s.exchange == "window" || s.exchange == "ring", ExitCode::usage, "--exchange ", s.exchange,
-           ": auto, window or ring");
+  CLI::App app("Train steps on random tokens");
+  app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
+  app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str();
+  app.add_option("--exchange", s.exchange)->check(CLI::IsMember({"auto", "window", "ring"}))->capture_default_str();
+  app.add_option("--sequences", s.sequences, "per micro-batch and rank")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--tokens", s.tokens, "of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--steps", s.steps)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--recompute", s.recompute, "blocks that are recomputed; -1: all")->capture_default_str();
+  app.add_option("--micro-batches", s.micro_batches)->check(CLI::PositiveNumber)->capture_default_str();
+  perf::parse_or_exit(app, argc, argv);
   return s;
 }
 

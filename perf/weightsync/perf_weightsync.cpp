@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/arguments.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -277,24 +278,18 @@ class Bench {
 
 Arguments parse(int argc, char** argv) {
   Arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string key = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : "0";
-    if (key == "--colocated") out.colocated = true;
-    else if (key == "--check") out.check = true;
-    else if (key == "--only-messages") out.only_messages = true;
-    else if (key == "--trainers") out.trainers = std::atoi(value), ++i;
-    else if (key == "--tp") out.tensor_parallel = std::atoi(value), ++i;
-    else if (key == "--replicas") out.replicas = std::atoi(value), ++i;
-    else if (key == "--repetitions") out.repetitions = std::atoi(value), ++i;
-    else if (key == "--delta") out.delta = std::atof(value), ++i;
-    else if (key == "--layers") out.layers = std::atol(value), ++i;
-    else if (key == "--node-bucket") out.node_bucket = std::atol(value), ++i;
-    else {
-      std::fprintf(stderr, "unknown argument %s\n", key.c_str());
-      std::exit(64);
-    }
-  }
+  CLI::App app("Weight sync of the 135M shape, beside gather and broadcast over the same MPI");
+  app.add_option("--trainers", out.trainers)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--tp", out.tensor_parallel, "tensor-parallel ranks of a replica")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--replicas", out.replicas)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repetitions", out.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--delta", out.delta, "fraction of elements that change between syncs; 0: no delta row")->capture_default_str();
+  app.add_option("--node-bucket", out.node_bucket, "bytes of a bucket inside a node")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--colocated", out.colocated, "trainers and generators are the same ranks");
+  app.add_flag("--check", out.check, "compare what arrived");
+  app.add_flag("--only-messages", out.only_messages, "no shared memory");
+  perf::parse_or_exit(app, argc, argv);
   return out;
 }
 
