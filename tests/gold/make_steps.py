@@ -105,9 +105,10 @@ def make_case(name, seed, tensors):
     outputs |= {f"param/{n}": p for n, p in parameters.items()}
     tensors |= {f"{prefix}/in/{k}": v.contiguous() for k, v in inputs.items()} | {f"{prefix}/out/{k}": v.contiguous() for k, v in outputs.items()}
     tight = {"losses": {"rtol": 1e-5, "atol": 0.0}, "grad_norms": {"rtol": 1e-4, "atol": 0.0}, "lrs": {"rtol": 1e-6, "atol": 0.0}}
-    # PyTorch's own bf16 run against float32: the largest relative difference of a loss.
+    # PyTorch's own bf16 run against float32: the largest relative difference of a loss. Two bf16 runs may differ by that on each
+    # side; once more for processors whose GEMMs add in another order.
     bf16 = relative(bf16_losses, losses)
-    tight["bf16_losses"] = {"rtol": 2 * bf16, "atol": 0.0}
+    tight["bf16_losses"] = {"rtol": 3 * bf16, "atol": 0.0}
     outlier = {"rtol": 0.0, "atol": 3e-5, "outlier_atol": 2.1 * sum(rates), "outlier_fraction": 0.002}
     print(name, note, f"bf16 {bf16:.1e}", f"losses {losses[0]:.3f} .. {losses[-1]:.3f}")
     return {"name": prefix, "file": "steps.safetensors", "formula": "SFT OPT LR", "function": "transformers.LlamaForCausalLM + torch.optim.AdamW",
