@@ -8,8 +8,6 @@
 #include <cstring>
 #include <limits>
 
-#include "support/golden.hpp"
-
 namespace trireme::test {
 namespace {
 
@@ -21,45 +19,6 @@ kernels::AdamWShard shard_of(at::Tensor& p, at::Tensor& m, at::Tensor& v, const 
   shard.gradient = g.data_ptr<float>();
   shard.elements = p.numel();
   return shard;
-}
-
-// Two parameters, as the case has them; weight decay on the first only. Row k of the outputs is the state after step k.
-void run_golden_case(const GoldenCase& c) {
-  at::Tensor w = c.input("w0").clone(), norm = c.input("norm0").clone();
-  const at::Tensor w_grads = c.input("w_grads").contiguous(), norm_grads = c.input("norm_grads").contiguous();
-  at::Tensor wm = at::zeros_like(w), wv = at::zeros_like(w), nm = at::zeros_like(norm), nv = at::zeros_like(norm);
-  const auto factors = c.numbers("lr_factors");
-  const auto betas = c.numbers("betas");
-  std::vector<at::Tensor> w_states, norm_states;
-  at::Tensor norms = at::zeros({w_grads.size(0)}, at::kDouble);
-  for (int64_t k = 0; k < w_grads.size(0); ++k) {
-    const at::Tensor wg = w_grads.select(0, k).contiguous(), ng = norm_grads.select(0, k).contiguous();
-    const double grad_norm = std::sqrt(kernels::squared_norm(wg.data_ptr<float>(), wg.numel()) +
-                                       kernels::squared_norm(ng.data_ptr<float>(), ng.numel()));
-    norms[k] = grad_norm;
-    kernels::AdamWStep step;
-    step.lr = c.number("lr").value() * (factors.empty() ? 1 : factors[static_cast<size_t>(k)]);
-    step.beta1 = betas[0];
-    step.beta2 = betas[1];
-    step.eps = c.number("eps").value();
-    step.weight_decay = c.number("weight_decay").value();
-    step.clip_factor = kernels::clip_factor(grad_norm, c.number("clip").value());
-    step.step = k + 1;
-    kernels::adamw(shard_of(w, wm, wv, wg), step);
-    step.weight_decay = 0;
-    kernels::adamw(shard_of(norm, nm, nv, ng), step);
-    w_states.push_back(w.clone());
-    norm_states.push_back(norm.clone());
-  }
-  EXPECT_TRUE(c.matches("w", at::stack(w_states))) << c.name;
-  EXPECT_TRUE(c.matches("norm", at::stack(norm_states))) << c.name;
-  EXPECT_TRUE(c.matches("grad_norm", norms)) << c.name;
-}
-
-TEST(AdamW, EqualsTorchOnGoldenCases) {
-  const auto cases = Golden::instance().starting_with("adamw.");
-  EXPECT_EQ(cases.size(), 3u);
-  for (const GoldenCase* c : cases) run_golden_case(*c);
 }
 
 struct State {
@@ -167,25 +126,6 @@ TEST(SquaredNorm, EqualsAnFp64Sum) {
     const at::Tensor x = at::randn({n});
     const double want = x.to(at::kDouble).pow(2).sum().item<double>();
     EXPECT_NEAR(kernels::squared_norm(x.data_ptr<float>(), n), want, 1e-12 * (1 + want));
-  }
-}
-
-TEST(MovingAverage, EqualsOpenRlhfOnGoldenCases) {
-  const auto cases = Golden::instance().starting_with("ema.");
-  EXPECT_EQ(cases.size(), 3u);
-  for (const GoldenCase* c : cases) {
-    const at::Tensor params = c->input("params").contiguous();
-    at::Tensor average = c->input("ema_start").clone();
-    const auto every = c->flag("dynamic_batch").value() ? 1 : static_cast<int64_t>(c->number("gradient_accumulation").value());
-    std::vector<at::Tensor> states;
-    for (int64_t k = 0; k < params.size(0); ++k) {
-      const at::Tensor now = params.select(0, k).contiguous();
-      if ((k + 1) % every == 0) {
-        kernels::moving_average(average.data_ptr<float>(), now.data_ptr<float>(), c->number("beta").value(), now.numel());
-      }
-      states.push_back(average.clone());
-    }
-    EXPECT_TRUE(c->matches("ema", at::stack(states))) << c->name;
   }
 }
 
