@@ -58,8 +58,8 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
-def enter_environment():
-    """Continues in the virtual environment's interpreter."""
+def enter_environment(script=__file__):
+    """Continues `script` in the virtual environment's interpreter."""
     interpreter = VENV / "bin" / "python"
     if pathlib.Path(sys.prefix).resolve() == VENV.resolve():
         return
@@ -68,7 +68,7 @@ def enter_environment():
     check = subprocess.run([interpreter, HERE / "environment.py", "check"], capture_output=True, text=True, check=False)
     if check.returncode:
         skip(check.stderr.strip().splitlines()[-1])
-    os.execv(interpreter, [str(interpreter), str(pathlib.Path(__file__).resolve()), *sys.argv[1:]])
+    os.execv(interpreter, [str(interpreter), str(pathlib.Path(script).resolve()), *sys.argv[1:]])
 
 
 class Program:
@@ -230,7 +230,7 @@ def mpi_launcher(ranks):
 
 
 def trace_differences(events, ranks, iterations):
-    """Complete events of all ranks, nested, on one clock, each iteration filled by its phases within 2 %."""
+    """Complete events of all ranks, nested, on one clock, iterations filled by their phases within 2 %."""
     spans = [e for e in events if e.get("ph") == "X"]
     differences = []
     if {e["pid"] for e in spans} != set(range(ranks)):
@@ -252,6 +252,7 @@ def trace_differences(events, ranks, iterations):
     turns = [e for e in spans if e["name"] == "iteration"]
     if len(turns) != ranks * iterations:
         differences.append(f"{len(turns)} iterations instead of {ranks} x {iterations}")
+    gaps = {}
     for turn in turns:
         inside = [e for e in threads[turn["pid"], turn["tid"]] if e is not turn and turn["ts"] <= e["ts"] + 1e-3
                   and e["ts"] + e["dur"] <= turn["ts"] + turn["dur"] + 1e-3]
@@ -259,8 +260,11 @@ def trace_differences(events, ranks, iterations):
         for event in sorted(inside, key=lambda e: e["ts"]):
             covered += max(0.0, event["ts"] + event["dur"] - max(end, event["ts"]))
             end = max(end, event["ts"] + event["dur"])
-        if covered < 0.98 * turn["dur"]:
-            differences.append(f"rank {turn['pid']}: phases cover {100 * covered / turn['dur']:.1f} % of an iteration")
+        gaps.setdefault(turn["pid"], []).append(1 - covered / turn["dur"])
+    for rank, shares in gaps.items():
+        # A gap of the program's is in every iteration; one that the machine makes, by running something else, is not.
+        if min(shares) > 0.02:
+            differences.append(f"rank {rank}: phases leave {100 * min(shares):.1f} % of every iteration uncovered")
     starts = sorted(e["ts"] for e in turns if e["pid"] == 0)
     for rank in range(1, ranks):
         others = sorted(e["ts"] for e in turns if e["pid"] == rank)
@@ -305,7 +309,7 @@ def trace_processor_differences(path, spans):
 
 
 def trace(program):
-    ranks, iterations = 2, 3
+    ranks, iterations = 2, 6
     run = program.folder / "run"
     os.environ |= {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_io": "romio321", "OMP_WAIT_POLICY": "passive"}
     program.run("ppo", HERE / "trace.toml", f"run.dir={run}", f"run.iterations={iterations}", f"model.shape={HERE / 'shape'}",
