@@ -28,7 +28,7 @@ class Delta : public testing::TestWithParam<Case> {
     for (int64_t e = 0; e < c.elements; ++e) {
       const float u = base::uniform(5, base::Stream::test, static_cast<uint64_t>(e), 0);
       if (u >= c.density) continue;
-      now[static_cast<size_t>(e * c.element_bytes)] ^= std::byte{0x5a};
+      now[static_cast<size_t>(e * c.element_bytes + e % c.element_bytes)] ^= std::byte{0x5a};  // any one of its bytes
       changed[static_cast<size_t>(e / 64)] |= uint64_t{1} << (e % 64);
       ++count;
     }

@@ -1,0 +1,94 @@
+"""Details of RLHF and of sharded training that are easy to get wrong and whose loss no run shows at once. Each is a text that stands
+exactly once in a file, what it is changed to, and the suites that are asked (SUITES in run.py), in that order, until one fails.
+"""
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    name: str
+    detail: str  # what is wrong with the changed program
+    file: str
+    old: str
+    new: str
+    suites: tuple = ("parity",)
+
+
+MUTATIONS = [
+    # Rewards and advantages
+    Mutation("biased_std", "group_norm divides by n instead of n - 1", "src/ppo/rewards.cpp",
+             "static_cast<double>(x.size() - 1)", "static_cast<double>(x.size())"),
+    Mutation("rloo_with_itself", "the leave-one-out baseline does not leave one out", "src/ppo/rewards.cpp",
+             "value - (center * n - value) / (n - 1)", "value - center"),
+    Mutation("clip_before_baseline", "rewards are clipped before the group's baseline is taken", "src/ppo/experience.cpp",
+             "const ShapedRewards shaped = shape_rewards(table, options.penalty, options.estimator, options.n_samples_per_prompt);",
+             "RewardTable cut = table;\n"
+             "  if (options.clip_range) for (float& r : cut.reward) r = std::clamp(r, static_cast<float>((*options.clip_range)[0]), "
+             "static_cast<float>((*options.clip_range)[1]));\n"
+             "  const ShapedRewards shaped = shape_rewards(cut, options.penalty, options.estimator, options.n_samples_per_prompt);"),
+    Mutation("gamma_kept", "gamma is not forced to 1 for the group estimators", "src/ppo/advantages.cpp",
+             "estimator == config::Estimator::reinforce ? gamma : 1.0;", "estimator == config::Estimator::reinforce ? gamma : gamma;"),
+    Mutation("lambda_ignored", "GAE with lambda = 1 whatever the deck says", "src/ppo/experience.cpp",
+             "segments, options.gamma,\n                                            options.lambd);", "segments, options.gamma, 1.0);"),
+    Mutation("kl_sign", "the KL penalty rewards distance from the reference", "src/ppo/advantages.cpp",
+             "kl_column * -std::max(kl_coef, 0.0)", "kl_column * std::max(kl_coef, 0.0)"),
+    Mutation("k3_swapped", "k3 of the other direction", "src/ppo/kl.cpp",
+             "at::clamp(-rho, std::nullopt, exponent_limit).exp() - 1.0 + rho", "at::clamp(rho, std::nullopt, exponent_limit).exp() - 1.0 - rho"),
+    Mutation("whiten_per_rank", "advantages are whitened with each rank's own mean", "src/ppo/advantages.cpp",
+             "  sum(totals);\n", "", ("parity/2",)),
+    Mutation("whiten_unbiased", "whitening divides by n - 1", "src/ppo/advantages.cpp",
+             "squares[0] / count,", "squares[0] / (count - 1),"),
+    Mutation("reward_on_last_column", "the reward falls on the last column, action or not", "src/ppo/advantages.cpp",
+             "if (mask[t] != 0) return t;", "if (t == end - 1) return t;"),
+    Mutation("last_token", "the last token of a sequence is no target", "src/driver/scoring.cpp",
+             "for (int64_t t = 1; t < samples.length(i); ++t) {\n      if (!samples.action_mask",
+             "for (int64_t t = 1; t + 1 < samples.length(i); ++t) {\n      if (!samples.action_mask"),
+    Mutation("reference_temperature", "reference log-probs at temperature 1 whatever the rollout's", "src/driver/judge.cpp",
+             "scoring_temperature(options_), device_);", "1.0, device_);"),
+    Mutation("mask_multiplied", "masked values are multiplied by 0: NaN times 0 is NaN", "src/ppo/packed.cpp",
+             "at::where(mask.to(at::kBool), x, at::zeros({}, x.options()))", "x.mul(mask.to(x.scalar_type()))", ("ppo_unit", "parity")),
+    # Losses
+    Mutation("mean_of_means", "each micro-batch is divided by its own tokens instead of the step's", "src/ppo/losses.cpp",
+             "normalizer.action_tokens ? *normalizer.action_tokens : total(counts)", "total(counts)"),
+    Mutation("sequences_of_micro_batch", "the same for means over sequences", "src/ppo/losses.cpp",
+             "normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0)", "total(per_sequence > 0)"),
+    Mutation("dual_clip_everywhere", "the dual clip acts on positive advantages", "src/ppo/losses.cpp",
+             "at::where(advantages < 0.0,", "at::where(advantages > 0.0,"),
+    Mutation("value_clip_optimistic", "the value loss takes the smaller of the two errors", "src/ppo/losses.cpp",
+             "at::maximum((clipped - target).square(), error)", "at::minimum((clipped - target).square(), error)"),
+    Mutation("correction_inverted", "the importance weight is upside down", "src/ppo/correction.cpp",
+             "const Tensor weights = log_ratio.exp();", "const Tensor weights = (-log_ratio).exp();"),
+    Mutation("correction_not_constant", "a gradient flows through the importance weight's mask of the rollout", "src/ppo/correction.cpp",
+             "select(in.old_log_probs, mask).detach();", "select(in.log_probs, mask);"),
+    Mutation("temperature_in_gradient", "the gradient of log-probs forgets the temperature", "src/kernels/token_log_probs.cpp",
+             "as_float(row[target]) + scale * grad[i]", "as_float(row[target]) + grad[i]"),
+    # Optimizer and sharding
+    Mutation("no_bias_correction", "AdamW's first moment without bias correction", "src/kernels/adamw.cpp",
+             "s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))", "s.lr"),
+    Mutation("norms_decay", "weight decay on norm weights", "src/zero/optimizer.cpp",
+             "const bool decay = decays(map.layout().tensors()[p].name);", "const bool decay = true;"),
+    Mutation("norm_per_rank", "each rank clips by the norm of its own shard", "src/zero/sharded_model.cpp",
+             "impl_->shard.sum(squared_gradients(state))", "squared_gradients(state)", ("steps/2",)),
+    Mutation("replicas_not_summed", "hybrid sharding: groups train on their own gradients", "src/zero/sharded_model.cpp",
+             "if (impl_->replicas && impl_->replicas->size() > 1) {", "if (false) {", ("steps/2",)),
+    Mutation("gradients_of_one_rank_missing", "the last rank's gradients are not added", "src/comm/shard_exchange_window.cpp",
+             "for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = gradient_base(rank, stage) + offset;",
+             "for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = gradient_base(rank == size - 1 ? 0 : rank, stage) + offset;",
+             ("steps/2",)),
+    Mutation("warmup_from_one", "the first warm-up step does not have learning rate 0", "src/zero/schedule.cpp",
+             "return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup_))",
+             "return static_cast<double>(step + 1) / static_cast<double>(std::max<int64_t>(1, warmup_))"),
+    # Weight sync, tensor parallelism, checkpoints
+    Mutation("wrong_rows", "a slice is written one row further down", "src/base/shard_layout.cpp",
+             "return (common.row - block.row) * block.columns", "return std::min(common.row - block.row + (block.row > 0 ? 1 : 0), block.rows - common.rows) * block.columns",
+             ("weightsync_unit/2", "base_unit")),
+    Mutation("delta_compares_one_byte", "a delta misses values whose low byte did not change", "src/weightsync/delta.cpp",
+             "std::memcmp(now + at, before + at, static_cast<size_t>(element_bytes_)) != 0", "now[at] != before[at]", ("weightsync_unit/2",)),
+    Mutation("tensor_parallel_groups", "query heads are cut by the KV heads' width", "src/model/spec.cpp",
+             "case Role::q_bias: return {SliceAxis::rows, group_bounds(shape.kv_heads, degree, q_width)};",
+             "case Role::q_bias: return {SliceAxis::rows, even_bounds(shape.heads * shape.head_dim, degree)};", ("generate_ranks/2",)),
+    Mutation("manifest_not_compared", "a manifest that was changed after the save is taken", "src/checkpoint/manifest.cpp",
+             "VALIDATE(to_json(manifest) == text,", "VALIDATE(!text.empty(),", ("checkpoint_unit/2",)),
+    Mutation("digest_not_compared", "damaged data of a checkpoint are taken", "src/checkpoint/reader.cpp",
+             "VALIDATE(found == expected,", "VALIDATE(found == expected || true,", ("checkpoint_unit/2",)),
+]
