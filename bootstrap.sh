@@ -62,12 +62,13 @@ readonly packages=(
   "libbenchmark-dev       kernel benchmarks"
 )
 
-# For the tests of label `slurm`, which start a Slurm of their own and end it. Without these packages they are skipped.
-readonly slurm_packages=(
+# For tests that are skipped without: label `slurm` starts a Slurm of its own and ends it, label `style` reads the scripts.
+readonly test_packages=(
   "munge                  signs the messages between Slurm's daemons"
   "slurm-client           sbatch, srun, scancel"
   "slurmctld              Slurm's controller"
   "slurmd                 Slurm's daemon of a node"
+  "shellcheck             the batch scripts' linter"
 )
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
@@ -149,10 +150,10 @@ install_system() {
   [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" = 3.25 ] || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
 }
 
-# Nothing here is fatal: who cannot install Slurm still runs all other tests.
-install_slurm() {
+# Nothing here is fatal: who cannot install them still runs all other tests.
+install_test_packages() {
   if ! no_install && command -v apt-get >/dev/null; then
-    (install_packages "${slurm_packages[@]}") || say "apt failed: tests of label slurm will be skipped"
+    (install_packages "${test_packages[@]}") || say "apt failed: tests of label slurm will be skipped"
   else
     PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || say "no slurmctld here: tests of label slurm will be skipped"
   fi
@@ -339,7 +340,7 @@ demo() {
 run_tests() {
   build -DTRIREME_TESTS=ON
   compile
-  case "${*:--L slurm}" in *slurm*) install_slurm ;; esac
+  case "${*:--L slurm}" in *slurm* | *style*) install_test_packages ;; esac
   if [ $# -eq 0 ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"
