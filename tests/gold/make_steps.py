@@ -44,8 +44,8 @@ def batches(seed):
     return ids, attended, targets
 
 
-def decayed(model):
-    return [{"params": [p for n, p in model.named_parameters() if "norm" not in n], "weight_decay": HYPER["weight_decay"]},
+def decayed(model, weight_decay):
+    return [{"params": [p for n, p in model.named_parameters() if "norm" not in n], "weight_decay": weight_decay},
             {"params": [p for n, p in model.named_parameters() if "norm" in n], "weight_decay": 0.0}]
 
 
@@ -57,22 +57,23 @@ def mean_loss(model, ids, attended, targets):
     return -(log_probs * targets[:, 1:]).sum() / targets[:, 1:].sum()
 
 
-def train(folder, data, dtype, compute=None):
-    """Losses, norms, rates and the trained parameters. `compute`: the type that passes use, with master weights in `dtype`."""
+def train(folder, data, dtype, compute=None, hyper=HYPER):
+    """Losses, norms, rates and the trained parameters. `data`: ids, attention and target mask of each step; `compute`: the type that
+    passes use, with master weights in `dtype`."""
     load = lambda kind: AutoModelForCausalLM.from_pretrained(folder, dtype=kind, attn_implementation="eager").train()
     model = load(dtype)
     passes = load(compute) if compute else model
-    optimizer = torch.optim.AdamW(decayed(model), lr=HYPER["lr"], betas=HYPER["betas"], eps=HYPER["eps"])
-    schedule = get_scheduler(HYPER["scheduler"], optimizer, num_warmup_steps=round(HYPER["warmup_ratio"] * STEPS),
-                             num_training_steps=STEPS, scheduler_specific_kwargs={"min_lr_rate": HYPER["min_lr_ratio"]})
+    optimizer = torch.optim.AdamW(decayed(model, hyper["weight_decay"]), lr=hyper["lr"], betas=hyper["betas"], eps=hyper["eps"])
+    schedule = get_scheduler(hyper["scheduler"], optimizer, num_warmup_steps=round(hyper["warmup_ratio"] * hyper["steps"]),
+                             num_training_steps=hyper["steps"], scheduler_specific_kwargs={"min_lr_rate": hyper["min_lr_ratio"]})
     losses, norms, rates = [], [], []
-    for step in range(STEPS):
-        loss = mean_loss(passes, *(tensor[step] for tensor in data))
+    for batch in data:
+        loss = mean_loss(passes, *batch)
         loss.backward()
         if compute:
             for master, weight in zip(model.parameters(), passes.parameters()):
                 master.grad, weight.grad = weight.grad.to(dtype), None
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), HYPER["clip"]).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), hyper["clip"]).item())
         losses.append(loss.item())
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
@@ -92,9 +93,10 @@ def distance(a, b):
 def make_case(name, seed, tensors):
     folder = HERE / "parity" / "models" / name
     data = batches(seed)
-    losses, norms, rates, parameters = train(folder, data, torch.float32)
-    exact_losses, exact_norms, _, exact = train(folder, data, torch.float64)
-    bf16_losses, *_ = train(folder, data, torch.float32, torch.bfloat16)
+    steps = list(zip(*data))
+    losses, norms, rates, parameters = train(folder, steps, torch.float32)
+    exact_losses, exact_norms, _, exact = train(folder, steps, torch.float64)
+    bf16_losses, *_ = train(folder, steps, torch.float32, torch.bfloat16)
     beyond = max(((parameters[n].double() - exact[n]).abs() > 3e-5).float().mean().item() for n in parameters)
     relative = lambda a, b: max(abs(x - y) / abs(y) for x, y in zip(a, b))
     note = (f"float64 recomputation: losses {relative(losses, exact_losses):.1e}, norms {relative(norms, exact_norms):.1e} (relative), "
