@@ -166,7 +166,7 @@ TEST_F(Plugin, ProgramThatDoesNotExist) {
 TEST_F(Plugin, InjectedFaults) {
   for (const char* fault : {"crash", "hang", "short", "slow"}) {
     environment_.fault = fault;
-    EXPECT_EQ(plugin(answer_all, 3)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
+    EXPECT_EQ(plugin(answer_all, 1.5)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
   }
   environment_.fault = "nan";
   expect_error(ExitCode::bad_data, "NaN", [&] { plugin(answer_all)->score(requests(3)); });
