@@ -122,7 +122,8 @@ IndexEntry get_entry(ByteReader& in, const std::string& name) {
   VALIDATE(static_cast<int64_t>(stored) == digests, ExitCode::bad_data, name, ": ", entry.path, " has ", stored, " digests where its slabs need ",
            digests);
   entry.digests.resize(stored);
-  std::memcpy(entry.digests.data(), in.raw(stored * sizeof(Digest)), stored * sizeof(Digest));
+  const auto* bytes = in.raw(stored * sizeof(Digest));
+  if (stored > 0) std::memcpy(entry.digests.data(), bytes, stored * sizeof(Digest));  // an empty vector's data may be null
   return entry;
 }
 
