@@ -9,11 +9,10 @@ import math
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-from trireme_run import ProgramTest, lines_in, main
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main
 
 SABOTEUR = """
 import json, os, pathlib, sys
@@ -28,14 +27,6 @@ for line in sys.stdin:
         elif action != "none":
             os.kill(os.getppid(), int(action))
     print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
-"""
-
-SOURCE = """
-[[reward.source]]
-kind = "plugin"
-name = "saboteur"
-weight = 0.0
-command = ["{python}", "saboteur.py"]
 """
 
 LOCKED = 73
@@ -57,7 +48,7 @@ class Resume(ProgramTest):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SABOTEUR)
         deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4").replace("\n[actor]",
-                                                                                  SOURCE.format(python=sys.executable) + "[actor]")
+                                                                                  SABOTEUR_SOURCE + "[actor]")
         (cls.folder / "ppo.toml").write_text(deck)
         cls.undisturbed_runs = {}
 

@@ -7,11 +7,10 @@ rank of the program, and then answers late, so that the rank is in the middle of
 
 import resource
 import signal
-import sys
 import time
 import unittest
 
-from trireme_run import BINARY_DIR, ProgramTest, lines_in, main
+from trireme_run import BINARY_DIR, SABOTEUR_SOURCE, ProgramTest, lines_in, main
 
 # SABOTAGE: "iteration signal,seconds signal,seconds ..."; the answer comes after all of them.
 SABOTEUR = """
@@ -28,14 +27,6 @@ for line in sys.stdin:
                 os.kill(os.getppid(), int(number))
             time.sleep(float(seconds))
     print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
-"""
-
-SOURCE = """
-[[reward.source]]
-kind = "plugin"
-name = "saboteur"
-weight = 0.0
-command = ["{python}", "saboteur.py"]
 """
 
 NO_SPACE = 74
@@ -57,7 +48,7 @@ class Signals(ProgramTest):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SABOTEUR)
         deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4").replace(
-            "\n[actor]", SOURCE.format(python=sys.executable) + "[actor]")
+            "\n[actor]", SABOTEUR_SOURCE + "[actor]")
         (cls.folder / "ppo.toml").write_text(deck)
 
     def run_two(self, run, *overrides, code, env=None, ranks=2):

@@ -34,6 +34,15 @@ SHAPE = {
 
 PROMPTS = ["1+2=", "12+30=", "7+8=", "what is 2+2? ", "9+1=", "100+1=", "3+3=", "five plus six is "]
 
+# A reward plugin saboteur.py in the run's folder, which does something to the run at a given time and does not count.
+SABOTEUR_SOURCE = f"""
+[[reward.source]]
+kind = "plugin"
+name = "saboteur"
+weight = 0.0
+command = ["{sys.executable}", "saboteur.py"]
+"""
+
 RULE_SOURCE = """[[reward.source]]
 kind = "rule"
 rule = "regex"
