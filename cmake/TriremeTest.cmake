@@ -13,7 +13,10 @@ if(_mpi_version MATCHES "Open MPI|OpenRTE")
 endif()
 set(TRIREME_TEST_ENVIRONMENT
   "OMPI_MCA_mpi_yield_when_idle=1;OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=1;OMPI_MCA_io=romio321;OMPI_MCA_btl_vader_single_copy_mechanism=none;TORCH_CPP_LOG_LEVEL=ERROR"
-  "TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR};TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR}")
+  "GTEST_FILTER=-*PublishedModel*;TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR};TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR}")
+if(TRIREME_SANITIZE)  # Open MPI leaves 3357 allocations behind in every program, most of them by plugins it has unloaded: no names to suppress
+  list(APPEND TRIREME_TEST_ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+endif()
 
 function(trireme_add_test NAME)
   cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;USES;NP;LABELS;LIBRARIES" ${ARGN})
@@ -48,6 +51,7 @@ function(trireme_add_test NAME)
 endfunction()
 
 # trireme_register_test(NAME NP LABELS TIMEOUT COMMAND...): a ctest with this project's environment. Exit code 125 means skipped.
+# GTEST_FILTER leaves the cases that need a published model to tests/interop, which names them on the command line.
 function(trireme_register_test NAME NP LABELS TIMEOUT)
   add_test(NAME ${NAME} COMMAND ${ARGN})
   set_tests_properties(${NAME} PROPERTIES PROCESSORS ${NP} LABELS "${LABELS};np${NP}" TIMEOUT ${TIMEOUT}

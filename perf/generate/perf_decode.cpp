@@ -1,16 +1,20 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
-//   perf_decode [threads=2] [fused|torch] [prompt=128] [new=128] [repetitions=3] [batches=1,8,32]
-// Prints one line per (dtype, batch): tokens/s while decoding (minimum and median time of the repetitions) and while
-// prefilling, and the bytes of weights read per second. "cpu" divides by processor time instead of wall time: with one
-// thread it is what an idle core would give, also on a busy machine.
+//   perf_decode [--shape 135M|25M] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
+//               [--threads 2] [--repetitions 3]
+// Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
+// and the bytes of weights read per second. tokens_per_cpu_s divides by processor time instead of wall time: with one thread it
+// is what an idle core would give, also on a busy machine.
 #include "torch/torch.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <sstream>
+#include <string>
+#include <vector>
 
+#include "harness/arguments.hpp"
+#include "harness/shapes.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/generate/engine.hpp"
 
@@ -18,43 +22,26 @@ namespace {
 
 using namespace trireme;
 
-struct Arguments {
-  int threads = 2;
-  generate::BackendKind backend = generate::BackendKind::fused;
-  int64_t prompt = 128;
-  int64_t tokens = 128;
-  int repetitions = 3;
+struct Setting {
+  std::string shape = "135M", backend = "fused";
+  std::vector<std::string> dtypes{"bf16", "fp32"};
   std::vector<int64_t> batches{1, 8, 32};
+  int threads = 2, repetitions = 3;
+  int64_t prompt = 128, tokens = 128;
 };
 
-Arguments parse(int argc, char** argv) {
-  Arguments a;
-  if (argc > 1) a.threads = std::atoi(argv[1]);
-  if (argc > 2 && std::string(argv[2]) == "torch") a.backend = generate::BackendKind::torch;
-  if (argc > 3) a.prompt = std::atoll(argv[3]);
-  if (argc > 4) a.tokens = std::atoll(argv[4]);
-  if (argc > 5) a.repetitions = std::atoi(argv[5]);
-  if (argc > 6) {
-    a.batches.clear();
-    std::istringstream list(argv[6]);
-    for (std::string word; std::getline(list, word, ',');) a.batches.push_back(std::atoll(word.c_str()));
-  }
-  return a;
-}
-
-// SmolLM2-135M.
-config::ModelShape shape_135m() {
-  config::ModelShape s;
-  s.vocab = 49152;
-  s.hidden = 576;
-  s.layers = 30;
-  s.heads = 9;
-  s.kv_heads = 3;
-  s.head_dim = 64;
-  s.ffn = 1536;
-  s.norm_eps = 1e-5;
-  s.tied = true;
-  s.max_positions = 2048;
+Setting parse(int argc, char** argv) {
+  Setting s;
+  CLI::App app("Decode and prefill on random weights and tokens");
+  app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
+  app.add_option("--dtype", s.dtypes)->check(CLI::IsMember({"bf16", "fp32"}))->delimiter(',')->capture_default_str();
+  app.add_option("--batch", s.batches)->check(CLI::PositiveNumber)->delimiter(',')->capture_default_str();
+  app.add_option("--prompt", s.prompt, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--new", s.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--backend", s.backend)->check(CLI::IsMember({"fused", "torch"}))->capture_default_str();
+  app.add_option("--threads", s.threads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
+  perf::parse_or_exit(app, argc, argv);
   return s;
 }
 
@@ -82,11 +69,11 @@ struct Times {
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-Times measure(generate::Engine& engine, int64_t batch, const Arguments& a, uint64_t run) {
+Times measure(generate::Engine& engine, int64_t vocab, int64_t batch, const Setting& a, uint64_t run) {
   for (int64_t i = 0; i < batch; ++i) {
     generate::Request r;
     r.id = run * 1000 + static_cast<uint64_t>(i);
-    for (int64_t t = 0; t < a.prompt; ++t) r.prompt.push_back(static_cast<int32_t>((t * 7919 + i * 104729 + static_cast<int64_t>(run) * 31) % 49152));
+    for (int64_t t = 0; t < a.prompt; ++t) r.prompt.push_back(static_cast<int32_t>((t * 7919 + i * 104729 + static_cast<int64_t>(run) * 31) % vocab));
     r.sampling.max_new_tokens = a.tokens;
     engine.submit(std::move(r));
   }
@@ -109,42 +96,48 @@ Times measure(generate::Engine& engine, int64_t batch, const Arguments& a, uint6
   return times;
 }
 
+// Of the repetitions' times per token.
+void print(const std::string& dtype, int64_t batch, const Setting& a, int64_t weight_bytes, const std::vector<Times>& all) {
+  const auto sorted = [&](auto member) {
+    std::vector<double> v;
+    for (const Times& t : all) v.push_back(t.*member);
+    std::sort(v.begin(), v.end());
+    return v;
+  };
+  const auto decode = sorted(&Times::decode);
+  const double steps = 1 / (decode.front() * static_cast<double>(batch));
+  std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"batch\": %lld, \"prompt\": %lld, \"new\": %lld, \"threads\": %d, "
+              "\"decode_tokens_per_s_best\": %.1f, \"decode_tokens_per_s_median\": %.1f, \"decode_tokens_per_cpu_s_best\": %.1f, "
+              "\"weight_gb_per_s\": %.1f, \"prefill_tokens_per_s_best\": %.0f, \"prefill_tokens_per_cpu_s_best\": %.0f}\n",
+              a.shape.c_str(), dtype.c_str(), static_cast<long long>(batch), static_cast<long long>(a.prompt),
+              static_cast<long long>(a.tokens), a.threads, 1 / decode.front(), 1 / decode[decode.size() / 2],
+              1 / sorted(&Times::decode_cpu).front(), steps * static_cast<double>(weight_bytes) / 1e9, 1 / sorted(&Times::prefill).front(),
+              1 / sorted(&Times::prefill_cpu).front());
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Arguments a = parse(argc, argv);
+  const Setting a = parse(argc, argv);
   at::set_num_threads(a.threads);
-  const model::ModelSpec spec = model::describe(shape_135m(), model::HeadKind::language);
-  for (const auto dtype : {config::DType::bf16, config::DType::fp32}) {
-    generate::GeneratorWeights weights(spec, dtype);
+  const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
+  for (const std::string& name : a.dtypes) {
+    generate::GeneratorWeights weights(spec, name == "bf16" ? config::DType::bf16 : config::DType::fp32);
     fill(spec, weights);
     generate::EngineOptions options;
     options.threads = a.threads;
-    options.backend = a.backend;
+    options.backend = a.backend == "fused" ? generate::BackendKind::fused : generate::BackendKind::torch;
     options.kv_bytes = int64_t{2} << 30;
     options.prefix_sharing = false;
     base::Stopwatch start;
     generate::Engine engine(spec, weights, options);
-    std::printf("%s: engine ready in %.0f ms\n", std::string(config::to_string(dtype)).c_str(), start.seconds() * 1e3);
+    std::printf("%s: engine ready in %.0f ms\n", name.c_str(), start.seconds() * 1e3);
     for (const std::string& line : engine.describe()) std::printf("  %s\n", line.c_str());
     for (const int64_t batch : a.batches) {
       std::vector<Times> all;
-      for (int r = 0; r < a.repetitions; ++r) all.push_back(measure(engine, batch, a, static_cast<uint64_t>(batch * 100 + r)));
-      const auto sorted = [&](auto member) {
-        std::vector<double> v;
-        for (const Times& t : all) v.push_back(t.*member);
-        std::sort(v.begin(), v.end());
-        return v;
-      };
-      const auto decode = sorted(&Times::decode), prefill = sorted(&Times::prefill);
-      const auto decode_cpu = sorted(&Times::decode_cpu), prefill_cpu = sorted(&Times::prefill_cpu);
-      const double steps = 1 / (decode.front() * static_cast<double>(batch));
-      std::printf("%s b=%-3lld %lld+%lld: decode %.1f tok/s (median %.1f, cpu %.1f), weights %.1f GB/s; prefill %.0f tok/s (cpu %.0f)\n",
-                  std::string(config::to_string(dtype)).c_str(), static_cast<long long>(batch), static_cast<long long>(a.prompt),
-                  static_cast<long long>(a.tokens), 1 / decode.front(), 1 / decode[decode.size() / 2], 1 / decode_cpu.front(),
-                  steps * static_cast<double>(weights.bytes()) / 1e9, 1 / prefill.front(),
-                  1 / prefill_cpu.front());
-      std::fflush(stdout);
+      for (int r = 0; r < a.repetitions; ++r) all.push_back(measure(engine, spec.shape.vocab, batch, a, static_cast<uint64_t>(batch * 100 + r)));
+      print(name, batch, a, weights.bytes(), all);
     }
   }
   return 0;

@@ -82,17 +82,8 @@ def train_rows(quick):
 
 
 def decode_figure(dtype, batch, what, threads, new):
-    """perf_decode prints both dtypes and all batches; one call per repetition and row keeps ours and the peer interleaved."""
-    arguments = [threads, "fused", 128, new, 1, batch]
-
-    def measure():
-        text = machine.run_ours("perf_decode", arguments)
-        found = re.search(rf"^{dtype} b={batch} .*?decode ([\d.]+) tok/s.*?prefill ([\d.]+) tok/s", text, re.M)
-        if not found:
-            raise machine.Failed("perf_decode printed no such line")
-        return float(found.group(1 if what == "decode" else 2))
-    measure.command = f"perf_decode {' '.join(map(str, arguments))}"
-    return measure
+    return ours("perf_decode", f"{what}_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, "--repetitions", 1,
+                "--threads", threads, threads=threads)
 
 
 def decode_limit(dtype, batch):

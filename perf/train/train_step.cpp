@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "harness/arguments.hpp"
+#include "harness/shapes.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
@@ -46,21 +47,6 @@ Setting parse(int argc, char** argv) {
   app.add_option("--micro-batches", s.micro_batches)->check(CLI::PositiveNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
-}
-
-config::ModelShape shape_of(const std::string& name) {
-  config::ModelShape shape;
-  const bool large = name == "135M";
-  shape.layers = large ? 30 : 8;
-  shape.hidden = large ? 576 : 384;
-  shape.heads = large ? 9 : 6;
-  shape.kv_heads = large ? 3 : 2;
-  shape.head_dim = 64;
-  shape.ffn = large ? 1536 : 1024;
-  shape.vocab = large ? 49152 : 16384;
-  shape.norm_eps = 1e-5;
-  shape.tied = true;
-  return shape;
 }
 
 zero::ShardedModelOptions options_of(const Setting& s) {
@@ -136,7 +122,7 @@ void run(const Setting& s) {
   const comm::Session session;
   const auto& world = session.world();
   at::set_num_threads(1);
-  const auto spec = model::describe(shape_of(s.shape), model::HeadKind::language);
+  const auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
   zero::ShardedModel model(spec, world, std::nullopt, at::kCPU, options_of(s));
   model.load([&spec](size_t p, const base::Block& block, float* out) { model::initial_values(spec, p, block, 1, out); });
   const auto batch = random_batch(s, spec.shape, world.rank());

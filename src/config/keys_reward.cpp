@@ -5,7 +5,7 @@ namespace trireme::config {
 
 void add_reward_keys(KeyList<Options>& keys) {
   keys.add(KEY(reward.clip_range), "Rewards are clipped to [low, high] after the group baseline; none: not clipped.").ordered();
-  keys.add(KEY(reward.normalize_enable), "Reward models subtract `mean` and divide by `std` of their config.json.");
+  keys.add(KEY(reward.normalize_enable), "Reward models subtract `mean` and divide by `std` of their config.json; so does a critic that has them.");
   keys.add(KEY(reward.overlong_buffer_len),
            "Answers that reach into the last tokens of this number before rollout.max_new_tokens lose reward, linearly.")
       .at_least(1);

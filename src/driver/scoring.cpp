@@ -102,19 +102,25 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, c
 }
 
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                         int64_t micro_batch_tokens, at::Device device) {
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
   at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
   for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
     const trace::Region region{"value micro-batch", batch.packed.tokens()};
     model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      scatter(score_head(hidden.index_select(0, batch.rows), head_weight), batch, samples, which, all);
+      scatter(score_head(hidden.index_select(0, batch.rows), head_weight, scale), batch, samples, which, all);
     });
   });
   return all;
 }
 
-at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight) {
-  return at::linear(hidden.to(at::kFloat), head_weight.to(at::kFloat)).squeeze(1);
+ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic) {
+  if (!options.reward.normalize_enable || !critic.score_mean || !critic.score_std) return {};
+  return {*critic.score_mean, *critic.score_std};
+}
+
+at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale) {
+  const at::Tensor scores = at::linear(hidden.to(at::kFloat), head_weight.to(at::kFloat)).squeeze(1);
+  return scale.mean == 0 && scale.deviation == 1 ? scores : scores.sub(scale.mean).div(scale.deviation);
 }
 
 }  // namespace trireme::driver

@@ -11,6 +11,7 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/config/options.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/ppo/packed.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -35,12 +36,20 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device);  // al
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
                             int64_t micro_batch_tokens, double temperature, at::Device device);
 
+// What a score head gives is used as (score - mean) / deviation.
+struct ScoreScale {
+  double mean = 0;
+  double deviation = 1;
+};
+// F6: with reward.normalize_enable a critic uses `mean` and `std` of its config.json; one without them is left as it is.
+ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic);
+
 // Values of a model with a score head: for each action token the value at the position before it; f32 [T], 0 elsewhere.
 // Collective like action_log_probs.
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                         int64_t micro_batch_tokens, at::Device device);
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
 
 // hidden [A, D] times a score head [1, D] in fp32: [A], differentiable.
-at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight);
+at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale = {});
 
 }  // namespace trireme::driver

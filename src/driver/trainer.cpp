@@ -81,7 +81,8 @@ Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(), device_);
+    experience.values = action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
+                                      critic_scale(options_, critic_->spec().shape), device_);
   }
   return mismatch;
 }
@@ -125,14 +126,13 @@ std::vector<int> Trainer::place(const config::Options& options, const Cards& car
 UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
                               int64_t number) {
   UpdateStep step;
-  std::array<double, 2> totals{};  // action tokens, sequences with any
+  std::vector<int64_t> actions;
   for (const auto& rows : micro_batches) {
     step.micro_batches.push_back(experience.select(rows));
-    totals[0] += static_cast<double>(step.micro_batches.back().action_tokens());
-    for (const int64_t length : ppo::response_lengths(step.micro_batches.back().samples)) totals[1] += length > 0;
+    const auto more = ppo::action_counts(step.micro_batches.back().samples);
+    actions.insert(actions.end(), more.begin(), more.end());
   }
-  sum(totals);
-  step.normalizer = {totals[0], totals[1], 1};
+  step.normalizer = ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
   if (pretraining) {
     step.pretraining = pretraining(number);
     step.pretraining_totals = totals_of(step.pretraining, ranks_);

@@ -112,10 +112,11 @@ void actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config:
 void critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
                  UpdateReport& report) {
   const trace::Region region{"critic step"};
+  const ScoreScale scale = critic_scale(options, critic.spec().shape);
   for (const ppo::Experience& micro : step.micro_batches) {
     const DeviceBatch batch(micro, device);
     critic.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight);
+      const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
       at::Tensor loss =
           ppo::value_loss(values, batch.column(micro.values), batch.column(micro.returns), batch.mask, batch.actions.segments,
                           options.critic.value_clip, config::LossAggregation::token_mean, step.normalizer);

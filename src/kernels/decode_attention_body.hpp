@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "kernels/decode_attention_kernels.hpp"
-#include "kernels/vector16.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -17,9 +17,6 @@ using lanes::Float;
 using lanes::Word;
 
 constexpr int64_t max_words = max_head_dim;  // of a query head
-
-// What the training kernel's exp gives: it never reaches 0 by itself, masked keys apart.
-constexpr float smallest_exponent = -87.0f;
 
 TRIREME_LANES_INLINE Word load_words(const uint32_t* from) {
   Word out;
@@ -67,15 +64,6 @@ TRIREME_LANES_INLINE Float below(Float value, int64_t j, int64_t count, float fi
   return value;
 }
 
-TRIREME_LANES_INLINE float tree_sum(Float v) {
-  float a[lanes::count];
-  std::memcpy(a, &v, sizeof a);
-  for (int width = lanes::count / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] += a[i + width];
-  }
-  return a[0];
-}
-
 // Scores of one head to exp(scale * score - max), rounded to the element type for the product with the values; their sum.
 template <class Ops>
 TRIREME_LANES_INLINE float soften(const float* scores, int64_t keys, float scale, uint32_t* probabilities) {
@@ -86,11 +74,11 @@ TRIREME_LANES_INLINE float soften(const float* scores, int64_t keys, float scale
   Float sum{};
   for (int64_t j = 0; j < keys; j += lanes::count) {
     const Float shifted = lanes::load(scores + j) * scale - top;
-    const Float p = below(lanes::exp(lanes::max(shifted, Float{} + smallest_exponent)), j, keys, 0.f);
+    const Float p = below(lanes::exp_above_zero(shifted), j, keys, 0.f);
     sum += p;
     lanes::store(out + j, p);
   }
-  return tree_sum(sum);
+  return lanes::tree_sum(sum);
 }
 
 // out[g][d ..] = sum of p[g][j] * v[j][d ..] in order of j, 16 * vectors dimensions at a time.
@@ -130,11 +118,7 @@ TRIREME_LANES_INLINE void weigh_values(const Head<Ops>& head, const AttentionRow
     const Float inverse = Float{} + 1.0f / totals[g];
     for (int i = 0; i < vectors; ++i) {
       const int64_t at = d + i * lanes::count, left = head.a.head_dim - at;
-      if (left >= lanes::count) {
-        lanes::store(to + g * head.a.head_dim + at, sums[g][i] * inverse);
-      } else if (left > 0) {
-        lanes::store_part(to + g * head.a.head_dim + at, left, sums[g][i] * inverse);
-      }
+      if (left > 0) lanes::store(to + g * head.a.head_dim + at, sums[g][i] * inverse, std::min(left, lanes::count));
     }
   }
 }

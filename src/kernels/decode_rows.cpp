@@ -1,37 +1,26 @@
 #include "trireme/kernels/decode_rows.hpp"
 
-#include "kernels/vector16.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace trireme::kernels {
 namespace {
 
-using lanes::Float;
-
 template <class T>
-TRIREME_LANES_INLINE Float take(const T* from, int64_t left) {
-  return left >= lanes::count ? lanes::load(from) : lanes::load_part(from, left, 0.f);
-}
-template <class T>
-TRIREME_LANES_INLINE void put(T* to, int64_t left, Float value) {
-  if (left >= lanes::count) {
-    lanes::store(to, value);
-  } else {
-    lanes::store_part(to, left, value);
-  }
+TRIREME_LANES_INLINE void add(T* x, const T* y, int64_t elements) {
+  lanes::for_each_vector(
+      elements, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        lanes::store(x + i, lanes::load(x + i, n) + lanes::load(y + i, n), n);
+      });
 }
 
 template <class T>
-TRIREME_LANES_INLINE void add(T* x, const T* y, int64_t n) {
-  for (int64_t i = 0; i < n; i += lanes::count) put(x + i, n - i, take(x + i, n - i) + take(y + i, n - i));
-}
-
-template <class T>
-TRIREME_LANES_INLINE void reduce(const float* partials, int64_t parts, int64_t stride, T* y, int64_t n) {
-  for (int64_t i = 0; i < n; i += lanes::count) {
-    Float sum = take(partials + i, n - i);
-    for (int64_t r = 1; r < parts; ++r) sum += take(partials + r * stride + i, n - i);
-    put(y + i, n - i, sum);
-  }
+TRIREME_LANES_INLINE void reduce(const float* partials, int64_t parts, int64_t stride, T* y, int64_t elements) {
+  lanes::for_each_vector(
+      elements, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
+        lanes::Float sum = lanes::load(partials + i, n);
+        for (int64_t r = 1; r < parts; ++r) sum += lanes::load(partials + r * stride + i, n);
+        lanes::store(y + i, sum, n);
+      });
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/vector16.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -14,7 +14,7 @@ TRIREME_LANES_INLINE float chunk_max(const T* logits, int64_t count, float scale
   lanes::Float best = lanes::Float{} + lowest;
   int64_t i = 0;
   for (; i + lanes::count <= count; i += lanes::count) best = lanes::max(best, lanes::load(logits + i) * scale);
-  if (i < count) best = lanes::max(best, lanes::load_part(logits + i, count - i, lowest) * scale);
+  if (i < count) best = lanes::max(best, lanes::load(logits + i, count - i, lowest) * scale);
   return lanes::horizontal_max(best);
 }
 
@@ -42,7 +42,7 @@ TRIREME_LANES_INLINE void update_row(LogSumExp& row, const T* logits, int64_t co
     if constexpr (with_entropy) weighted += e * u;
   }
   if (i < count) {
-    const lanes::Float u = lanes::max(lanes::load_part(logits + i, count - i, lowest) * scale - row.max, lanes::Float{} - 1e30f);
+    const lanes::Float u = lanes::max(lanes::load(logits + i, count - i, lowest) * scale - row.max, lanes::Float{} - 1e30f);
     const lanes::Float e = lanes::exp(u);
     sum += e;
     if constexpr (with_entropy) weighted += e * u;
@@ -63,7 +63,7 @@ TRIREME_LANES_INLINE void gradient_row(const SoftmaxGradient& row, T* logits, in
   };
   int64_t i = 0;
   for (; i + lanes::count <= count; i += lanes::count) lanes::store(logits + i, gradient(lanes::load(logits + i)));
-  if (i < count) lanes::store_part(logits + i, count - i, gradient(lanes::load_part(logits + i, count - i, 0.f)));
+  if (i < count) lanes::store(logits + i, gradient(lanes::load(logits + i, count - i)), count - i);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/vector16.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -22,7 +22,7 @@ float bf16_value(uint16_t bits) {
 
 template <class T>
 TRIREME_LANES_INLINE Float take(const T* from, int64_t left) {
-  return left >= lanes::count ? lanes::load(from) : lanes::load_part(from, left, lowest);
+  return lanes::load(from, std::min(left, lanes::count), lowest);
 }
 
 template <class T>

@@ -5,10 +5,11 @@
 #include <cstdlib>
 
 #include "attention_kernels.hpp"
-#include "vector16.hpp"
+#include "trireme/kernels/vector16.hpp"
 
 namespace {
 
+namespace lanes = trireme::kernels::lanes;
 using trireme::model::AttentionBackward;
 using trireme::model::AttentionForward;
 
@@ -21,7 +22,7 @@ template <>
 struct Lane<float> {
   using Word = float;
   static constexpr int64_t per_word = 1;
-  TRIREME_INLINE __m512 multiply_add(__m512 sum, const float* a, __m512i b) {
+  static TRIREME_LANES_INLINE __m512 multiply_add(__m512 sum, const float* a, __m512i b) {
     return _mm512_fmadd_ps(_mm512_set1_ps(*a), _mm512_castsi512_ps(b), sum);
   }
 };
@@ -29,7 +30,7 @@ template <>
 struct Lane<uint16_t> {
   using Word = uint32_t;
   static constexpr int64_t per_word = 2;
-  TRIREME_INLINE __m512 multiply_add(__m512 sum, const uint32_t* a, __m512i b) {
+  static TRIREME_LANES_INLINE __m512 multiply_add(__m512 sum, const uint32_t* a, __m512i b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(*a)), (__m512bh)b);
   }
 };
@@ -61,7 +62,7 @@ struct Broadcast {
 
 // c[0..4) [16 * vectors] (+)= a x b over k words, in order.
 template <class T, int vectors>
-TRIREME_INLINE void tile(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, int64_t b_stride, float* c,
+TRIREME_LANES_INLINE void tile(Broadcast<typename Lane<T>::Word> a, const typename Lane<T>::Word* b, int64_t b_stride, float* c,
                          int64_t c_stride, int64_t k, bool add) {
   __m512 sums[tile_rows][vectors];
   for (int r = 0; r < tile_rows; ++r) {
@@ -130,13 +131,13 @@ void copy_rows(const T* from, int64_t stride, int64_t rows, int64_t head_dim, T*
 }
 
 // fp32 to bf16 by the CPU's own instruction (nearest even).
-TRIREME_INLINE void put(float* to, __m512 value) { _mm512_storeu_ps(to, value); }
-TRIREME_INLINE void put(uint16_t* to, __m512 value) {
+TRIREME_LANES_INLINE void put(float* to, __m512 value) { _mm512_storeu_ps(to, value); }
+TRIREME_LANES_INLINE void put(uint16_t* to, __m512 value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value));
 }
 
 // Lanes j of a vector that starts at `first` with first + j < end.
-TRIREME_INLINE __mmask16 lanes_below(int64_t first, int64_t end) {
+TRIREME_LANES_INLINE __mmask16 lanes_below(int64_t first, int64_t end) {
   const int64_t n = end - first;
   return n >= 16 ? __mmask16(0xFFFF) : n <= 0 ? __mmask16(0) : __mmask16((1u << n) - 1u);
 }
@@ -149,14 +150,14 @@ float softmax_row(const float* scores, int64_t valid, int64_t padded, float scal
   for (int64_t j = 0; j < valid; j += 16)
     largest = _mm512_mask_max_ps(largest, lanes_below(j, valid), largest, _mm512_loadu_ps(scores + j));
   const float top = _mm512_reduce_max_ps(largest) * scale;
-  Floats sums{};
+  lanes::Float sums{};
   for (int64_t j = 0; j < padded; j += 16) {
     const __m512 shifted = _mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(scale)), _mm512_set1_ps(top));
-    const __m512 p = _mm512_maskz_mov_ps(lanes_below(j, valid), (__m512)exponential((Floats)shifted));
-    sums += (Floats)p;
+    const __m512 p = _mm512_maskz_mov_ps(lanes_below(j, valid), (__m512)lanes::exp_above_zero((lanes::Float)shifted));
+    sums += (lanes::Float)p;
     put(probabilities + j, p);
   }
-  *total = sum(sums);
+  *total = lanes::tree_sum(sums);
   return top + __builtin_logf(*total);
 }
 
@@ -196,11 +197,11 @@ void forward(const AttentionForward<T>& a) {
 
 // Rows in pairs, as the words of a transposed operand: out[(r / 2) * stride + j] = (row r, row r + 1) at column j. fp32 rows are
 // that already.
-TRIREME_INLINE void put_paired(float* out, int64_t stride, int64_t r, int64_t j, __m512 even, __m512 odd) {
+TRIREME_LANES_INLINE void put_paired(float* out, int64_t stride, int64_t r, int64_t j, __m512 even, __m512 odd) {
   put(out + r * stride + j, even);
   put(out + (r + 1) * stride + j, odd);
 }
-TRIREME_INLINE void put_paired(uint16_t* out, int64_t stride, int64_t r, int64_t j, __m512 even, __m512 odd) {
+TRIREME_LANES_INLINE void put_paired(uint16_t* out, int64_t stride, int64_t r, int64_t j, __m512 even, __m512 odd) {
   const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
   const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd)), 16);
   _mm512_storeu_si512(out + r * stride + 2 * j, _mm512_or_si512(low, high));
@@ -208,9 +209,9 @@ TRIREME_INLINE void put_paired(uint16_t* out, int64_t stride, int64_t r, int64_t
 
 template <class T>
 float dot_rows(const T* a, const T* b, int64_t count) {
-  Floats sums{};
-  for (int64_t i = 0; i < count; i += 16) sums += load(a + i) * load(b + i);
-  return sum(sums);
+  lanes::Float sums{};
+  for (int64_t i = 0; i < count; i += 16) sums += lanes::load(a + i) * lanes::load(b + i);
+  return lanes::tree_sum(sums);
 }
 
 // What one block of queries of one head needs in the backward pass.
@@ -241,7 +242,7 @@ struct BackwardBlock {
         for (int64_t i = 0; i < 2; ++i) {
           const __mmask16 visible = r + i < rows ? lanes_below(j, first + r + i + 1) : __mmask16(0);
           const __m512 s = _mm512_mul_ps(_mm512_loadu_ps(scores.get() + (r + i) * padded + j), _mm512_set1_ps(scale));
-          p[i] = _mm512_maskz_mov_ps(visible, (__m512)exponential((Floats)_mm512_sub_ps(s, _mm512_set1_ps(log_sum_exp[r + i]))));
+          p[i] = _mm512_maskz_mov_ps(visible, (__m512)lanes::exp_above_zero((lanes::Float)_mm512_sub_ps(s, _mm512_set1_ps(log_sum_exp[r + i]))));
           const __m512 d = _mm512_sub_ps(_mm512_loadu_ps(dp.get() + (r + i) * padded + j), _mm512_set1_ps(delta[r + i]));
           slope[i] = _mm512_maskz_mul_ps(visible, _mm512_mul_ps(p[i], d), _mm512_set1_ps(scale));
           put(ds.get() + (r + i) * padded + j, slope[i]);

@@ -2,23 +2,25 @@
 // row_kernels_{generic,avx2,avx512}.cpp, each with its own compiler flags (see vector16.hpp).
 #pragma once
 
+#include "trireme/kernels/vector16.hpp"
 #include "row_kernels_table.hpp"
-#include "vector16.hpp"
 
 namespace {
+
+using namespace trireme::kernels::lanes;
 
 template <class T>
 void rms_norm_rows(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows, int64_t columns, float epsilon) {
   for (int64_t row = 0; row < rows; ++row) {
     const T* in = x + row * columns;
     T* out = y + row * columns;
-    Floats squares{};
+    Float squares{};
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-          const Floats v = load(in + i, n);
+          const Float v = load(in + i, n);
           squares += v * v;
         });
-    const float r = 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(columns) + epsilon);
+    const float r = 1.0f / __builtin_sqrtf(tree_sum(squares) / static_cast<float>(columns) + epsilon);
     if (inverse_rms) inverse_rms[row] = r;
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
@@ -36,15 +38,15 @@ void rms_norm_backward_rows(const T* x, const T* weight, const T* dy, const floa
     const T* slope = dy + row * columns;
     T* out = dx + row * columns;
     const float r = inverse_rms[row];
-    Floats dot{};
+    Float dot{};
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-          const Floats v = load(in + i, n);
-          const Floats d = load(slope + i, n);
+          const Float v = load(in + i, n);
+          const Float d = load(slope + i, n);
           dot += load(weight + i, n) * d * v;
           store(dweight + i, load(dweight + i, n) + d * rounded(v * r, in), n);
         });
-    const float scale = sum(dot) / static_cast<float>(columns) * r * r;
+    const float scale = tree_sum(dot) / static_cast<float>(columns) * r * r;
     for_each_vector(
         columns, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
           store(out + i, r * (load(weight + i, n) * load(slope + i, n) - load(in + i, n) * scale), n);
@@ -56,7 +58,7 @@ template <class T>
 void swiglu(const T* gate, const T* up, T* y, int64_t count) {
   for_each_vector(
       count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-        const Floats g = load(gate + i, n);
+        const Float g = load(gate + i, n);
         store(y + i, g * sigmoid(g) * load(up + i, n), n);
       });
 }
@@ -65,10 +67,10 @@ template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count) {
   for_each_vector(
       count, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-        const Floats g = load(gate + i, n);
-        const Floats d = load(dy + i, n);
-        const Floats u = load(up + i, n);
-        const Floats s = sigmoid(g);
+        const Float g = load(gate + i, n);
+        const Float d = load(dy + i, n);
+        const Float u = load(up + i, n);
+        const Float s = sigmoid(g);
         store(dgate + i, d * u * s * (1.0f + g * (1.0f - s)), n);
         store(dup + i, d * g * s, n);
       });
@@ -86,10 +88,10 @@ void rope_rows(const T* x, const int64_t* positions, const float* cos, const flo
       T* out = y + (token * heads + head) * head_dim;
       for_each_vector(
           half, [&](int64_t i, int64_t n) __attribute__((always_inline)) {
-            const Floats a = load(in + i, n);
-            const Floats b = load(in + half + i, n);
-            const Floats cosine = load(c + i, n);
-            const Floats sine = load(s + i, n) * direction;
+            const Float a = load(in + i, n);
+            const Float b = load(in + half + i, n);
+            const Float cosine = load(c + i, n);
+            const Float sine = load(s + i, n) * direction;
             store(out + i, a * cosine - b * sine, n);
             store(out + half + i, b * cosine + a * sine, n);
           });

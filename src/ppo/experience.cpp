@@ -75,8 +75,6 @@ Experience Experience::from(Samples samples) {
   return out;
 }
 
-int64_t Experience::action_tokens() const { return mask.defined() ? mask.sum(at::kLong).item<int64_t>() : 0; }
-
 Experience Experience::select(std::span<const int64_t> rows) const {
   Experience out;
   out.samples = samples.select(rows);
@@ -132,6 +130,15 @@ std::vector<int64_t> response_lengths(const Samples& samples) {
     const auto first = std::find(begin, end, uint8_t{1});
     const auto last = std::find(std::make_reverse_iterator(end), std::make_reverse_iterator(begin), uint8_t{1});
     out.push_back(first == end ? 0 : last.base() - first);
+  }
+  return out;
+}
+
+std::vector<int64_t> action_counts(const Samples& samples) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const auto begin = samples.action_mask.begin() + samples.begin(i);
+    out.push_back(std::count(begin, begin + samples.length(i), uint8_t{1}));
   }
   return out;
 }

@@ -128,9 +128,12 @@ Tensor sft_loss(const Tensor& log_probs, const Tensor& mask, const Segments& seg
   return aggregate(-select(log_probs, mask), mask, segments, aggregation, normalizer);
 }
 
-Normalizer step_normalizer(const Tensor& mask, const Segments& segments, const Sum& sum) {
-  const Tensor per_sequence = segments.sums(mask.to(at::kBool).to(at::kFloat));
-  std::array<double, 2> totals{total(per_sequence), total(per_sequence > 0)};
+Normalizer step_normalizer(std::span<const int64_t> action_counts, const Sum& sum) {
+  std::array<double, 2> totals{};  // action tokens, sequences with any
+  for (const int64_t count : action_counts) {
+    totals[0] += static_cast<double>(count);
+    totals[1] += count > 0;
+  }
   sum(totals);
   return {totals[0], totals[1], 1.0};
 }

@@ -156,17 +156,15 @@ std::string key_of(int64_t golden_rank, int64_t micro_batch) {
 std::vector<Normalizer> totals_of_steps(const GoldenCase& c, int64_t golden_ranks, const Accumulation& accumulation) {
   std::vector<Normalizer> totals;
   for (int64_t step = 0; step < accumulation.steps(); ++step) {
-    std::vector<Tensor> masks{at::zeros({0}, at::kLong)};
-    std::vector<int64_t> cu_seqlens{0};
+    std::vector<int64_t> action_counts;
     const int64_t end = std::min((step + 1) * accumulation.size, accumulation.micro_batches);
     for (const int64_t r : dealt(golden_ranks)) {
       for (int64_t m = step * accumulation.size; m < end; ++m) {
         const Tensor mask = c.input(key_of(r, m) + "action_mask");
-        masks.push_back(flat(mask));
-        for (int64_t row = 0; row < mask.size(0); ++row) cu_seqlens.push_back(cu_seqlens.back() + mask.size(1));
+        for (int64_t row = 0; row < mask.size(0); ++row) action_counts.push_back(mask[row].sum().item<int64_t>());
       }
     }
-    totals.push_back(step_normalizer(at::cat(masks), Segments(cu_seqlens), sum_over_ranks));
+    totals.push_back(step_normalizer(action_counts, sum_over_ranks));
   }
   return totals;
 }

@@ -90,7 +90,6 @@ void check_forward(const GoldenCase& c) {
   expect_matches(c, "action_log_probs", last_columns(log_probs(), c.input("action_mask").size(1)));
 }
 
-// The program has no critic with normalised values; of the normalised case it computes the rewards.
 void check_heads(const GoldenCase& c) {
   const bool in_model = !c.has_input("score.weight");
   auto model = load_golden_model(c, HeadKind::score, frozen, in_model ? Tensor{} : c.input("score.weight"));
@@ -100,14 +99,14 @@ void check_heads(const GoldenCase& c) {
   expect_matches(c, "reward_train_mode", raw);
   expect_matches(c, "reward", in_model ? scores_by_source(c, rows, normalize) : raw);
 
-  const auto normal = [&](const Tensor& values) {
-    return normalize ? values.sub(*model.spec().shape.score_mean).div(*model.spec().shape.score_std) : values;
-  };
-  expect_matches(c, "values_all", normal(scores.narrow(1, 0, scores.size(1) - 1)));
+  config::Options options;
+  options.reward.normalize_enable = normalize;
+  const driver::ScoreScale scale = driver::critic_scale(options, model.spec().shape);
+  expect_matches(c, "values_all", scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
   const Tensor mask = c.input("action_mask");
   rows.set_action_mask(mask);
-  const Tensor values = rows.targets(driver::action_values(model, rows.samples(), world(), micro_batch_tokens, at::kCPU));
-  expect_matches(c, "values", last_columns(normal(values), mask.size(1)).mul(mask));
+  const Tensor values = rows.targets(driver::action_values(model, rows.samples(), world(), micro_batch_tokens, scale, at::kCPU));
+  expect_matches(c, "values", last_columns(values, mask.size(1)));
 }
 
 }  // namespace trireme::test

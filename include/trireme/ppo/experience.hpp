@@ -47,13 +47,14 @@ struct Experience {
   static Experience from(Samples samples);
   int64_t sequences() const { return samples.size(); }
   int64_t tokens() const { return samples.tokens(); }
-  int64_t action_tokens() const;
   // The sequences named, in that order: a micro-batch.
   Experience select(std::span<const int64_t> rows) const;
 };
 
 // Tokens from the first to the last action, per sequence; 0 without actions (F4).
 std::vector<int64_t> response_lengths(const Samples& samples);
+// Action tokens per sequence, without those between two turns.
+std::vector<int64_t> action_counts(const Samples& samples);
 // This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller gathers the parts in id order.
 RewardTable reward_table(const Samples& samples);
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "trireme/config/options.hpp"
 #include "trireme/ppo/packed.hpp"
@@ -89,8 +90,8 @@ at::Tensor value_loss(const at::Tensor& values, const at::Tensor& old_values, co
 at::Tensor sft_loss(const at::Tensor& log_probs, const at::Tensor& mask, const Segments& segments,
                     config::LossAggregation aggregation, const Normalizer& normalizer);
 
-// Totals of an optimizer step: its action tokens and its sequences that have any, of the local columns summed over ranks.
-// Collective through `sum`.
-Normalizer step_normalizer(const at::Tensor& mask, const Segments& segments, const Sum& sum);
+// Totals of an optimizer step, from the action tokens of each of its sequences on this rank: action tokens and sequences that
+// have any, over all ranks. Collective through `sum`.
+Normalizer step_normalizer(std::span<const int64_t> action_counts, const Sum& sum);
 
 }  // namespace trireme::ppo

@@ -1,6 +1,8 @@
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -117,28 +119,29 @@ TEST(RunLock, OneOfManyWins) {
   for (int round = 0; round < 20; ++round) {
     const comm::CommView alone;
     const SharedFolder folder(alone);
-    std::vector<pid_t> children;
+    std::array<int, 2> others_ended{};  // a pipe: its writing end closes when all but one child are through
+    ASSERT_EQ(::pipe(others_ended.data()), 0);
     for (int i = 0; i < 6; ++i) {
       const pid_t child = ::fork();
       if (child == 0) {
-        int outcome = 1;
+        ::close(others_ended[1]);
         try {
           const RunLock lock(alone, folder.path());
-          outcome = 0;
-          std::this_thread::sleep_for(std::chrono::milliseconds(150));
-          if (!lock.still_mine()) outcome = 2;
-          ::_exit(outcome);  // dies holding it
+          pollfd ended{others_ended[0], POLLIN, 0};
+          ::poll(&ended, 1, 20'000);
+          ::_exit(lock.still_mine() ? 0 : 2);  // dies holding it
         } catch (const UserError& error) {
           ::_exit(error.code() == ExitCode::locked ? 10 : 3);
         }
       }
-      children.push_back(child);
     }
+    ::close(others_ended[0]);
     int winners = 0;
     int refused = 0;
-    for (const pid_t child : children) {
+    for (int ended = 0; ended < 6; ++ended) {
+      if (ended == 5) ::close(others_ended[1]);
       int status = 0;
-      ::waitpid(child, &status, 0);
+      ::wait(&status);
       winners += WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 1 : 0;
       refused += WIFEXITED(status) && WEXITSTATUS(status) == 10 ? 1 : 0;
     }

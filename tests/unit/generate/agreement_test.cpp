@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 
 #include "support/golden.hpp"
+#include "support/published_models.hpp"
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/base/philox.hpp"
@@ -206,11 +206,9 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
   expect_equal("long", random_model(shape_of(128, 2, 4, 2, 32, 256, 300)), 2, 600, 1, {100000});
 }
 
-TEST_P(Agreement, SmolLM2) {
-  if (world().size() > 1) GTEST_SKIP() << "one rank is enough for a model of this size";
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path folder = std::filesystem::path(home ? home : "") / ".cache/trireme/models/SmolLM2-135M-Instruct";
-  if (!std::filesystem::exists(folder / "model.safetensors")) GTEST_SKIP() << "no model in " << folder;
+TEST_P(Agreement, PublishedModel) {
+  const auto folder = published_models() / "SmolLM2-135M-Instruct";
+  if (!std::filesystem::exists(folder / "model.safetensors")) GTEST_SKIP() << "no model in " << folder << ": ./bootstrap.sh model gets it";
   expect_equal("SmolLM2-135M", golden_model(folder), 4, 16, 1, {90, 100000});
 }
 

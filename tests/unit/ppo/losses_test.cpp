@@ -96,7 +96,7 @@ TEST(Losses, NothingToTrainOn) {
 
 TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {
   const Batch batch;
-  const Normalizer whole = step_normalizer(batch.mask, batch.segments, no_ranks);
+  const Normalizer whole = step_normalizer(std::vector<int64_t>{2, 0, 1}, no_ranks);
   EXPECT_EQ(*whole.action_tokens, 3);
   EXPECT_EQ(*whole.sequences, 2);
   const auto part = [&](int64_t first, int64_t count) {

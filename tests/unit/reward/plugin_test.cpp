@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/base/text.hpp"
 #include "unit/reward/support.hpp"
 
 namespace trireme::test {
@@ -78,10 +79,11 @@ TEST_F(Plugin, AnswersInAnyOrderAmongNoise) {
 }
 
 TEST_F(Plugin, LargeBatchDoesNotBlockThePipes) {
-  const auto source = plugin(answer_all);
-  auto many = requests(500);
-  for (auto& one : many) one.response.assign(20'000, 'x');
-  EXPECT_EQ(source->score(many).values, std::vector<float>(500, 0.5f));
+  // It prints every request before it answers it: both pipes are full long before the batch is through.
+  const auto source = plugin(R"sh(sed -u -e h -e 's/^/heard: /p' -e g -e 's/^{"v": 1, "id": "\([0-9]*\)".*/{"id":"\1","reward":0.5}/')sh");
+  auto many = requests(40);
+  for (auto& one : many) one.response.assign(10'000, 'x');
+  EXPECT_EQ(source->score(many).values, std::vector<float>(40, 0.5f));
 }
 
 TEST_F(Plugin, CrashIsRepairedByARestart) {
@@ -111,8 +113,10 @@ TEST_F(Plugin, HangRunsIntoTheDeadlineAndItsGroupIsKilled) {
   pid_t grandchild = 0;
   std::ifstream(pid_file) >> grandchild;
   ASSERT_GT(grandchild, 0);
-  for (int i = 0; i < 100 && ::kill(grandchild, 0) == 0; ++i) ::usleep(20'000);
-  EXPECT_TRUE(::kill(grandchild, 0) != 0 || !std::filesystem::exists("/proc/" + std::to_string(grandchild) + "/exe"));
+  // Where nobody reaps it, it stays as a zombie, which has no program any more.
+  const auto runs = [grandchild] { return ::kill(grandchild, 0) == 0 && std::filesystem::exists(base::text("/proc/", grandchild, "/exe")); };
+  for (int i = 0; i < 100 && runs(); ++i) ::usleep(20'000);
+  EXPECT_FALSE(runs());
 }
 
 TEST_F(Plugin, RewardsThatAreNoNumbers) {
@@ -164,9 +168,10 @@ TEST_F(Plugin, ProgramThatDoesNotExist) {
 }
 
 TEST_F(Plugin, InjectedFaults) {
+  environment_.retries = 5;  // one repairs it; the others are for a machine too busy to start a shell within the deadline
   for (const char* fault : {"crash", "hang", "short", "slow"}) {
     environment_.fault = fault;
-    EXPECT_EQ(plugin(answer_all, 1.5)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault << " is repaired by one restart";
+    EXPECT_EQ(plugin(answer_all, 0.5)->score(requests(3)).values, std::vector<float>(3, 0.5f)) << fault;
   }
   environment_.fault = "nan";
   expect_error(ExitCode::bad_data, "NaN", [&] { plugin(answer_all)->score(requests(3)); });
