@@ -9,6 +9,7 @@ if(NOT HDF5_IS_PARALLEL)
 endif()
 add_library(trireme_hdf5 INTERFACE)
 target_include_directories(trireme_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
+target_compile_definitions(trireme_hdf5 INTERFACE H5_USE_110_API)  # the oldest version supported; later ones keep its names behind this switch
 target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_LIBRARIES} MPI::MPI_C)
 
 find_package(Kokkos REQUIRED)
