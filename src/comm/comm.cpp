@@ -36,7 +36,7 @@ size_t size_of(DType type) {
 
 MPI_Datatype to_mpi(DType type) {
   switch (type) {
-    case DType::u8: return MPI_BYTE;
+    case DType::u8: return MPI_UINT8_T;  // MPI_BYTE has no sums
     case DType::bf16: return MPI_UINT16_T;
     case DType::i32: return MPI_INT32_T;
     case DType::i64: return MPI_INT64_T;
@@ -105,8 +105,8 @@ template <class Transfer>
 void in_pieces(void* data, int64_t count, DType type, Transfer transfer) {
   auto* bytes = static_cast<std::byte*>(data);
   const auto width = static_cast<int64_t>(size_of(type));
-  for (int64_t done = 0; done < count; done += kMaxCount) {
-    transfer(bytes + done * width, static_cast<int>(std::min(kMaxCount, count - done)));
+  for (int64_t done = 0; done < count; done += max_count) {
+    transfer(bytes + done * width, static_cast<int>(std::min(max_count, count - done)));
   }
 }
 
@@ -148,7 +148,7 @@ void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
 
 void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
   if (!state_ || count == 0) return;
-  if (count <= kMaxCount) {
+  if (count <= max_count) {
     TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count), to_mpi(type),
                               state_->handle));
     return;
@@ -167,15 +167,15 @@ void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType
     std::memcpy(into, from, static_cast<size_t>(count * width));
     return;
   }
-  if (count <= kMaxCount) {
+  if (count <= max_count) {
     TRIREME_MPI(MPI_Reduce_scatter_block(from, into, static_cast<int>(count), to_mpi(type), to_mpi(op, type),
                                          state_->handle));
     return;
   }
   for (int root = 0; root < size_; ++root) {
     const auto* slice = static_cast<const std::byte*>(from) + root * count * width;
-    for (int64_t done = 0; done < count; done += kMaxCount) {
-      const int n = static_cast<int>(std::min(kMaxCount, count - done));
+    for (int64_t done = 0; done < count; done += max_count) {
+      const int n = static_cast<int>(std::min(max_count, count - done));
       TRIREME_MPI(MPI_Reduce(slice + done * width, static_cast<std::byte*>(into) + done * width, n, to_mpi(type),
                              to_mpi(op, type), root, state_->handle));
     }
@@ -201,7 +201,7 @@ std::vector<std::string> CommView::all_gather(std::string_view mine) const {
   if (!state_) return {std::string(mine)};
   const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  if (total > kMaxCount) {
+  if (total > max_count) {
     std::vector<std::string> parts;
     for (int root = 0; root < size_; ++root) {
       parts.push_back(broadcast(rank_ == root ? std::string(mine) : std::string{}, root));
@@ -270,12 +270,14 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
   return from;
 }
 
-Comm::~Comm() {
-  if (!view_.state_ || !view_.state_->owned || view_.state_.use_count() > 1) return;
+CommView::State::~State() {
+  if (!owned) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (!finalized) MPI_Comm_free(&view_.state_->handle);
+  if (!finalized) MPI_Comm_free(&handle);
 }
+
+Comm::~Comm() = default;
 
 Comm Comm::split(const CommView& parent, int colour, int key, const std::string& name) {
   Comm made;
@@ -285,7 +287,7 @@ Comm Comm::split(const CommView& parent, int colour, int key, const std::string&
   if (handle == MPI_COMM_NULL) return made;
   TRIREME_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN));
   TRIREME_MPI(MPI_Comm_set_name(handle, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
-  made.view_.state_ = std::make_shared<CommView::State>(CommView::State{handle, name, true});
+  made.view_.state_ = std::make_shared<CommView::State>(handle, name, true);
   TRIREME_MPI(MPI_Comm_rank(handle, &made.view_.rank_));
   TRIREME_MPI(MPI_Comm_size(handle, &made.view_.size_));
   return made;

@@ -67,7 +67,7 @@ Session::Session() {
   MPI_Comm world = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
   check_mpi(MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  world_.view_.state_ = std::make_shared<CommView::State>(CommView::State{world, "world", false});
+  world_.view_.state_ = std::make_shared<CommView::State>(world, "world", false);
   check_mpi(MPI_Comm_rank(world, &world_.view_.rank_), "MPI_Comm_rank");
   world_.view_.size_ = size;
   failures_ = Comm::duplicate(world_.view_, "failures");

@@ -42,12 +42,12 @@ bool Request::test() {
 
 namespace {
 
-// Calls `transfer(offset, count)` for pieces of at most kMaxCount bytes; an empty message is one empty piece.
+// Calls `transfer(offset, count)` for pieces of at most max_count bytes; an empty message is one empty piece.
 template <class Transfer>
 void byte_pieces(int64_t bytes, Transfer transfer) {
   int64_t done = 0;
   do {
-    const int64_t count = std::min(kMaxCount, bytes - done);
+    const int64_t count = std::min(max_count, bytes - done);
     transfer(done, static_cast<int>(count));
     done += count;
   } while (done < bytes);

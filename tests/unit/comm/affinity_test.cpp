@@ -103,6 +103,9 @@ TEST(Affinity, CpuLists) {
   EXPECT_THAT(parse_cpu_list("0-3,8\n"), ElementsAre(0, 1, 2, 3, 8));
   EXPECT_THAT(parse_cpu_list(""), IsEmpty());
   EXPECT_THAT(parse_cpu_list("-"), IsEmpty());
+  EXPECT_THAT(parse_cpu_list("5"), ElementsAre(5));
+  EXPECT_THAT(parse_cpu_list("0-1,,4-4,"), ElementsAre(0, 1, 4));
+  for (const char* none : {"3-1", "a-b", "5-", "-5", "x"}) EXPECT_THAT(parse_cpu_list(none), IsEmpty()) << none;
 }
 
 TEST(Affinity, ThisMachineHasCores) {

@@ -175,5 +175,83 @@ TEST(Launch, EveryLauncher) {
   EXPECT_EQ(read_launch(from({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}})).launcher, "") << "a batch script's own shell";
 }
 
+// ---- what schedulers write on a bad day ----
+
+TEST(JobTimes, EdgesOfTheForms) {
+  for (const char* zero : {"0", "0:00", "00:00:00", "0-00:00:00"}) EXPECT_EQ(parse_slurm_time(zero), 0) << zero;
+  EXPECT_EQ(parse_slurm_time("365-00:00:00"), 31536000);
+  EXPECT_EQ(parse_slurm_time("  1:00 \r\n"), 60);
+  EXPECT_EQ(parse_pbs_time("9999:59:59"), 35999999);
+  for (const char* none : {"99999999999", "1:-5", ":", "1:", ":1", "1::2", "+5", "0x10", "1.5", "1 2", "1-2-3", "--1"}) {
+    EXPECT_FALSE(parse_slurm_time(none)) << none;
+    EXPECT_FALSE(parse_pbs_time(none)) << none;
+  }
+  EXPECT_FALSE(parse_pbs_time("1-00:00:00")) << "PBS has no days";
+}
+
+TEST(Slurm, AnEndTimeThatIsNoNumberIsAskedFor) {
+  Oracle oracle{{true, 0, "10:00\n"}, {}};
+  const auto job = read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "Unknown"}}), oracle.ask(), 0);
+  EXPECT_EQ(job.seconds_left, 600);
+  EXPECT_THAT(job.sources, testing::Contains("end: squeue -o %L"));
+}
+
+TEST(Slurm, AnEndThatIsOverIsNegative) {
+  Oracle oracle;
+  EXPECT_EQ(read_job(from({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_END_TIME", "100"}}), oracle.ask(), 160).seconds_left, -60);
+}
+
+TEST(Slurm, RemarksOfACommandThatFails) {
+  const auto remark = [](base::CommandResult answer) {
+    Oracle oracle{std::move(answer), {}};
+    return read_job(from({{"SLURM_JOB_ID", "7"}}), oracle.ask(), 0).remark;
+  };
+  EXPECT_EQ(remark({true, 1, "slurm_load_jobs error: Invalid job id specified\n"}), "squeue says: slurm_load_jobs error: Invalid job id specified");
+  EXPECT_EQ(remark({true, 127, "sh: squeue: not found"}), "squeue gave no answer");
+  EXPECT_EQ(remark({true, 0, ""}), "squeue says: ") << "a job that squeue has forgotten";
+}
+
+TEST(Pbs, RestartsAndLimitsThatAreNotThere) {
+  const auto of = [](const std::string& attributes) {
+    Oracle oracle{{true, 0, "Job Id: 12.n1\n" + attributes}, {}};
+    return read_job(from({{"PBS_JOBID", "12.n1"}}), oracle.ask(), local_epoch(17, 2, 0));
+  };
+  EXPECT_EQ(of("    run_count = 1\n").restarts, 0);
+  EXPECT_EQ(of("    run_count = 0\n").restarts, 0);
+  EXPECT_EQ(of("    run_count = many\n").restarts, 0);
+  EXPECT_EQ(of("").remark, "qstat -f names no walltime");
+  EXPECT_FALSE(of("    Resource_List.walltime = 01:00:00\n").seconds_left) << "neither started nor used: nobody knows";
+  EXPECT_EQ(of("    Resource_List.walltime = 01:00:00\n    stime = yesterday\n    resources_used.walltime = 00:20:00\n").seconds_left, 2400);
+  EXPECT_EQ(of("    stime = Sat Nov 21 16:00:00 2026\n    Resource_List.walltime = 01:00:00").seconds_left, -120) << "no newline at the end";
+}
+
+TEST(Pbs, ASilentQstatLeavesTheRest) {
+  Oracle silent{{false, 0, ""}, {}};
+  const auto job = read_job(from({{"PBS_JOBID", "12.n1"}, {"PBS_NODEFILE", "/nonexistent/nodes"}}), silent.ask(), 0);
+  EXPECT_EQ(job.remark, "qstat gave no answer");
+  EXPECT_EQ(job.nodes, 0);
+  EXPECT_EQ(describe(job), "pbs 12.n1, first start");
+}
+
+TEST(Pbs, NodeFilesWithBlanksAndRepeats) {
+  EXPECT_THAT(pbs_nodes("n1\nn1\n\n  n2 \r\nn1\nn3"), ElementsAre("n1", "n2", "n3"));
+  EXPECT_THAT(pbs_nodes(""), testing::IsEmpty());
+}
+
+TEST(Job, NumbersAreCutToWhatACommandLineMayHave) {
+  EXPECT_EQ(sane_job("12[3].server-1_x"), "12[3].server-1_x");
+  EXPECT_EQ(sane_job("$(reboot) `x` \n;&|<>'\"\\/"), "rebootx");
+  EXPECT_EQ(sane_job(std::string(1000, '7')).size(), 100u);
+  EXPECT_EQ(job_label(from({{"SLURM_JOB_ID", ";;;"}})), "");
+}
+
+TEST(Launch, NumbersThatAreNoneDoNotCount) {
+  EXPECT_EQ(read_launch(from({{"PMI_RANK", "first"}, {"PMI_SIZE", "4"}})).launcher, "");
+  const auto facts = read_launch(from({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "many"}}));
+  EXPECT_EQ(facts.rank, 2);
+  EXPECT_EQ(facts.size, 0);
+  EXPECT_EQ(facts.local_rank, -1);
+}
+
 }  // namespace
 }  // namespace trireme::comm
