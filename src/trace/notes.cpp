@@ -16,7 +16,11 @@ double busy(const RoleTable& table) { return std::max(0.0, table.seconds.avg - t
 
 std::string percent(double share) { return base::fixed(100 * share, 0) + " %"; }
 
-// Ranks per group in proportion to its work (rank-seconds), at least one each, by the largest remainder.
+// Ranks that no role uses are a group of the table, but [ranks] has no key for them.
+bool is_role(const RoleTable& table) { return table.role != "idle"; }
+int fewest_ranks(const RoleTable& table) { return is_role(table) ? 1 : 0; }
+
+// Ranks per role in proportion to its work (rank-seconds), at least one each, by the largest remainder.
 std::vector<int> balanced_split(const Table& table) {
   int ranks = 0;
   double work = 0;
@@ -28,15 +32,19 @@ std::vector<int> balanced_split(const Table& table) {
   std::vector<double> remainder;
   for (const RoleTable& role : table) {
     const double ideal = work > 0 ? busy(role) * role.ranks / work * ranks : role.ranks;
-    split.push_back(std::max(1, static_cast<int>(ideal)));
+    split.push_back(std::max(fewest_ranks(role), static_cast<int>(ideal)));
     remainder.push_back(ideal - split.back());
   }
-  for (int left = ranks - std::accumulate(split.begin(), split.end(), 0); left != 0; left += left > 0 ? -1 : 1) {
-    const auto at =
-        left > 0 ? std::max_element(remainder.begin(), remainder.end()) : std::min_element(remainder.begin(), remainder.end());
-    const auto i = static_cast<size_t>(at - remainder.begin());
-    split[i] += left > 0 ? 1 : -1;
-    remainder[i] += left > 0 ? -1 : 1;
+  for (int left = ranks - std::accumulate(split.begin(), split.end(), 0); left != 0;) {
+    const int one = left > 0 ? 1 : -1;
+    size_t best = split.size();
+    for (size_t i = 0; i < split.size(); ++i) {
+      if (split[i] + one < fewest_ranks(table[i])) continue;
+      if (best == split.size() || one * remainder[i] > one * remainder[best]) best = i;
+    }
+    split[best] += one;
+    remainder[best] -= one;
+    left -= one;
   }
   return split;
 }
@@ -44,13 +52,17 @@ std::vector<int> balanced_split(const Table& table) {
 // Wall time with that split, if work divides evenly over ranks.
 double expected_seconds(const Table& table, const std::vector<int>& split) {
   double longest = 0;
-  for (size_t i = 0; i < table.size(); ++i) longest = std::max(longest, busy(table[i]) * table[i].ranks / split[i]);
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (split[i] > 0) longest = std::max(longest, busy(table[i]) * table[i].ranks / split[i]);
+  }
   return longest;
 }
 
 std::string split_text(const Table& table, const std::vector<int>& split) {
   std::vector<std::string> parts;
-  for (size_t i = 0; i < table.size(); ++i) parts.push_back(base::text("ranks.", first_role(table[i]), "=", split[i]));
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (is_role(table[i])) parts.push_back(base::text("ranks.", first_role(table[i]), "=", split[i]));
+  }
   return base::join(parts, " ");
 }
 

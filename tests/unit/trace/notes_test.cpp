@@ -1,6 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <regex>
+
+#include "trireme/base/text.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::trace {
@@ -64,6 +70,68 @@ TEST(Notes, DroppedEventsAreSaid) {
   Table table{role("all", 1, 100, 0)};
   table[0].dropped = 12;
   EXPECT_THAT(notes(table, RolesRun::together), ElementsAre(HasSubstr("leaves out 12")));
+}
+
+// ---- the split of made-up jobs ----
+
+constexpr const char* role_names[] = {"trainer", "generator", "reward"};
+
+// Ranks by role as "Try ranks.trainer=3 ranks.generator=5" says; empty: no such advice.
+std::vector<int> advised(const std::string& note) {
+  std::vector<int> out;
+  static const std::regex one("ranks\\.[a-z]+=(-?[0-9]+)");
+  for (std::sregex_iterator it(note.begin(), note.end(), one), end; it != end; ++it) out.push_back(std::stoi((*it)[1]));
+  return out;
+}
+
+double longest(const std::vector<double>& work, const std::vector<int>& ranks) {
+  double out = 0;
+  for (size_t i = 0; i < work.size(); ++i) out = std::max(out, work[i] / ranks[i]);
+  return out;
+}
+
+// All jobs of two and three roles with one to four ranks each, whose ranks are busy for none, a hundredth, a half or all of 100 s.
+template <class Check>
+void for_all_jobs(Check check) {
+  for (int job = 0; job < 16 * 16 * 17; ++job) {
+    Table table;
+    std::vector<double> work;
+    for (int r = 0, rest = job; r < 3; ++r, rest /= 16) {
+      if (r == 2 && rest == 16) break;  // two roles only
+      const int ranks = 1 + rest % 4;
+      const double busy = std::array{0.0, 1.0, 50.0, 100.0}[static_cast<size_t>(rest / 4 % 4)];
+      table.push_back(role(role_names[r], ranks, 100, 100 - busy));
+      work.push_back(busy * ranks);
+    }
+    check(table, work);
+  }
+}
+
+TEST(Notes, EverySplitUsesAllRanksLeavesNoRoleWithoutAndIsAsGoodAsItSays) {
+  int splits = 0;
+  for_all_jobs([&splits](const Table& table, const std::vector<double>& work) {
+    int ranks = 0;
+    for (const RoleTable& one : table) ranks += one.ranks;
+    for (const std::string& note : notes(table, RolesRun::together)) {
+      const std::vector<int> split = advised(note);
+      if (split.empty()) continue;
+      ++splits;
+      ASSERT_EQ(split.size(), table.size()) << note;
+      EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), ranks) << note;
+      EXPECT_GE(*std::min_element(split.begin(), split.end()), 1) << note;
+      const double share = longest(work, split) / 100;
+      EXPECT_LE(share, 0.97) << note;
+      EXPECT_NE(note.find("about " + base::fixed(share, 2) + " of"), std::string::npos) << share << ": " << note;
+    }
+  });
+  EXPECT_GT(splits, 500);
+}
+
+TEST(Notes, RanksWithoutARoleAreNoRole) {
+  const Table table{role("trainer", 2, 100, 0), role("generator", 1, 100, 20), role("idle", 3, 100, 100)};
+  const auto all = notes(table, RolesRun::together);
+  for (const std::string& note : all) EXPECT_THAT(note, testing::Not(HasSubstr("ranks.idle"))) << "the deck has no such key";
+  EXPECT_THAT(all, testing::Contains(HasSubstr("ranks.trainer=4 ranks.generator=2"))) << "200 : 80 on all six";
 }
 
 }  // namespace

@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <random>
+
 #include "trireme/base/error.hpp"
 
 namespace trireme::trace {
@@ -73,6 +79,47 @@ TEST(Table, RankWithoutTheRegionCountsAsZero) {
       EXPECT_TRUE(table[0].rows[i - 1].path.starts_with(path.substr(0, slash))) << path;
     }
   }
+}
+
+// Random trees on nine ranks of three roles, against sums over a map.
+TEST(Table, IsTheLoopOverRanksWhateverTheyRecorded) {
+  std::mt19937 random(11);
+  const auto number = [&random](int limit) { return static_cast<double>(random() % static_cast<unsigned>(limit)) / 4; };
+  std::vector<Summary> ranks;
+  std::map<std::pair<std::string, std::string>, std::vector<double>> wanted;  // by role and path
+  std::map<std::string, int> ranks_of;
+  for (int r = 0; r < 9; ++r) {
+    Summary s;
+    s.rank = r;
+    s.role = std::array{"trainer", "generator", "reward, trainer"}[random() % 3];
+    s.seconds = 100 + number(40);
+    ++ranks_of[s.role];
+    for (const char* outer : {"x", "y", "z"}) {
+      if (random() % 3 == 0) continue;
+      for (const std::string& path : {std::string(outer), base::text(outer, "/in"), base::text(outer, "/in/most"), base::text(outer, "/out")}) {
+        s.regions.push_back(region(path, number(100)));
+        wanted[{s.role, path}].push_back(s.regions.back().seconds);
+      }
+    }
+    ranks.push_back(s);
+  }
+  std::shuffle(ranks.begin(), ranks.end(), random);
+  size_t rows = 0;
+  for (const RoleTable& role : make_table(ranks)) {
+    EXPECT_EQ(role.ranks, ranks_of[role.role]);
+    for (const TableRow& row : role.rows) {
+      auto seconds = wanted.at({role.role, row.path});
+      seconds.resize(static_cast<size_t>(role.ranks), 0.0);
+      const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+      EXPECT_EQ(row.seconds.min, *std::min_element(seconds.begin(), seconds.end())) << row.path;
+      EXPECT_EQ(row.seconds.max, *std::max_element(seconds.begin(), seconds.end())) << row.path;
+      EXPECT_NEAR(row.seconds.avg * role.ranks, sum, 1e-9) << row.path;
+      EXPECT_NEAR(row.percent, 100 * sum / (role.ranks * role.seconds.avg), 1e-9) << row.path;
+      EXPECT_EQ(row.depth, std::count(row.path.begin(), row.path.end(), '/'));
+      ++rows;
+    }
+  }
+  EXPECT_EQ(rows, wanted.size());
 }
 
 TEST(Table, TextShowsRowsAndFoldsSmallOnes) {
