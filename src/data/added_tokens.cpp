@@ -87,6 +87,7 @@ std::vector<Piece> AddedTokenFinder::split(std::string_view text) const {
     if (token.single_word && (ends_with_word(text.substr(0, start)) || starts_with_word(text.substr(stop)))) continue;
     if (token.lstrip) start = std::max(start - trailing_space(text.substr(0, start), is_white_space), done);
     if (token.rstrip) stop += leading_space(text.substr(stop), is_white_space);
+    if (stop <= start) continue;  // white space that an earlier token's rstrip has taken
     if (done < start) pieces.push_back({-1, text.substr(done, start - done)});
     pieces.push_back({token.id, text.substr(start, stop - start)});
     done = stop;

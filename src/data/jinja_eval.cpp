@@ -23,9 +23,21 @@ Value loop_state(const List& items, size_t index) {
   members.emplace_back("first", index == 0);
   members.emplace_back("last", index + 1 == items.size());
   members.emplace_back("length", count);
+  members.emplace_back("depth", int64_t{1});  // of recursion
+  members.emplace_back("depth0", int64_t{0});
   if (index > 0) members.emplace_back("previtem", items[index - 1]);
   if (index + 1 < items.size()) members.emplace_back("nextitem", items[index + 1]);
   return Value::dict(std::move(members));
+}
+
+// As in Python, a key that is set again keeps its place.
+void set_member(Members& members, const std::string& key, Value value) {
+  const auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; });
+  if (found != members.end()) {
+    found->second = std::move(value);
+  } else {
+    members.emplace_back(key, std::move(value));
+  }
 }
 
 }  // namespace
@@ -107,7 +119,7 @@ List Renderer::loop_items(const Statement& statement) {
 
 Renderer::Flow Renderer::loop(const Statement& statement) {
   const List items = loop_items(statement);
-  if (items.empty()) return execute(statement.branches[1].body);
+  bool completed = false;  // Jinja runs `else` unless one round came to its end
   for (size_t i = 0; i < items.size(); ++i) {
     step(statement.at);
     Scope scope;
@@ -117,8 +129,13 @@ Renderer::Flow Renderer::loop(const Statement& statement) {
     const Flow flow = execute(statement.branches[0].body);
     scopes_.pop_back();
     if (flow == Flow::leave_loop) break;
+    completed = completed || flow == Flow::next;
   }
-  return Flow::next;
+  if (completed) return Flow::next;
+  scopes_.emplace_back();
+  const Flow flow = execute(statement.branches[1].body);
+  scopes_.pop_back();
+  return flow;
 }
 
 void Renderer::assign(const Statement& statement) {
@@ -134,13 +151,7 @@ void Renderer::assign(const Statement& statement) {
   if (!object.is_dict() || !object.dict().assignable) {
     source_.fail(statement.at, "only attributes of a namespace can be set, '" + names[0] + "' is none");
   }
-  Members& members = object.dict().members;
-  const auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == names[1]; });
-  if (found != members.end()) {
-    found->second = std::move(value);
-  } else {
-    members.emplace_back(names[1], std::move(value));
-  }
+  set_member(object.dict().members, names[1], std::move(value));
 }
 
 Value Renderer::lookup(const Expression& expression) const {
@@ -191,7 +202,7 @@ Value Renderer::compute(const Expression& e) {
       for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
         const Value key = evaluate(*e.parts[i]);
         if (!key.is_string()) source_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
-        members.emplace_back(key.string(), evaluate(*e.parts[i + 1]));
+        set_member(members, key.string(), evaluate(*e.parts[i + 1]));
       }
       return Value::dict(std::move(members));
     }
@@ -201,6 +212,7 @@ Value Renderer::compute(const Expression& e) {
 
 Value Renderer::attribute(const Expression& e) {
   const Value object = evaluate(*e.parts[0]);
+  if (hides_key(object, e.text)) return has_method(object, e.text) ? Value(Builtin::method) : Value(Undefined{e.text});
   if (const Value* member = object.find(e.text)) return *member;
   if (object.is_undefined()) source_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
   return Undefined{e.text};
@@ -226,13 +238,13 @@ Value Renderer::call(const Expression& e) {
   const Expression& callee = *e.parts[0];
   if (callee.kind == Expression::Kind::attribute) {
     const Value object = evaluate(*callee.parts[0]);
-    if (object.find(callee.text) == nullptr && has_method(object, callee.text)) {
+    if (has_method(object, callee.text)) {
       return call_method(object, callee.text, arguments(e, "." + callee.text + "()"));
     }
     source_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(), " is not known"));
   }
   const Value function = evaluate(callee);
-  if (function.is_builtin()) return call_builtin(function.builtin(), arguments(e, callee.text));
+  if (function.is_builtin() && function.builtin() != Builtin::method) return call_builtin(function.builtin(), arguments(e, callee.text));
   const bool clock = callee.kind == Expression::Kind::name && callee.text == "strftime_now";
   const std::string why = clock ? " (a prompt must not depend on the day)" : "";
   source_.fail(e.at, base::text("the function '", callee.text, "' is not known", why, " (known: raise_exception, namespace, range)"));

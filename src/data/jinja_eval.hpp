@@ -29,6 +29,8 @@ Value apply_filter(const Value& value, const Arguments& arguments);
 bool apply_test(const std::string& test, const Value& value);
 Value call_method(const Value& object, const std::string& method, const Arguments& arguments);
 bool has_method(const Value& object, const std::string& method);
+// Whether `object.name` is a method or a forbidden attribute of Python's, so that a key of that name is only found by ['name'].
+bool hides_key(const Value& object, const std::string& name);
 Value call_builtin(Builtin builtin, const Arguments& arguments);
 Value apply_binary(const Source& source, const Expression& expression, const Value& left, const Value& right);
 // object[key]; Undefined when there is no such item.

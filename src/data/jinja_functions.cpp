@@ -228,7 +228,14 @@ bool has_method(const Value& object, const std::string& method) {
   static const std::vector<std::string> of_text{"strip", "lstrip", "rstrip", "startswith", "endswith", "split", "upper", "lower", "replace"};
   static const std::vector<std::string> of_dict{"items", "keys", "values", "get"};
   const auto among = [&](const std::vector<std::string>& names) { return std::find(names.begin(), names.end(), method) != names.end(); };
-  return (object.is_string() && among(of_text)) || (object.is_dict() && among(of_dict));
+  const bool mapping = object.is_dict() && !object.dict().assignable;
+  return (object.is_string() && among(of_text)) || (mapping && among(of_dict));
+}
+
+bool hides_key(const Value& object, const std::string& name) {
+  if (has_method(object, name)) return true;
+  static const std::vector<std::string> forbidden{"clear", "pop", "popitem", "setdefault", "update"};
+  return object.is_dict() && !object.dict().assignable && std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end();
 }
 
 Value call_method(const Value& object, const std::string& method, const Arguments& arguments) {

@@ -66,7 +66,7 @@ class Lexer {
   void skip_comment(size_t tag) {
     const size_t end = text_.find("#}", at_);
     if (end == std::string_view::npos) source_.fail(tag, "a comment that does not end (no #} follows)");
-    const char sign = text_[end - 1];
+    const char sign = end > at_ ? text_[end - 1] : '\0';  // in {#-#} the sign is the opening's
     at_ = end + 2;
     after_tag(sign, true);
   }

@@ -12,6 +12,17 @@ namespace {
   source.fail(e.at, base::text("'", e.text, "' does not work on ", left.type_name(), " and ", right.type_name()));
 }
 
+// Python's: the remainder is exact and has the sign of the divisor, the quotient follows from it.
+double float_modulo(double a, double b) {
+  const double rest = std::fmod(a, b);
+  if (rest == 0) return std::copysign(0.0, b);
+  return (b < 0) != (rest < 0) ? rest + b : rest;
+}
+double float_floor_div(double a, double b) {
+  const double quotient = (a - float_modulo(a, b)) / b;  // an integer but for rounding
+  return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
+}
+
 int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
 
 Value integer_arithmetic(const Source& source, const Expression& e, int64_t a, int64_t b) {
@@ -41,7 +52,7 @@ Value arithmetic(const Source& source, const Expression& e, const Value& left, c
   if (e.text == "*") return a * b;
   if (b == 0) source.fail(e.at, "division by zero");
   if (e.text == "/") return a / b;
-  return e.text == "//" ? std::floor(a / b) : a - b * std::floor(a / b);
+  return e.text == "//" ? float_floor_div(a, b) : float_modulo(a, b);
 }
 
 bool contains(const Source& source, const Expression& e, const Value& item, const Value& container) {

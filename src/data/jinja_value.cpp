@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "data/utf8.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::data::jinja {
 
@@ -108,7 +109,10 @@ Value Value::from_json(const OrderedJson& json) {
   switch (json.type()) {
     case OrderedJson::value_t::boolean: return json.get<bool>();
     case OrderedJson::value_t::number_integer: return json.get<int64_t>();
-    case OrderedJson::value_t::number_unsigned: return static_cast<int64_t>(json.get<uint64_t>());
+    case OrderedJson::value_t::number_unsigned:
+      VALIDATE(json.get<uint64_t>() <= INT64_MAX, ExitCode::bad_data, "a field of a message holds ", json.get<uint64_t>(),
+               " (a number beyond 64 bits, which chat templates cannot print): give it as a text");
+      return json.get<int64_t>();
     case OrderedJson::value_t::number_float: return json.get<double>();
     case OrderedJson::value_t::string: return json.get<std::string>();
     case OrderedJson::value_t::array: {

@@ -21,7 +21,7 @@ struct Undefined {
   std::string name;  // what was looked up, for messages
 };
 struct None {};
-enum class Builtin { raise_exception, make_namespace, range };
+enum class Builtin { raise_exception, make_namespace, range, method };  // method: `text.strip` without a call
 // A mapping; `assignable` for namespace(), whose attributes templates may set.
 struct Dict {
   Members members;

@@ -117,6 +117,32 @@ TEST(ChatTemplate, ErrorsWhileRenderingNameThePosition) {
   }
 }
 
+TEST(ChatTemplate, NumbersInFieldsAreExactOrRefused) {
+  const auto shown = [](const std::string& number) { return render("{{ messages[0].n | tojson }}", {{"user", "hi", "{\"n\": " + number + "}"}}); };
+  for (const char* number : {"9223372036854775807", "-9223372036854775808", "0", "-1", "0.1", "1e+22", "1e-07", "-0.0"}) EXPECT_EQ(shown(number), number);
+  for (const char* number : {"9223372036854775808", "18446744073709551615"}) {
+    const auto message = test::error_of(ExitCode::bad_data, [&] { shown(number); });
+    EXPECT_NE(message.find(std::string(number) + " (a number beyond 64 bits"), std::string::npos) << message;
+  }
+}
+
+// Python finds a mapping's methods before its keys.
+TEST(ChatTemplate, KeysNamedLikeMethods) {
+  const std::vector<Message> messages{{"user", "hi", R"({"items": 1, "values": 2, "update": 3, "got": 4})"}};
+  EXPECT_EQ(render("{{ messages[0]['items'] }}{{ messages[0].values() | list | length }}{{ messages[0].got }}", messages), "164");
+  EXPECT_EQ(render("[{{ messages[0].update }}]", messages), "[]") << "the sandbox hides what would change a mapping";
+  const std::vector<std::pair<std::string, std::string>> refused{
+      {"{{ messages[0].items }}", "the text form of a function"},
+      {"{{ messages[0].items | tojson }}", "function has no JSON form"},
+      {"{{ messages[0].update() }}", "the method 'update' of dict"},
+      {"{% set f = 'x'.strip %}{{ f() }}", "the function 'f'"},
+  };
+  for (const auto& [text, expected] : refused) {
+    const auto message = test::error_of(ExitCode::bad_data, [&, &text = text] { render(text, messages); });
+    EXPECT_NE(message.find(expected), std::string::npos) << text << "\n" << message;
+  }
+}
+
 TEST(ChatTemplate, NestingIsBounded) {
   EXPECT_NO_THROW(render("{{ " + std::string(40, '(') + "1" + std::string(40, ')') + " }}"));
   for (const auto& [open, close] : {std::pair{"(", ")"}, {"[", "]"}, {"not ", ""}, {"- ", ""}, {"{'a': ", "}"}}) {

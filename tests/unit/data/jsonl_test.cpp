@@ -41,6 +41,16 @@ TEST_F(Jsonl, LineEndsBlankLinesAndByteOrderMark) {
   EXPECT_EQ(read("\xEF\xBB\xBF{}"), (Lines{{1, "{}"}}));
 }
 
+TEST_F(Jsonl, OnlyBlanksAndTabsMakeABlankLine) {
+  EXPECT_EQ(read("{}\n\xEF\xBB\xBF[]\n"), (Lines{{1, "{}"}, {2, "\xEF\xBB\xBF[]"}})) << "a byte order mark stands at the start of a file";
+  EXPECT_EQ(read("\xEF\xBB\xBF\r\n\n{}"), (Lines{{3, "{}"}}));
+  EXPECT_EQ(read("{}\r[]\n"), (Lines{{1, "{}\r[]"}})) << "a lone CR ends no line";
+  EXPECT_EQ(read("{}\n\f\n"), (Lines{{1, "{}"}, {2, "\f"}}));
+  EXPECT_EQ(read("{\"a\": \"\xE2\x80\xA8\"}\n"), (Lines{{1, "{\"a\": \"\xE2\x80\xA8\"}"}})) << "U+2028 ends no line";
+  EXPECT_EQ(read(std::string("{}\n\0\n", 5)).size(), 2u) << "a NUL is content";
+  EXPECT_EQ(read(std::string(3000, '\n') + "{}")[0].first, 3001);
+}
+
 TEST_F(Jsonl, AcceptedOddities) {
   const auto file = folder_.write("data.jsonl", "{\"prompt\": \"a\\u0000b\", \"x\": null}\n{\"text\": \"\"}\n{\"text\": \"\xD7\x90\xE2\x80\x8F \"}\n");
   const auto inputs = read_inputs(file);
@@ -71,6 +81,15 @@ TEST_F(Jsonl, RefusalsNameFileLineAndColumn) {
   EXPECT_NE(refuse("{\"input_ids\": [1, -2]}").find("-2, expected a token id"), std::string::npos);
   EXPECT_NE(refuse("{\"input_ids\": [2147483648]}").find("2147483648, expected a token id"), std::string::npos);
   EXPECT_NE(refuse("{\"input_ids\": [1.5]}").find("1.5, expected a token id"), std::string::npos);
+  EXPECT_NE(refuse("{\"input_ids\": [18446744073709551616]}").find("expected a token id"), std::string::npos);
+  EXPECT_NE(refuse("{\"input_ids\": [true]}").find("true, expected a token id"), std::string::npos);
+  EXPECT_NE(refuse("{\"input_ids\": \"1\"}").find("no list of token ids"), std::string::npos);
+  EXPECT_NE(refuse("{\"text\": \"a\", \"add_generation_prompt\": 1}").find("is number, expected true or false"), std::string::npos);
+  EXPECT_NE(refuse("{\"text\": \"a\"}\r\n\r\n{\"text\": \"b\"").find(":3:13: not JSON"), std::string::npos) << "cut short";
+  EXPECT_NE(refuse("{\"text\": \"a\"}\r\r\n{}").find(":2: none of"), std::string::npos);
+  EXPECT_NE(refuse("{\"text\": \"a\"} {}").find(":1:15: not JSON"), std::string::npos);
+  EXPECT_NE(refuse("{\"messages\": [{\"role\": 1, \"content\": \"a\"}]}").find("messages[0].role is number"), std::string::npos);
+  EXPECT_NE(refuse("{\"messages\": [\"hi\"]}").find("messages[0] is string, expected an object"), std::string::npos);
   EXPECT_NE(refuse("{\"messages\": []}").find("an empty list"), std::string::npos);
   EXPECT_NE(refuse("{\"messages\": [{\"role\": \"user\"}]}").find("messages[0] has no `content`"), std::string::npos);
   EXPECT_NE(refuse("{\"messages\": [{\"role\": \"user\", \"content\": [{}]}]}").find("list of parts"), std::string::npos);

@@ -67,6 +67,69 @@ TEST(PromptSampler, RestoredAtAnyPointGoesOnAlike) {
   }
 }
 
+// A run that stops after any number of rows, whatever the sizes of its draws, has the rows of the run that does not stop.
+TEST(PromptSampler, DrawsOfAnySizeGiveOneSequence) {
+  const SamplerOptions options{.sizes = {5, 8}, .weights = {}, .seed = 7, .epoch_end = EpochEnd::carry_over};
+  const auto whole = PromptSampler(options).draw(60);
+  for (int64_t stop = 0; stop <= 40; ++stop) {
+    PromptSampler first(options);
+    auto rows = first.draw(stop);
+    PromptSampler second(options);
+    second.restore(first.state());
+    EXPECT_EQ(second.epoch(), stop / 13);
+    EXPECT_TRUE(second.draw(0).empty());
+    for (int64_t n = 1; rows.size() + static_cast<size_t>(n) <= whole.size(); ++n) {
+      const auto more = second.draw(n);
+      rows.insert(rows.end(), more.begin(), more.end());
+    }
+    EXPECT_TRUE(std::equal(rows.begin(), rows.end(), whole.begin())) << "stopped after " << stop;
+    EXPECT_GT(rows.size(), whole.size() - 14);
+  }
+}
+
+TEST(PromptSampler, CarriedOverEpochsAreWhole) {
+  PromptSampler sampler({.sizes = {10}, .weights = {}, .seed = 4, .epoch_end = EpochEnd::carry_over});
+  std::vector<int64_t> rows;
+  for (int draw = 0; draw < 10; ++draw) {
+    const auto batch = sampler.draw(7);
+    rows.insert(rows.end(), batch.begin(), batch.end());
+  }
+  for (size_t epoch = 0; epoch < 7; ++epoch) {
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(epoch) * 10;
+    EXPECT_EQ(std::set<int64_t>(begin, begin + 10).size(), 10u) << "epoch " << epoch;
+  }
+  EXPECT_EQ(sampler.epoch(), 7);
+}
+
+// drop_last leaves other rows out in each epoch, so in the long run every row comes equally often.
+TEST(PromptSampler, RowsThatAreLeftOutChange) {
+  PromptSampler sampler({.sizes = {5}, .weights = {}, .seed = 2});
+  std::vector<int64_t> seen(5);
+  for (int epoch = 0; epoch < 500; ++epoch) {
+    for (const int64_t row : sampler.draw(4)) ++seen[static_cast<size_t>(row)];
+  }
+  // 400 of 500 epochs expected; the deviation of one row's count is sqrt(500 * 0.8 * 0.2) = 9
+  for (const int64_t count : seen) EXPECT_NEAR(static_cast<double>(count), 400, 45);
+}
+
+TEST(PromptSampler, SeedsDecideTheOrderAndNothingElse) {
+  const auto drawn = [](uint64_t seed) { return PromptSampler({.sizes = {50}, .weights = {}, .seed = seed}).draw(50); };
+  std::set<std::vector<int64_t>> orders;
+  for (uint64_t seed = 0; seed < 50; ++seed) orders.insert(drawn(seed));
+  orders.insert(drawn(UINT64_MAX));
+  EXPECT_EQ(orders.size(), 51u);
+  EXPECT_EQ(drawn(9), drawn(9));
+  PromptSampler in_file_order({.sizes = {2, 3}, .weights = {1, 1}, .seed = 9, .order = Order::file});
+  EXPECT_EQ(in_file_order.draw(7), (std::vector<int64_t>{0, 2, 1, 3, 0, 4, 1}));
+}
+
+TEST(PromptSampler, OneRow) {
+  PromptSampler sampler({.sizes = {0, 1, 0}, .weights = {}});
+  EXPECT_EQ(sampler.draw(1), std::vector<int64_t>{0});
+  EXPECT_EQ(sampler.draw(1), std::vector<int64_t>{0});
+  EXPECT_EQ(sampler.epoch(), 2);
+}
+
 TEST(PromptSampler, SharesFollowTheWeightsToWithinOneRow) {
   const std::vector<double> weights{5, 0, 2, 1.5};
   PromptSampler sampler({.sizes = {50, 0, 7, 100}, .weights = weights, .seed = 1});
@@ -110,6 +173,10 @@ TEST(PromptSampler, Refusals) {
   PromptSampler other({.sizes = {6}, .weights = {}});
   const auto message = test::error_of(ExitCode::bad_data, [&] { sampler.restore(other.state()); });
   EXPECT_NE(message.find("other data"), std::string::npos);
+  for (const SamplerState& damaged : {SamplerState{{5}, {-1}}, SamplerState{{5}, {}}, SamplerState{{5}, {1, 1}}, SamplerState{}}) {
+    test::error_of(ExitCode::bad_data, [&] { sampler.restore(damaged); });
+  }
+  EXPECT_EQ(sampler.state().taken, std::vector<int64_t>{0}) << "a refused state changes nothing";
 }
 
 }  // namespace

@@ -131,6 +131,55 @@ TEST_F(Sets, SftLossIsOnAssistantTurns) {
   EXPECT_EQ(tokenizer_.decode(set[1].ids), "a bc d<|im_end|>");
 }
 
+// The mask in numbers: which positions are targets, for every form that a record may have.
+TEST_F(Sets, SftMasksInEveryForm) {
+  const TokenId eos = *tokenizer_.eos_id();
+  const auto set = SftSet::load(options(R"({"text": "ab12"}
+{"prompt": "12", "response": "345<|im_end|>"}
+{"prompt": "12", "response": ""}
+{"prompt": "", "response": "3"}
+)"),
+                                tokenizer_);
+  ASSERT_EQ(set.size(), 4);
+  EXPECT_EQ(set[0].ids, tokenizer_.encode("ab12", SpecialTokens::added));
+  EXPECT_EQ(set[0].loss_mask, std::vector<uint8_t>(set[0].ids.size(), 1)) << "nothing stands before the first token, so it is never scored";
+  EXPECT_EQ(set[1].loss_mask, (std::vector<uint8_t>{0, 0, 1, 1, 1, 1})) << "an eos that is there is not doubled";
+  EXPECT_EQ(set[1].ids.back(), eos);
+  EXPECT_EQ(set[2].loss_mask, (std::vector<uint8_t>{0, 0, 1}));
+  EXPECT_EQ(set[2].ids.back(), eos);
+  EXPECT_EQ(set[3].loss_mask, (std::vector<uint8_t>{1, 1}));
+  auto turns = options("{\"prompt\": \"hi\", \"response\": \"345\"}\n");
+  turns.prompt_form = PromptForm::user_turn;
+  turns.system_prompt = "be brief";
+  const auto chat = SftSet::load(turns, tokenizer_);
+  EXPECT_EQ(targets(chat[0]), "345<|im_end|>");
+  const std::vector<Message> messages{{"system", "be brief", ""}, {"user", "hi", ""}, {"assistant", "345", ""}};
+  EXPECT_EQ(tokenizer_.decode(chat[0].ids), tokenizer_.render_chat(messages, GenerationPrompt::without));
+}
+
+// A sequence of just the limit is kept, one token more is not, in sets of every kind; the place counts lines of each file.
+TEST_F(Sets, LimitsHoldToTheToken) {
+  SetOptions chosen;
+  const auto load = [&](const std::string& first, const std::string& second, int64_t limit, Unusable unusable, auto loader) {
+    chosen.files = {folder_.write("a.jsonl", first), folder_.write("b.jsonl", "\n" + second)};
+    chosen.max_tokens = limit;
+    chosen.unusable = unusable;
+    return loader(chosen, tokenizer_);
+  };
+  const auto check = [&](const std::string& fits, const std::string& too_long, int64_t limit, auto loader) {
+    const auto set = load(fits, too_long, limit, Unusable::skip, loader);
+    EXPECT_EQ(set.counts().rows, (std::vector<int64_t>{1, 0})) << fits;
+    EXPECT_EQ(set.counts().too_long, 1) << too_long;
+    const auto message = test::error_of(ExitCode::bad_data, [&] { load(fits, too_long, limit, Unusable::stop, loader); });
+    EXPECT_NE(message.find("b.jsonl:2: "), std::string::npos) << message;
+    EXPECT_NE(message.find(std::to_string(limit + 1) + " tokens, the limit is " + std::to_string(limit)), std::string::npos) << message;
+  };
+  check(R"({"prompt": "1234"})", R"({"prompt": "12345"})", 4, PromptSet::load);
+  check(R"({"prompt": "12", "response": "345"})", R"({"prompt": "12", "response": "3456"})", 6, SftSet::load);
+  check(R"({"prompt": "12", "chosen": "3", "rejected": "456"})", R"({"prompt": "12", "chosen": "3", "rejected": "4567"})", 6, PreferenceSet::load);
+  check(R"({"prompt": "12", "chosen": "345", "rejected": "4"})", R"({"prompt": "12", "chosen": "3456", "rejected": "4"})", 6, PreferenceSet::load);
+}
+
 TEST_F(Sets, SftRefusals) {
   const auto refuse = [&](const std::string& content, const Tokenizer& tokenizer) {
     return test::error_of(ExitCode::bad_data, [&] { SftSet::load(options(content), tokenizer); });
@@ -165,6 +214,20 @@ TEST_F(Sets, PreferencePairs) {
     EXPECT_EQ(tokenizer_.decode(set[row].rejected), tokenizer_.decode(prompt) + "bad<|im_end|>");
     EXPECT_EQ(set[row].margin, 0);
   }
+}
+
+TEST_F(Sets, PreferenceAnswersEndWhereARolloutWould) {
+  const TokenId eos = *tokenizer_.eos_id();
+  const auto set = PreferenceSet::load(options(R"({"prompt": "1", "chosen": "2<|im_end|>", "rejected": ""}
+{"prompt": "1", "chosen": "2", "rejected": "2", "margin": -3}
+)"),
+                                       tokenizer_);
+  ASSERT_EQ(set.size(), 2);
+  EXPECT_EQ(tokenizer_.decode(set[0].chosen), "12<|im_end|>") << "an eos that is there is not doubled";
+  ASSERT_EQ(set[0].rejected.size(), 2u);
+  EXPECT_EQ(set[0].rejected.back(), eos);
+  EXPECT_EQ(set[1].chosen, set[1].rejected);
+  EXPECT_EQ(set[1].margin, -3);
 }
 
 TEST_F(Sets, PreferenceRefusals) {

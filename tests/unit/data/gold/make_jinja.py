@@ -96,6 +96,26 @@ messages | selectattr('tool_calls') | list | length ~ messages | rejectattr('too
 nope | length
 nope ~ 'x'
 nope | items | list | length
+{'a': 1, 'b': 2, 'a': 3} | tojson ~ {'a': 1, 'a': 2} | length
+3 // 0.1 ~ '|' ~ -7.5 // 2 ~ '|' ~ 5.3 % 0.1 ~ '|' ~ -5.3 % 0.1 ~ '|' ~ 0.0 % -2 ~ '|' ~ 7 % -2.5 ~ '|' ~ -0.0 // 3
+'x'.strip is defined ~ messages[0].items is defined ~ messages[0].items.x is defined ~ messages[0].update is defined
+messages[0].content[99:] ~ '|' ~ 'abc'[:0] ~ '|' ~ 'abc'[-10:2] ~ '|' ~ 'abc'[2:-10:-1] ~ '|' ~ 'abc'[::-2]
+2 * 3 ~ 4 + 5
+1 - 1 - 1 ~ 2 * 7 % 4 ~ 8 / 2 / 2 ~ 7 // 2 * 2
+not 1 == 2 ~ 'x'
+1 if true else 2 if true else 3
+'a' if false else 'b' if false else 'c'
+true + true ~ true / 2 ~ 7 // true
+'a' < 'B' ~ 'x'
+('\u00e9' > 'z') ~ ('😀' > '\uffff') ~ ('' < 'a')
+1 in [1.0] ~ 'x'
+none in [none] and not nope in [1]
+- 2 | string ~ -messages | length
+[[], {}, [[]], {'a': none}] | tojson(indent=1)
+'<&>' | tojson ~ '\u2028/\x7f\x00' | tojson
+none | default('x') ~ none | upper ~ 1.50 | string ~ true | lower
+'a\nb\n'.split('\n') | length ~ 'aXbXc'.split('X', 0) | length ~ 'aXbXc'.split('X', 5) | join
+'a b' 'c' ~ "it's"
 """
 
 BLOCKS = [
@@ -125,6 +145,17 @@ BLOCKS = [
     "{% if messages[0]['role'] == 'system' -%}\n    {%- set offset = 1 -%}\n{%- else -%}\n    {%- set offset = 0 -%}\n{%- endif -%}\n{%- for m in messages -%}\n    {%- if m.role == 'user' and loop.index0 % 2 == offset -%}U{%- endif -%}\n{%- endfor -%}\n",
     "{{ '{{' }}{{ \"%}\" }}{{ {'a': {'b': 1}} | tojson }}{% set d = {'k': 'v',} %}{{ d.k }}{{ d['k'] }}",
     "plain } { % # text {} ",
+    "{% for x in [] %}{% else %}{% set y = 1 %}{{ y }}{% endfor %}[{{ y }}]",
+    "{% for x in [1, 2] %}{% break %}{% else %}left{% endfor %}{% for x in [1, 2] %}{% continue %}{% else %}skipped{% endfor %}",
+    "{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}never{% endfor %}",
+    "{% for a in [1, 2] %}{% for b in [] %}x{% else %}{% break %}{% endfor %}{{ a }}{% endfor %}!",
+    "{% for x in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% for y in [1] %}{{ loop.depth }}{% endfor %}{% endfor %}",
+    "{% set d = {'items': 1, 'get': 2, 'keys': 3} %}{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %}{{ d['items'] }}{{ d.get('get') }}{{ d.keys() | join }}",
+    "{% set ns = namespace(items=1) %}{% set ns.get = 2 %}{{ ns.items }}{{ ns.get }}{{ ns.nope }}",
+    "{% for x in [1, 2] %}{% if x == 1 %}{% set y = 5 %}{% endif %}{{ y }},{% endfor %}{{ y }}",
+    "{% set x = 9 %}{% for x in [1, 2] %}{{ x }}{% endfor %}{{ x }}",
+    "a {#-#} b{#+#}\n c {#--#} d {#- -#}\n e",
+    "\u3000{%- if 1 %}\u3000x\u2003{% endif -%}\u00a0 y\r\r\nz",
     "{% set x = messages[0].content if messages[0].content is string else 'list' %}{{ x }}",
     "",
     "\n",
