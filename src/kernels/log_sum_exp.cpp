@@ -7,7 +7,11 @@
 namespace trireme::kernels {
 namespace {
 
+constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float lowest = std::numeric_limits<float>::lowest();
+
+// Far below zero instead of -infinity: the exponential of both is 0, but only one of them times 0 is 0. A NaN stays one.
+TRIREME_LANES_INLINE lanes::Float finite(lanes::Float u) { return lanes::max(lanes::Float{} - 1e30f, u); }
 
 template <class T>
 TRIREME_LANES_INLINE float chunk_max(const T* logits, int64_t count, float scale) {
@@ -34,19 +38,15 @@ TRIREME_LANES_INLINE void update_row(LogSumExp& row, const T* logits, int64_t co
   if (count == 0) return;
   rescale(row, chunk_max(logits, count, scale));
   lanes::Float sum{}, weighted{};
+  const auto add = [&](lanes::Float logit) __attribute__((always_inline)) {
+    const lanes::Float u = logit * scale - row.max;
+    const lanes::Float e = lanes::exp(u);
+    sum += e;
+    if constexpr (with_entropy) weighted += e * finite(u);
+  };
   int64_t i = 0;
-  for (; i + lanes::count <= count; i += lanes::count) {
-    const lanes::Float u = lanes::load(logits + i) * scale - row.max;
-    const lanes::Float e = lanes::exp(u);
-    sum += e;
-    if constexpr (with_entropy) weighted += e * u;
-  }
-  if (i < count) {
-    const lanes::Float u = lanes::max(lanes::load(logits + i, count - i, lowest) * scale - row.max, lanes::Float{} - 1e30f);
-    const lanes::Float e = lanes::exp(u);
-    sum += e;
-    if constexpr (with_entropy) weighted += e * u;
-  }
+  for (; i + lanes::count <= count; i += lanes::count) add(lanes::load(logits + i));
+  if (i < count) add(lanes::load(logits + i, count - i, -infinity));
   row.sum += lanes::horizontal_sum(sum);
   if constexpr (with_entropy) row.weighted += lanes::horizontal_sum(weighted);
 }
@@ -58,7 +58,7 @@ TRIREME_LANES_INLINE void gradient_row(const SoftmaxGradient& row, T* logits, in
   const auto gradient = [&](lanes::Float logit) __attribute__((always_inline)) {
     const lanes::Float log_p = logit * row.scale - row.log_sum_exp;
     const lanes::Float p = lanes::exp(log_p);
-    if constexpr (with_entropy) return p * (factor + entropy_factor * (log_p + row.entropy));
+    if constexpr (with_entropy) return p * (factor + entropy_factor * (finite(log_p) + row.entropy));
     return p * factor;
   };
   int64_t i = 0;

@@ -23,6 +23,8 @@ float* values(const Tensor& t, float) { return t.mutable_data_ptr<float>(); }
 uint16_t* values(const Tensor& t, uint16_t) { return reinterpret_cast<uint16_t*>(t.mutable_data_ptr<at::BFloat16>()); }
 float as_float(float x) { return x; }
 float as_float(uint16_t bits) { return static_cast<float>(c10::BFloat16(bits, c10::BFloat16::from_bits())); }
+float rounded(float x, float) { return x; }
+uint16_t rounded(float x, uint16_t) { return c10::BFloat16(x).x; }
 
 // One chunk of the forward pass on the CPU.
 template <class T>
@@ -83,15 +85,14 @@ void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets,
         g.entropy = entropy[i];
         g.grad_entropy = grad_entropy[i];
       }
-      softmax_gradient(g, row, columns);
       const int64_t target = targets[i] - first;
-      if (target < 0 || target >= columns) continue;
-      const float sum = as_float(row[target]) + scale * grad[i];
-      if constexpr (std::is_same_v<T, float>) {
-        row[target] = sum;
-      } else {
-        row[target] = c10::BFloat16(sum).x;
-      }
+      const bool here = target >= 0 && target < columns;
+      // The target's own gradient nearly cancels where its probability is near 1: in fp32, rounded once.
+      float own = here ? as_float(row[target]) : 0;
+      softmax_gradient(g, row, columns);
+      if (!here) continue;
+      softmax_gradient(g, &own, 1);
+      row[target] = rounded(own + scale * grad[i], T{});
     }
   });
 }
