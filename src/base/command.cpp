@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "trireme/base/files.hpp"
@@ -35,12 +36,50 @@ pid_t start(const std::vector<std::string>& command, int output) {
   return error == 0 ? child : -1;
 }
 
-void reap(pid_t child, CommandResult& result) {
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+class Deadline {
+ public:
+  explicit Deadline(double seconds) : seconds_(seconds) {}
+  // Rounded up, at least 0.
+  int milliseconds_left() const {
+    const double left = seconds_ - watch_.seconds();
+    return left > 0 ? static_cast<int>(left * 1000) + 1 : 0;
   }
-  result.ran = result.ran && WIFEXITED(status);
-  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+
+ private:
+  Stopwatch watch_;
+  double seconds_;
+};
+
+// Until the command and whatever it started close their ends, or the deadline.
+std::string collect(int from, const Deadline& deadline) {
+  std::string output;
+  while (const int left = deadline.milliseconds_left()) {
+    pollfd waiting{from, POLLIN, 0};
+    const int ready = ::poll(&waiting, 1, left);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) break;
+    char buffer[4096];
+    const ssize_t got = ::read(from, buffer, sizeof buffer);
+    if (got <= 0) break;
+    output.append(buffer, std::min(static_cast<size_t>(got), largest_output - output.size()));
+  }
+  return output;
+}
+
+// Whether the child ended before the deadline; a closed output does not say so.
+bool ended(pid_t child, const Deadline& deadline, int& status) {
+  for (;;) {
+    const pid_t got = ::waitpid(child, &status, WNOHANG);
+    if (got == child) return true;
+    if ((got < 0 && errno != EINTR) || deadline.milliseconds_left() == 0) return false;
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+void end(pid_t child) {
+  ::kill(child, SIGKILL);
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace
@@ -51,29 +90,19 @@ CommandResult run_command(const std::vector<std::string>& command, double timeou
   if (::pipe2(ends, O_CLOEXEC) != 0) return result;
   const FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  const Deadline deadline(timeout_seconds);
   const pid_t child = start(command, write_end.get());
   write_end = FileDescriptor();
   if (child < 0) return result;
 
-  const Stopwatch watch;
-  for (;;) {
-    const double left = timeout_seconds - watch.seconds();
-    pollfd waiting{read_end.get(), POLLIN, 0};
-    const int ready = left > 0 ? ::poll(&waiting, 1, static_cast<int>(left * 1000) + 1) : 0;
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) {
-      ::kill(child, SIGKILL);
-      break;
-    }
-    char buffer[4096];
-    const ssize_t got = ::read(read_end.get(), buffer, sizeof buffer);
-    if (got <= 0) {
-      result.ran = true;
-      break;
-    }
-    if (result.output.size() < largest_output) result.output.append(buffer, static_cast<size_t>(got));
+  result.output = collect(read_end.get(), deadline);
+  int status = 0;
+  if (!ended(child, deadline, status)) {
+    end(child);
+    return result;
   }
-  reap(child, result);
+  result.ran = WIFEXITED(status);
+  if (result.ran) result.exit_code = WEXITSTATUS(status);
   return result;
 }
 

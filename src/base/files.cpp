@@ -134,14 +134,17 @@ void sync_folder(const std::filesystem::path& path) {
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";
-  {
-    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) throw_errno(errno, "create", temporary);
-    const FileDescriptor owner(fd);
-    write_all(fd, content, temporary);
-    if (::fsync(fd) != 0) throw_errno(errno, "sync", temporary);
+  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!file.valid()) throw_errno(errno, "create", temporary);
+  try {
+    write_all(file.get(), content, temporary);
+    if (::fsync(file.get()) != 0) throw_errno(errno, "sync", temporary);
+    file = FileDescriptor();
+    if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno(errno, "replace", path);
+  } catch (const UserError&) {
+    ::unlink(temporary.c_str());  // half a file would keep the space that may be what is missing
+    throw;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno(errno, "rename", temporary);
   sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 

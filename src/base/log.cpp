@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "trireme/base/error.hpp"
+
 namespace trireme::log {
 namespace {
 
@@ -42,6 +44,15 @@ std::shared_ptr<spdlog::logger> make_console(Level level) {
   return logger;
 }
 
+spdlog::sink_ptr make_file(const std::filesystem::path& path) {
+  try {
+    return std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+  } catch (const spdlog::spdlog_ex& error) {
+    throw UserError(ExitCode::io_error, base::text("cannot write the log file ", path.string(), " (", error.what(),
+                                                   "): choose another run.dir"));
+  }
+}
+
 void erase_live_line(State& s) {
   if (!s.live_line) return;
   std::fputs("\r\033[K", stderr);
@@ -62,7 +73,7 @@ void open(const Sinks& sinks) {
   s.console = sinks.console ? make_console(sinks.level) : nullptr;
   std::vector<spdlog::sink_ptr> files;
   for (const auto& path : {sinks.main_file, sinks.rank_file}) {
-    if (!path.empty()) files.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string()));
+    if (!path.empty()) files.push_back(make_file(path));
   }
   s.files.reset();
   if (!files.empty()) {

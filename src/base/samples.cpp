@@ -75,6 +75,9 @@ Samples Samples::sorted() const {
 }
 
 void Samples::check() const {
+  if (cu_seqlens.empty() || cu_seqlens.front() != 0 || !std::is_sorted(cu_seqlens.begin(), cu_seqlens.end())) {
+    throw InternalError("samples: cu_seqlens must start with 0 and never decrease");
+  }
   const auto sequences = static_cast<size_t>(size());
   const auto count = static_cast<size_t>(tokens());
   const auto fits = [](size_t have, size_t want, bool optional, const char* column) {
@@ -93,6 +96,12 @@ void Samples::check() const {
   fits(log_probs.size(), count, false, "log_probs");
   fits(version.size(), count, false, "version");
   fits(ref_log_probs.size(), count, true, "ref_log_probs");
+  for (int64_t i = 0; i < size(); ++i) {
+    const int32_t prompt = prompt_len[static_cast<size_t>(i)];
+    if (prompt < 0 || response_len(i) < 0) {
+      throw InternalError(base::text("samples: prompt_len ", prompt, " of sequence ", i, " does not fit its ", length(i), " tokens"));
+    }
+  }
 }
 
 namespace {
@@ -175,8 +184,16 @@ Samples Samples::from_bytes(std::string_view bytes) {
   VALIDATE(parts <= 1024, ExitCode::bad_data, "samples: ", parts, " reward parts");
   out.reward_parts.resize(parts);
   for (auto& part : out.reward_parts) reader.column(part);
-  VALIDATE(reader.done() && !out.cu_seqlens.empty(), ExitCode::bad_data, "samples: malformed message");
-  out.check();
+  VALIDATE(reader.done(), ExitCode::bad_data, "samples: malformed message");
+  for (const FinishReason reason : out.finish_reason) {
+    VALIDATE(reason <= FinishReason::stop_string, ExitCode::bad_data, "samples: finish reason ", static_cast<int>(reason),
+             " is unknown: the ranks run different versions of the program");
+  }
+  try {
+    out.check();
+  } catch (const InternalError& error) {
+    throw UserError(ExitCode::bad_data, error.what());
+  }
   return out;
 }
 

@@ -18,15 +18,17 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 }
 
 std::string fixed(double value, int decimals) {
-  std::array<char, 64> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "%.*f", decimals, value);
-  return buffer.data();
+  std::string out(static_cast<size_t>(std::snprintf(nullptr, 0, "%.*f", decimals, value)), '\0');
+  std::snprintf(out.data(), out.size() + 1, "%.*f", decimals, value);
+  return out;
 }
+
+// A value that would be printed as a whole next unit (1024.0 KiB, 60.0 s) goes there.
 
 std::string human_bytes(double bytes) {
   static constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
-  while (std::abs(bytes) >= 1024 && unit + 1 < units.size()) {
+  while (std::abs(bytes) >= (unit == 0 ? 1023.5 : 1023.95) && unit + 1 < units.size()) {
     bytes /= 1024;
     ++unit;
   }
@@ -34,9 +36,9 @@ std::string human_bytes(double bytes) {
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1e-3) return text(fixed(seconds * 1e6, 1), " us");
-  if (seconds < 1) return text(fixed(seconds * 1e3, 1), " ms");
-  if (seconds < 60) return text(fixed(seconds, 1), " s");
+  if (seconds < 999.95e-6) return text(fixed(seconds * 1e6, 1), " us");
+  if (seconds < 999.95e-3) return text(fixed(seconds * 1e3, 1), " ms");
+  if (seconds < 59.95) return text(fixed(seconds, 1), " s");
   const auto whole = static_cast<long long>(std::llround(seconds));
   if (whole < 3600) return text(whole / 60, " min ", whole % 60, " s");
   return text(whole / 3600, " h ", whole % 3600 / 60, " min");

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "trireme/base/error.hpp"
 #include "trireme/base/shard_layout.hpp"
 
@@ -85,6 +88,109 @@ TEST(CopyRun, ContiguousPiecesBecomeOneRow) {
   EXPECT_EQ(run->source_offset, 16);
   EXPECT_EQ(run->target_offset, 0);
   EXPECT_FALSE(copy_between(Block{0, 2, 0, 8}, Block{2, 2, 0, 8}));
+}
+
+class Random {
+ public:
+  int64_t up_to(int64_t most) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(most + 1)); }
+  // A range cut for `ranks`; some get nothing.
+  std::vector<int64_t> bounds(int ranks, int64_t extent) {
+    std::vector<int64_t> out{0, extent};
+    while (out.size() < static_cast<size_t>(ranks) + 1) out.push_back(up_to(extent));
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  std::vector<TensorSpec> tensors() {
+    std::vector<TensorSpec> out{{"scalar", {}}, {"empty", {0, 3}}};
+    for (int64_t dims = 1; dims <= 3; ++dims) {
+      TensorSpec spec{"tensor", {}};
+      for (int64_t d = 0; d < dims; ++d) spec.shape.push_back(1 + up_to(9));
+      out.push_back(spec);
+    }
+    return out;
+  }
+  // Every tensor cut along some axis, so that each element has one owner.
+  ShardLayout cut(const std::vector<TensorSpec>& specs) {
+    const int ranks = static_cast<int>(1 + up_to(6));
+    if (up_to(2) == 0) return ShardLayout::by_rows(specs, ranks);
+    std::vector<Slicing> slicing;
+    for (const TensorSpec& spec : specs) {
+      const bool rows = up_to(1) == 0;
+      slicing.push_back({rows ? SliceAxis::rows : SliceAxis::columns, bounds(ranks, rows ? spec.rows() : spec.columns())});
+    }
+    return ShardLayout::sliced(specs, ranks, slicing);
+  }
+
+ private:
+  std::mt19937_64 engine_{20};
+};
+
+TEST(ShardLayout, RandomShapesGoFromAnyCutToAnyOther) {
+  Random random;
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto specs = random.tensors();
+    const ShardLayout source = random.cut(specs), target = random.cut(specs);
+    check_resharding(source, target);
+    int64_t stored = 0;
+    for (int r = 0; r < source.ranks(); ++r) stored += source.elements(r);
+    EXPECT_EQ(stored, source.total_elements()) << "each element is stored once";
+    EXPECT_EQ(ShardLayout::whole(specs, 3).elements(2), source.total_elements());
+  }
+}
+
+bool contains(const Block& b, int64_t row, int64_t column) {
+  return row >= b.row && row < b.row + b.rows && column >= b.column && column < b.column + b.columns;
+}
+
+// Every rectangle of a 3 x 4 matrix, the empty ones included.
+std::vector<Block> all_blocks() {
+  std::vector<Block> out;
+  for (int64_t row = 0; row <= 3; ++row) {
+    for (int64_t rows = 0; row + rows <= 3; ++rows) {
+      for (int64_t column = 0; column <= 4; ++column) {
+        for (int64_t columns = 0; column + columns <= 4; ++columns) out.push_back({row, rows, column, columns});
+      }
+    }
+  }
+  return out;
+}
+
+TEST(CopyRun, HasTheCommonElementsOfAllPairsOfRectangles) {
+  const std::vector<Block> blocks = all_blocks();
+  for (const Block& a : blocks) {
+    for (const Block& b : blocks) {
+      const Block common = intersect(a, b);
+      int64_t count = 0;
+      for (int64_t i = 0; i < 12; ++i) {
+        const bool both = contains(a, i / 4, i % 4) && contains(b, i / 4, i % 4);
+        ASSERT_EQ(contains(common, i / 4, i % 4), both);
+        count += both;
+      }
+      const auto run = copy_between(a, b);
+      ASSERT_EQ(run.has_value(), count > 0);
+      ASSERT_EQ(run ? run->elements() : 0, count);
+    }
+  }
+}
+
+TEST(TensorSpec, ShapesBeyondSixtyThreeBitsAreRefused) {
+  const TensorSpec vector{"v", {7}}, scalar{"s", {}}, cube{"c", {2, 3, 4}}, huge{"h", {1, int64_t{1} << 40, int64_t{1} << 40}};
+  EXPECT_EQ(vector.rows() * 100 + vector.columns(), 701);
+  EXPECT_EQ(scalar.rows() * 100 + scalar.columns(), 101);
+  EXPECT_EQ(cube.rows() * 100 + cube.columns(), 212);
+  EXPECT_THROW(huge.columns(), UserError);
+}
+
+TEST(ShardLayout, BadSlicesNameTheirTensor) {
+  const std::vector<TensorSpec> one{{"q_proj", {6, 8}}};
+  for (const auto& bounds : std::vector<std::vector<int64_t>>{{}, {0, 6}, {0, 4, 5}, {1, 4, 6}, {0, 7, 6}, {0, 3, 6, 6}}) {
+    try {
+      ShardLayout::sliced(one, 2, {{SliceAxis::rows, bounds}});
+      ADD_FAILURE() << "taken";
+    } catch (const InternalError& error) {
+      EXPECT_STREQ(error.what(), "the slicing of q_proj does not cover its 6 entries");
+    }
+  }
 }
 
 }  // namespace

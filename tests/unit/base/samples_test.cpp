@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/samples.hpp"
@@ -60,6 +62,111 @@ TEST(Samples, RequestIdsSortByIterationThenPromptThenSample) {
   EXPECT_LT(request_id(1, 5, 3, 7), request_id(1, 5, 4, 0));
   EXPECT_THROW(request_id(1, 1 << 20, 0), UserError);
   EXPECT_THROW(request_id(1, 0, 4096), UserError);
+}
+
+// Tokens of a sequence as one comparable row.
+std::vector<std::vector<int32_t>> texts(const Samples& samples) {
+  std::vector<std::vector<int32_t>> out;
+  for (int64_t i = 0; i < samples.size(); ++i) out.emplace_back(samples.tokens_of(i).begin(), samples.tokens_of(i).end());
+  return out;
+}
+
+TEST(Samples, SelectTakesAnyRowsInAnyOrder) {
+  auto samples = some(6);
+  for (int64_t i = 0; i < samples.size(); ++i) samples.reward[static_cast<size_t>(i)] = static_cast<float>(i);
+  samples.ref_log_probs = samples.log_probs;
+  const auto all = texts(samples);
+  for (const auto& rows : std::vector<std::vector<int64_t>>{{}, {5}, {0, 0, 0}, {5, 1, 3, 1}, {0, 1, 2, 3, 4, 5}}) {
+    const Samples got = samples.select(rows);
+    got.check();
+    ASSERT_EQ(got.size(), static_cast<int64_t>(rows.size()));
+    EXPECT_EQ(got.ref_log_probs, got.log_probs);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(texts(got)[i], all[static_cast<size_t>(rows[i])]);
+      EXPECT_EQ(got.reward[i], static_cast<float>(rows[i]));
+      EXPECT_EQ(got.response_len(static_cast<int64_t>(i)), rows[i]);
+    }
+  }
+  EXPECT_EQ(samples.select(std::vector<int64_t>{0, 1, 2, 3, 4, 5}), samples);
+}
+
+TEST(Samples, SortingKeepsEqualIdsInTheirOrder) {
+  auto samples = some(7);
+  for (auto& id : samples.id) id = id % 2;
+  const auto sorted = samples.sorted();
+  EXPECT_TRUE(std::is_sorted(sorted.id.begin(), sorted.id.end()));
+  for (size_t i = 1; i < sorted.id.size(); ++i) {
+    const bool equal = sorted.id[i] == sorted.id[i - 1];
+    EXPECT_TRUE(!equal || sorted.prompt_row[i - 1] < sorted.prompt_row[i]) << i;
+  }
+}
+
+TEST(Samples, ColumnsThatDoNotFitAreRefused) {
+  const std::vector<std::pair<const char*, std::function<void(Samples&)>>> damages{
+      {"column id", [](Samples& s) { s.id.pop_back(); }},
+      {"column prompt_row", [](Samples& s) { s.prompt_row.push_back(1); }},
+      {"column finish_reason", [](Samples& s) { s.finish_reason.clear(); }},
+      {"column reward", [](Samples& s) { s.reward.pop_back(); }},
+      {"column reward_parts", [](Samples& s) { s.reward_parts[1].pop_back(); }},
+      {"column ids", [](Samples& s) { s.ids.pop_back(); }},
+      {"column action_mask", [](Samples& s) { s.action_mask.push_back(1); }},
+      {"column log_probs", [](Samples& s) { s.log_probs.clear(); }},
+      {"column version", [](Samples& s) { s.version.pop_back(); }},
+      {"column ref_log_probs", [](Samples& s) { s.ref_log_probs = {1.f}; }},
+      {"cu_seqlens", [](Samples& s) { s.cu_seqlens.clear(); }},
+      {"cu_seqlens", [](Samples& s) { s.cu_seqlens[0] = 1; }},
+      {"cu_seqlens", [](Samples& s) { std::swap(s.cu_seqlens[2], s.cu_seqlens[3]); }},
+      {"prompt_len 7 of sequence 3", [](Samples& s) { s.prompt_len[3] = 7; }},
+      {"prompt_len -1 of sequence 0", [](Samples& s) { s.prompt_len[0] = -1; }},
+      {"finish reason 3", [](Samples& s) { s.finish_reason[1] = static_cast<FinishReason>(3); }}};
+  for (const auto& [word, damage] : damages) {
+    auto samples = some(5);
+    damage(samples);
+    try {
+      Samples::from_bytes(samples.to_bytes());
+      ADD_FAILURE() << "taken with a damaged " << word;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  }
+}
+
+// Whatever byte is wrong: refused, or read as other samples that fit together.
+TEST(Samples, ADamagedByteNeverGivesColumnsThatDoNotFit) {
+  const auto bytes = some(3).to_bytes();
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const char flip : {'\x01', '\x80', '\xff'}) {
+      auto damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ flip);
+      try {
+        const Samples got = Samples::from_bytes(damaged);
+        EXPECT_EQ(got.to_bytes(), damaged);
+        for (int64_t i = 0; i < got.size(); ++i) EXPECT_GE(got.response_len(i), 0);
+      } catch (const UserError& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_data) << "byte " << at;
+      }
+    }
+  }
+}
+
+TEST(Samples, RequestIdsHoldTheirPartsUpToTheLimits) {
+  EXPECT_EQ(request_id(0xabcdef, 0x12345, 0x678, 0x9a), 0xabcdef123456789au);
+  EXPECT_EQ(request_id((1 << 24) - 1, (1 << 20) - 1, 4095, 255), ~uint64_t{0});
+  const std::vector<std::pair<std::array<int64_t, 4>, const char*>> beyond{{{1 << 24, 0, 0, 0}, "iteration 16777216"},
+                                                                           {{0, 1 << 20, 0, 0}, "prompts of one batch 1048576"},
+                                                                           {{0, 0, 4096, 0}, "samples of one prompt 4096"},
+                                                                           {{0, 0, 0, 256}, "attempts 256"},
+                                                                           {{-1, 0, 0, 0}, "iteration -1"}};
+  for (const auto& [parts, says] : beyond) {
+    try {
+      request_id(parts[0], parts[1], parts[2], parts[3]);
+      ADD_FAILURE() << says;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::configuration);
+      EXPECT_TRUE(std::string(error.what()).starts_with(says)) << error.what();
+    }
+  }
 }
 
 }  // namespace
