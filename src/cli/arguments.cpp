@@ -38,16 +38,19 @@ bool speaks() {
   return true;
 }
 
+[[noreturn]] void print_and_leave(const std::string& text) {
+  if (speaks()) std::fputs(text.c_str(), stdout);
+  throw CLI::Success();
+}
+
 class Parser {
  public:
   Parser() {
     app_.set_version_flag("--version", base::text("Trireme ", kVersion));
-    app_.add_flag_callback("--config", [] { std::fputs(build_text().c_str(), stdout); throw CLI::Success(); },
-                           "What this program was built with");
-    app_.add_flag_callback("--keys", [] { std::fputs(config::key_table_markdown().c_str(), stdout); throw CLI::Success(); },
-                           "All deck keys as a Markdown page");
+    app_.add_flag_callback("--config", [] { print_and_leave(build_text()); }, "What this program was built with");
+    app_.add_flag_callback("--keys", [] { print_and_leave(config::key_table_markdown()); }, "All deck keys as a Markdown page");
     app_.add_option_function<std::string>(
-        "--help-deck", [](const std::string& what) { std::fputs(config::key_help(what == "all" ? "" : what).c_str(), stdout); throw CLI::Success(); },
+        "--help-deck", [](const std::string& what) { print_and_leave(config::key_help(what == "all" ? "" : what)); },
         "Help on a deck section or key (all: every key)");
     app_.footer(kExitCodes);
     app_.require_subcommand(1);
@@ -70,12 +73,24 @@ class Parser {
       if (speaks()) app_.exit(success);
       return {};
     } catch (const CLI::ParseError& error) {
-      throw UserError(ExitCode::usage, base::text(error.what(), ": see trireme --help"));
+      const std::string unknown = unknown_word();
+      throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown, ": see trireme --help"));
     }
     return invocation_ ? invocation_() : Invocation{};
   }
 
  private:
+  // What stands in the place of a subcommand and is none, with the nearest one; "" when there is one.
+  std::string unknown_word() const {
+    const auto unknown = app_.remaining();
+    if (unknown.empty() || !app_.get_subcommands().empty()) return "";
+    std::vector<std::string> known;
+    for (const auto* sub : app_.get_subcommands({})) known.push_back(sub->get_name());
+    for (const auto* option : app_.get_options()) known.push_back(option->get_name());
+    const std::string near = base::nearest(unknown.front(), known);
+    return base::text("'", unknown.front(), "' is neither a subcommand nor an option", near.empty() ? "" : " (nearest: " + near + ")");
+  }
+
   using Trainer = ExitCode (*)(const config::Options&, const comm::Session&);
 
   void add_training(config::Command command, const char* help, Trainer trainer) {
@@ -135,7 +150,7 @@ class Parser {
     sub->add_option("--temperature", c->temperature, "0: greedy")->check(CLI::NonNegativeNumber);
     sub->add_option("--top-p", c->top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
     sub->add_option("--top-k", c->top_k, "0: off")->check(CLI::NonNegativeNumber);
-    sub->add_option("--seed", c->seed, "Of the draws");
+    sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
     sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
@@ -174,7 +189,7 @@ class Parser {
     sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")->required();
     sub->add_option("--output", c->output, "Model folder to write")->required();
     sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
-    sub->add_option("--seed", c->seed, "Of the weights");
+    sub->add_option("--seed", c->seed, "Of the weights")->check(CLI::NonNegativeNumber);
     add_dtype(*sub, c->dtype);
   }
 
