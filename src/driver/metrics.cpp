@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "trireme/base/text.hpp"
 
@@ -23,12 +24,19 @@ std::string number(double value) {
   return {buffer.data(), end};
 }
 
+std::string number(int64_t value) { return std::to_string(value); }
+
+// Names of reward sources are the user's: any text.
+std::string member(const std::string& name, const std::string& value) {
+  return nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":" + value;
+}
+
 template <class Map>
 std::string object(const Map& map) {
   std::string out = "{";
   for (const auto& [name, value] : map) {
     if (out.size() > 1) out += ",";
-    out += base::text("\"", name, "\":", number(static_cast<double>(value)));
+    out += member(name, number(value));
   }
   return out + "}";
 }
@@ -62,7 +70,7 @@ double IterationMetrics::get(const std::string& name) const {
 
 std::string to_json(const IterationMetrics& metrics) {
   std::string out = base::text("{\"iteration\":", metrics.iteration);
-  for (const auto& [name, value] : metrics.values) out += base::text(",\"", name, "\":", number(value));
+  for (const auto& [name, value] : metrics.values) out += "," + member(name, number(value));
   out += base::text(",\"tokens\":", metrics.tokens, ",\"version\":", metrics.version);
   out += base::text(",\"seconds\":", object(metrics.seconds), ",\"memory\":", object(metrics.memory), "}");
   return out;

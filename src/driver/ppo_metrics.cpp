@@ -118,18 +118,28 @@ void share_training_state(const Roles& roles, IterationMetrics& metrics, Progres
   progress.critic_steps = state.critic_steps;
   progress.kl_coefficient = state.kl_coefficient;
 
+  // Name by name: its length, its bytes, the value.
   std::string packed;
+  const auto put = [&packed](const auto& number) { packed.append(reinterpret_cast<const char*>(&number), sizeof number); };
   for (const auto& [name, value] : metrics.values) {
-    packed += name + '\n';
-    packed.append(reinterpret_cast<const char*>(&value), sizeof value);
+    put(name.size());
+    packed += name;
+    put(value);
   }
   packed = roles.world.broadcast(packed, root);
-  for (size_t at = 0; at < packed.size();) {
-    const size_t end = packed.find('\n', at);
+  const char* at = packed.data();
+  const auto take = [&at](auto& number) {
+    std::memcpy(&number, at, sizeof number);
+    at += sizeof number;
+  };
+  while (at != packed.data() + packed.size()) {
+    size_t length = 0;
+    take(length);
+    const std::string name(at, length);
+    at += length;
     double value = 0;
-    std::memcpy(&value, packed.data() + end + 1, sizeof value);
-    metrics.set(packed.substr(at, end - at), value);
-    at = end + 1 + sizeof value;
+    take(value);
+    metrics.set(name, value);
   }
 }
 

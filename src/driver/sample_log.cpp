@@ -40,6 +40,7 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     line.add("finish_reason", to_string(all.finish_reason[s]));
     out << line.str() << '\n';
   }
+  out.flush();  // else a full disk shows when nobody looks any more
   VALIDATE(out.good(), ExitCode::io_error, "cannot append to ", path.string(), ": check the file system");
 }
 

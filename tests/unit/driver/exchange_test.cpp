@@ -1,31 +1,28 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <random>
 
 #include "driver/exchange.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {
 
-// `count` sequences whose lengths and tokens follow from their ids.
-Samples make(const std::vector<uint64_t>& ids) {
-  Samples samples;
+Samples make(const std::vector<uint64_t>& ids) { return test::samples_of(ids); }
+
+// With the columns that rewards and the reference fill.
+Samples make_scored(const std::vector<uint64_t>& ids) {
+  Samples samples = make(ids);
+  samples.reward_parts.resize(2);
   for (const uint64_t id : ids) {
-    const auto length = static_cast<size_t>(3 + id % 17);
-    samples.id.push_back(id);
-    samples.prompt_row.push_back(static_cast<int64_t>(id));
-    samples.prompt_len.push_back(2);
-    samples.finish_reason.push_back(FinishReason::stop);
-    for (size_t t = 0; t < length; ++t) {
-      samples.ids.push_back(static_cast<int32_t>(100 * id + t));
-      samples.action_mask.push_back(t >= 2);
-      samples.log_probs.push_back(-static_cast<float>(t));
-      samples.version.push_back(1);
-    }
-    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    samples.reward.push_back(static_cast<float>(id) / 4);
+    samples.reward_parts[0].push_back(static_cast<float>(id));
+    samples.reward_parts[1].push_back(-1.0f);
   }
+  for (const int32_t token : samples.ids) samples.ref_log_probs.push_back(-static_cast<float>(token) / 8);
   return samples;
 }
 
@@ -93,6 +90,41 @@ TEST(Exchange, NothingToMoveIsFine) {
   Exchange exchange(world);
   const std::vector<int> targets{world.size() - 1};
   EXPECT_EQ(exchange.spread(Samples{}, targets).size(), 0);
+}
+
+// Any sequence to any rank, every column with it.
+TEST(Exchange, LaterColumnsTravelToWhereverTheyAreSent) {
+  const auto& world = test::world();
+  constexpr int64_t total = 53;
+  Exchange exchange(world);
+  const Samples mine = make_scored(share(total, world.rank(), world.size()));
+  std::mt19937 random(3);  // the same on every rank
+  for (int round = 0; round < 5; ++round) {
+    const Cards cards = exchange.cards(mine);
+    std::vector<int> rank_of;
+    std::vector<uint64_t> wanted;
+    for (const Card& card : cards) {
+      rank_of.push_back(static_cast<int>(random() % static_cast<unsigned>(world.size())));
+      if (rank_of.back() == world.rank()) wanted.push_back(card.id);
+    }
+    EXPECT_EQ(exchange.move(mine, cards, rank_of), wanted.empty() ? Samples{} : make_scored(wanted)) << "round " << round;
+  }
+  EXPECT_EQ(world.sum(exchange.counters().bytes_sent) > 0, world.size() > 1);
+}
+
+TEST(Exchange, ThereAndBackIsTheSameSamples) {
+  const auto& world = test::world();
+  constexpr int64_t total = 40;
+  Exchange exchange(world);
+  const Samples mine = make_scored(share(total, world.rank(), world.size())).sorted();
+  const Cards cards = exchange.cards(mine);
+  std::vector<int> owner(total, 0);
+  for (const uint64_t id : mine.id) owner[id] = world.rank();
+  world.all_reduce(owner.data(), total, comm::DType::i32, comm::Op::max);
+  const std::vector<int> last{world.size() - 1};
+  const Samples away = exchange.spread(mine, last);
+  EXPECT_EQ(away.size(), world.rank() == world.size() - 1 ? total : 0);
+  EXPECT_EQ(exchange.move(away, cards, owner), mine);
 }
 
 }  // namespace

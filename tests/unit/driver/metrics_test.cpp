@@ -1,11 +1,17 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "driver/metrics.hpp"
 #include "trireme/base/text.hpp"
+#include "unit/config/expect_error.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -48,6 +54,91 @@ TEST(Metrics, PlotShowsTheCurve) {
   EXPECT_EQ(plot, "reward\n    1.000 |  *\n          | * \n    0.000 |*  \n          +---\n           1 3\n");
   EXPECT_EQ(text_plot({1}, "reward"), "");
   EXPECT_FALSE(text_plot(std::vector<double>(500, 0.25), "flat").empty());
+}
+
+// Names of reward sources come from the deck.
+TEST(Metrics, AnyNameAndNumberIsValidJson) {
+  const std::vector<std::string> names{"reward_plain", "reward_a \"quoted\\ name\"", "reward_two\nlines\t\x01", "reward_\xE7\xAF\x80", "reward_}"};
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> numbers{0.0, 1e-310, 1.0 / 3, 6.02e23, -1e300, std::numeric_limits<double>::max(), std::nan(""), inf, -inf};
+  for (const double value : numbers) {
+    IterationMetrics metrics;
+    for (const auto& name : names) metrics.set(name, value);
+    metrics.seconds["a \"phase\""] = value;
+    metrics.memory["host"] = int64_t{100'000'000};
+    metrics.memory["all"] = std::numeric_limits<int64_t>::max();
+    const std::string line = to_json(metrics);
+    EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+    ASSERT_TRUE(nlohmann::json::accept(line)) << line;
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json.size(), names.size() + 5);
+    for (const auto& name : names) {
+      EXPECT_EQ(json.at(name).is_null(), !std::isfinite(value)) << name;
+      if (!std::isfinite(value)) continue;
+      EXPECT_EQ(std::bit_cast<uint64_t>(json.at(name).get<double>()), std::bit_cast<uint64_t>(value)) << name;
+    }
+    EXPECT_TRUE(json.at("memory").at("host").is_number_integer()) << line;
+    EXPECT_EQ(json.at("memory").at("all").get<int64_t>(), std::numeric_limits<int64_t>::max());
+  }
+}
+
+TEST(Metrics, NamesKeepTheOrderOfTheirFirstUse) {
+  IterationMetrics metrics;
+  for (const char* name : {"reward", "kl", "loss", "kl", "reward"}) metrics.set(name, 1);
+  EXPECT_THAT(metrics.values, testing::ElementsAre(testing::Key("reward"), testing::Key("kl"), testing::Key("loss")));
+}
+
+TEST(Metrics, TheConsoleLeavesOutWhatWasNotComputed) {
+  IterationMetrics metrics;
+  metrics.iteration = 12;
+  metrics.set("reward", 0.7314);
+  metrics.set("kl", std::nan(""));
+  metrics.set("policy_loss", -0.01349);
+  EXPECT_EQ(to_console(metrics, 40), "iteration 12/40  reward 0.731  loss -0.0135");
+  metrics.set("mismatch_max", 0);
+  metrics.tokens = 3000;
+  metrics.seconds = {{"rollout", 1.25}, {"total", 1.5}, {"tiny", 0.004}};
+  EXPECT_EQ(to_console(metrics, 40), "iteration 12/40  reward 0.731  loss -0.0135  mismatch 0  2000 tok/s  1.5 s (rollout 1.25)");
+  metrics.set("mismatch_max", 0.25);
+  metrics.set("mismatch_mean", 1e-6);
+  metrics.set("mismatch_p999", 0.125);
+  metrics.set("mismatch_kl", 2e-9);
+  EXPECT_THAT(to_console(metrics, 40), testing::HasSubstr("  mismatch max 2.5e-01 mean 1.0e-06 p99.9 1.2e-01 kl 2.0e-09"));
+}
+
+TEST(Metrics, FilesThatCannotBeWrittenAreErrors) {
+  using config::error_of;
+  EXPECT_THAT(error_of(ExitCode::io_error, [] { MetricsFile("/dev/full", 0).append("line"); }), testing::HasSubstr("/dev/full"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [] { MetricsFile file("/nonexistent/metrics.jsonl", 0); }), testing::HasSubstr("metrics.jsonl"));
+}
+
+// One star per column, higher for larger values, inside the frame.
+TEST(Metrics, PlotIsAsWideAsAskedAndFollowsTheValues) {
+  std::vector<double> values;
+  for (int i = 0; i < 500; ++i) {
+    values.push_back(std::sqrt(i));
+    if (i % 7 == 0) values.push_back(std::nan(""));
+  }
+  constexpr int width = 40;
+  constexpr int height = 12;
+  std::istringstream lines(text_plot(values, "title", width, height));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(line, "title");
+  std::vector<int> row_of(width, -1);
+  for (int row = 0; row < height; ++row) {
+    std::getline(lines, line);
+    const size_t left = line.find('|') + 1;
+    ASSERT_LE(line.size() - left, static_cast<size_t>(width));
+    for (size_t c = left; c < line.size(); ++c) {
+      if (line[c] != '*') continue;
+      EXPECT_EQ(row_of[c - left], -1) << "a second star in column " << c - left;
+      row_of[c - left] = row;
+    }
+  }
+  EXPECT_TRUE(std::is_sorted(row_of.rbegin(), row_of.rend())) << "a rising curve";
+  EXPECT_EQ(row_of.back(), 0);
+  EXPECT_GE(row_of.front(), height / 2);
 }
 
 }  // namespace

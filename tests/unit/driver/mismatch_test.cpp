@@ -82,6 +82,54 @@ TEST(Mismatch, CountsActionTokensOfAllRanks) {
   EXPECT_TRUE(std::isinf(compare_log_probs(samples, log_probs, world()).max)) << "a log-prob that is no number is a difference";
 }
 
+// Sequence i of all ranks' together; its log-probs and the trainer's follow from i and the token.
+struct Pair {
+  float rollout, train;
+  bool action;
+};
+Pair pair_at(uint64_t sequence, uint32_t token) {
+  const auto draw = [&](uint64_t which) { return base::uniform(which, base::Stream::test, sequence, token); };
+  const float rollout = -4 * draw(1);
+  return {rollout, rollout + (draw(2) < 0.7f ? 0 : draw(3) - 0.5f), token > 2 && draw(4) < 0.8f};
+}
+
+TEST(Mismatch, IsTheLoopOverTheActionsOfAllRanks) {
+  constexpr uint64_t sequences = 60;
+  std::vector<double> all;
+  Samples samples;
+  std::vector<float> train;
+  for (uint64_t i = 0; i < sequences; ++i) {
+    const auto tokens = static_cast<uint32_t>(3 + i * 7 % 50);
+    const bool mine = static_cast<int>(i * i % 5) % world().size() == world().rank();
+    for (uint32_t t = 0; t < tokens; ++t) {
+      const Pair pair = pair_at(i, t);
+      if (pair.action) all.push_back(double{pair.train} - double{pair.rollout});
+      if (!mine) continue;
+      samples.ids.push_back(1);
+      samples.action_mask.push_back(pair.action);
+      samples.log_probs.push_back(pair.rollout);
+      train.push_back(pair.train);
+    }
+    if (mine) samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+  }
+  double sum = 0, kl = 0;
+  for (auto& d : all) kl += std::exp(d) - 1 - d, d = std::abs(d), sum += d;
+  std::sort(all.begin(), all.end());
+  const auto n = static_cast<double>(all.size());
+  const Mismatch got = compare_log_probs(samples, at::tensor(at::ArrayRef<float>(train)), world());
+  EXPECT_EQ(got.tokens, n);
+  EXPECT_EQ(got.max, all.back());
+  EXPECT_EQ(got.p999, static_cast<double>(static_cast<float>(all[static_cast<size_t>(std::ceil(0.999 * n)) - 1])));
+  EXPECT_NEAR(got.mean, sum / n, 1e-14);
+  EXPECT_NEAR(got.kl, kl / n, 1e-14);
+}
+
+TEST(Mismatch, NothingToCompareIsNoMismatch) {
+  const Mismatch none = compare_log_probs(Samples{}, at::zeros({0}), world());
+  EXPECT_EQ(none.tokens, 0);
+  EXPECT_EQ(none.max + none.mean + none.p999 + none.kl, 0);
+}
+
 TEST(Mismatch, ReasonsOfAllRanksOnce) {
   const std::vector<std::string> mine{"every rank", world().rank() == 0 ? "the first" : "every rank"};
   const auto all = bit_differences(world(), mine);

@@ -2,33 +2,21 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <numeric>
 #include <string>
-#include <unistd.h>
 
 #include "support/world.hpp"
+#include "trireme/data/sampler.hpp"
+#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {
 
 using test::world;
 
-const data::Tokenizer& tokenizer() {
-  static const auto tokenizer =
-      data::Tokenizer::load(std::filesystem::path(__FILE__).parent_path() / "../../../inputs/tutorial/tokenizer");
-  return tokenizer;
-}
-
-// Written by each rank for itself.
-data::SetOptions lines(const std::string& text) {
-  const auto file = std::filesystem::temp_directory_path() / ("trireme-training-set-" + std::to_string(getpid()) + ".jsonl");
-  std::ofstream(file) << text;
-  data::SetOptions options;
-  options.files = {file};
-  return options;
-}
+using test::lines;
+using test::tokenizer;
 
 TrainingSet pairs(int count) {
   std::string text;
@@ -96,6 +84,37 @@ TEST(TrainingSet, RowsAreSharedOutOnce) {
     for (const int64_t row : rows) tokens += set.tokens(row);
     EXPECT_EQ(totals.tokens, static_cast<double>(tokens));
   }
+}
+
+// Batches of 5 from 13 rows, as the loop draws them: over 5 epochs every row is learned from five times, on some one rank.
+TEST(TrainingSet, EveryRowOncePerEpochAndRanksAlikeInLoad) {
+  const TrainingSet set = pairs(13);
+  int64_t largest = 0;
+  for (int64_t row = 0; row < set.size(); ++row) largest = std::max(largest, set.tokens(row));
+  data::PromptSampler sampler({.sizes = {13}, .weights = {}, .seed = 5, .order = data::Order::shuffled, .epoch_end = data::EpochEnd::carry_over});
+  std::vector<double> seen(13, 0.0);
+  for (int draw = 0; draw < 13; ++draw) {
+    const auto rows = sampler.draw(5);
+    int64_t tokens = 0;
+    for (const RowBatch& batch : share_out(set, rows, world(), 1000)) {
+      tokens += batch.samples.tokens();
+      for (int64_t i = 0; i < batch.samples.size(); i += 2) ++seen[static_cast<size_t>(batch.samples.prompt_row[static_cast<size_t>(i)])];
+    }
+    EXPECT_LE(world().max(tokens) - world().min(tokens), largest) << "draw " << draw;
+  }
+  world().all_reduce(seen.data(), 13, comm::DType::f64, comm::Op::sum);
+  EXPECT_EQ(seen, std::vector<double>(13, 5.0));
+}
+
+TEST(TrainingSet, ARankWithoutRowsHasEmptyBatches) {
+  const TrainingSet set = pairs(2);
+  const std::vector<int64_t> one{1};
+  const auto batches = share_out(set, one, world(), 1000);
+  ASSERT_EQ(batches.size(), 1u);
+  EXPECT_EQ(world().sum(batches[0].samples.size()), 2);
+  EXPECT_EQ(totals_of(batches, world()).rows, 1);
+  EXPECT_EQ(totals_of({}, world()).tokens, 0);
+  for (const RowBatch& batch : share_out(set, {}, world(), 1000)) EXPECT_EQ(batch.samples.size(), 0);
 }
 
 }  // namespace

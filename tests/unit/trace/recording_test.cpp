@@ -182,7 +182,7 @@ TEST_F(Recording, ThreadsOneAfterAnotherShareATrack) {
 }
 
 TEST_F(Recording, AwkwardNamesComeBackFromTheJson) {
-  static constexpr char awkward[] = "a \"quoted\\ name\"\nof two lines\t\x01\x7f, M\xC3\xBCnchen \xE7\xAF\x80\xE7\x82\xB9 \xF0\x9F\x9A\xA3 <script>";
+  static constexpr char awkward[] = "a \"quoted\\ name\"\nof two lines\t\x01\x1f\x7f, M\xC3\xBCnchen \xE7\xAF\x80\xE7\x82\xB9 \xF0\x9F\x9A\xA3 <script>";
   {
     const Region region{awkward};
     counter("pages \"\\\n", 1);

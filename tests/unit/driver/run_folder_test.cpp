@@ -1,0 +1,209 @@
+// What a run leaves in its folder: the folder itself, samples.jsonl, the output files of the tools.
+#include "driver/run_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "driver/sample_log.hpp"
+#include "driver/tools/output.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/config/deck.hpp"
+#include "unit/config/expect_error.hpp"
+#include "unit/driver/fixtures.hpp"
+
+namespace trireme::driver {
+namespace {
+
+namespace fs = std::filesystem;
+using config::error_of;
+using nlohmann::json;
+using test::SharedFolder;
+using test::world;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+config::Options options_of(const fs::path& folder) {
+  config::Options options;
+  options.run.dir = folder.string();
+  options.run.log_level = config::LogLevel::error;
+  return options;
+}
+
+TEST(RunFolder, AFreshOneHasAllPlaces) {
+  const SharedFolder parent;
+  config::Options options = options_of(parent.path() / "a new" / "run");
+  options.run.seed = 17;
+  {
+    const RunFolder folder(options, world());
+    world().barrier();
+    EXPECT_TRUE(fs::is_directory(folder.checkpoints()));
+    EXPECT_EQ(config::parse_deck(base::read_file(folder.path() / "deck.toml")), options) << "complete";
+    EXPECT_EQ(folder.deck(), base::read_file(folder.path() / "deck.toml"));
+    EXPECT_EQ(folder.stop_file(), folder.path() / "stop");
+    world().barrier();
+  }
+  world().barrier();
+  std::array<char, 32> log{};
+  std::snprintf(log.data(), log.size(), "rank-%05d.log", world().rank());
+  EXPECT_TRUE(fs::exists(fs::path(options.run.dir) / "logs" / log.data()));
+  EXPECT_TRUE(fs::exists(fs::path(options.run.dir) / "log.txt"));
+}
+
+TEST(RunFolder, TheNextRunForgetsTheStopFileAndKeepsTheRest) {
+  const SharedFolder parent;
+  const config::Options options = options_of(parent.path());
+  { const RunFolder first(options, world()); }
+  world().barrier();
+  if (world().rank() == 0) {
+    std::ofstream(parent.path() / "stop") << "";
+    std::ofstream(parent.path() / "metrics.jsonl") << "{}\n";
+  }
+  world().barrier();
+  const RunFolder second(options, world());
+  world().barrier();
+  EXPECT_FALSE(fs::exists(second.stop_file())) << "it asked the last run to stop";
+  EXPECT_EQ(base::read_file(parent.path() / "metrics.jsonl"), "{}\n");
+  EXPECT_EQ(second.lock().fence(), 2);
+  world().barrier();
+}
+
+TEST(RunFolder, IsRefusedToASecondRunOnEveryRank) {
+  const SharedFolder parent;
+  const config::Options options = options_of(parent.path());
+  const RunFolder first(options, world());
+  EXPECT_THAT(error_of(ExitCode::locked, [&] { RunFolder second(options, world()); }), HasSubstr(parent.path().string()));
+}
+
+TEST(RunFolder, APlaceThatCannotBeIsOneErrorOnEveryRank) {
+  const SharedFolder parent;
+  if (world().rank() == 0) std::ofstream(parent.path() / "file") << "";
+  world().barrier();
+  const auto refused = [&] { RunFolder folder(options_of(parent.path() / "file" / "run"), world()); };
+  EXPECT_THAT(error_of(ExitCode::io_error, refused), testing::AllOf(HasSubstr("file/run"), HasSubstr("choose another run.dir")));
+}
+
+// ---- samples.jsonl ----
+
+const data::PromptSet& prompts() {
+  static const auto set = data::PromptSet::load(
+      test::lines("{\"prompt\": \"1+1=\", \"label\": \"2\"}\n{\"prompt\": \"say \\\"}\\\"\\n\", \"label\": {\"a\": 1}}\n"), test::tokenizer());
+  return set;
+}
+
+// Two samples per rank with ids that alternate over the ranks, the higher one first.
+Samples answers() {
+  Samples samples;
+  for (const int round : {1, 0}) {
+    const auto id = static_cast<uint64_t>(round * world().size() + world().rank());
+    const std::string answer = id % 2 ? "\"}\n\\ {" : "2";
+    const auto ids = test::tokenizer().encode(answer, data::SpecialTokens::none);
+    samples.id.push_back(id);
+    samples.prompt_row.push_back(static_cast<int64_t>(id % 2));
+    samples.prompt_len.push_back(1);
+    samples.finish_reason.push_back(round ? FinishReason::length : FinishReason::stop);
+    samples.ids.push_back(5);
+    samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
+    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    samples.reward.push_back(id == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(id) / 8);
+  }
+  samples.action_mask.assign(samples.ids.size(), 1);
+  samples.log_probs.assign(samples.ids.size(), -1);
+  samples.version.assign(samples.ids.size(), 0);
+  return samples;
+}
+
+std::vector<json> read_lines(const fs::path& path) {
+  std::istringstream in(base::read_file(path));
+  std::vector<json> out;
+  for (std::string line; std::getline(in, line);) out.push_back(json::parse(line));
+  return out;
+}
+
+TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
+  const SharedFolder folder;
+  const auto path = folder.path() / "samples.jsonl";
+  const int64_t all = 2 * world().size();
+  for (const int64_t count : {int64_t{0}, int64_t{1}, all - 1, all, all + 5, int64_t{-1}}) {
+    if (world().rank() == 0) fs::remove(path);
+    append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, count);
+    if (world().rank() != 0) continue;
+    const auto lines = read_lines(path);
+    ASSERT_EQ(static_cast<int64_t>(lines.size()), count < 0 ? all : std::min(count, all));
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const json& line = lines[i];
+      const bool odd = i % 2 == 1;
+      EXPECT_EQ(line.at("iteration"), 4);
+      EXPECT_EQ(line.at("id"), i);
+      EXPECT_EQ(line.at("prompt"), odd ? "say \"}\"\n" : "1+1=");
+      EXPECT_EQ(line.at("response"), odd ? "\"}\n\\ {" : "2");
+      EXPECT_EQ(line.at("label"), odd ? "{\"a\":1}" : "2");
+      EXPECT_EQ(line.at("finish_reason"), static_cast<int64_t>(i) < world().size() ? "stop" : "length");
+      if (i == 0) {
+        EXPECT_TRUE(line.at("reward").is_null()) << "NaN";
+      } else {
+        EXPECT_EQ(line.at("reward"), static_cast<double>(i) / 8);
+      }
+    }
+  }
+}
+
+TEST(SampleLog, AFullDiskIsAnError) {
+  const auto append = [] { append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1); };
+  if (world().rank() == 0) {
+    EXPECT_THAT(error_of(ExitCode::io_error, append), HasSubstr("/dev/full"));
+  } else {
+    append();  // only the first rank writes
+  }
+}
+
+TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
+  if (world().size() > 1) GTEST_SKIP() << "one rank calls it";
+  const SharedFolder folder;
+  const auto path = folder.path() / "samples.jsonl";
+  trim_sample_log(path, 3);
+  EXPECT_FALSE(fs::exists(path)) << "nothing was logged yet";
+  for (int64_t iteration : {1, 2, 3, 4, 30}) append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), iteration, -1);
+  std::ofstream(path, std::ios::app) << "{\"iteration\": 2, \"id\": 7, \"prompt\": \"a line cut sho";
+  trim_sample_log(path, 3);
+  std::vector<int64_t> iterations;
+  for (const json& line : read_lines(path)) iterations.push_back(line.at("iteration"));
+  EXPECT_THAT(iterations, ElementsAre(1, 1, 2, 2, 3, 3));
+  append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, 1);
+  EXPECT_EQ(read_lines(path).back().at("iteration"), 4) << "the next line begins on its own";
+}
+
+// ---- output of the tools ----
+
+TEST(OutputFile, HasItsNameWhenItIsWhole) {
+  if (world().size() > 1) GTEST_SKIP() << "one rank writes";
+  const SharedFolder folder;
+  const auto path = folder.path() / "out.jsonl";
+  std::ofstream(path) << "of the last time\n";
+  {
+    OutputFile output(path);
+    output.write("one\n");
+    EXPECT_EQ(base::read_file(path), "of the last time\n");
+    EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n") << "lines can be read as they come";
+    output.write("two\n");
+    output.finish();
+  }
+  EXPECT_EQ(base::read_file(path), "one\ntwo\n");
+  EXPECT_FALSE(fs::exists(folder.path() / "out.jsonl.partial"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { OutputFile output(folder.path() / "no-such" / "out"); }), HasSubstr("no-such/out"));
+}
+
+TEST(OutputFile, ADashIsStandardOutput) {
+  testing::internal::CaptureStdout();
+  OutputFile output("-");
+  output.write("line\n");
+  output.finish();
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "line\n");
+}
+
+}  // namespace
+}  // namespace trireme::driver
