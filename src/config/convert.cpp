@@ -293,6 +293,8 @@ std::optional<double> duration_seconds(std::string_view text) {
   if (text.empty()) return std::nullopt;
   while (!text.empty()) {
     if (!take_number(text, number)) return std::nullopt;
+    const bool alone = last_unit == std::numeric_limits<double>::infinity();
+    if (text.empty() && !alone) return std::nullopt;  // "1h30": minutes or seconds?
     const char letter = text.empty() ? 's' : text.front();
     const double unit = letter == 'd' ? 86400 : letter == 'h' ? 3600 : letter == 'm' ? 60 : letter == 's' ? 1 : 0;
     if (unit == 0 || unit >= last_unit) return std::nullopt;

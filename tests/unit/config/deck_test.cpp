@@ -271,6 +271,14 @@ TEST(Deck, Durations) {
   EXPECT_EQ(parse_duration("2:00:00"), 7200);
   EXPECT_EQ(parse_duration("02:30"), 150);
   EXPECT_EQ(parse_duration("1-12:00:00"), 129600);
+  EXPECT_EQ(parse_duration(" 0 "), 0);
+  EXPECT_EQ(parse_duration("0.25d6h"), 43200);
+  EXPECT_EQ(parse_duration("99:59:59"), 359999);
+  EXPECT_EQ(parse_duration("2-00:30"), 172830);
+  const std::string endless(400, '9');
+  for (const char* bad : {"1h30", "2d1", "1 h", "1h 30m", "90S", "0x10", "1e3", "+5", "1:60", "1::2", "-1:00", "1-", "-", ":", endless.c_str()}) {
+    EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }), HasSubstr(bad)) << bad;
+  }
   for (const char* bad : {"", "h", "30m1h", "1h1h", "-5s", "1:2:3:4", "1:75:00", "5 parsecs", "inf", "1-5", "nan"}) {
     EXPECT_THAT(error_of(ExitCode::configuration, [&] { parse_duration(bad, "run.walltime"); }), HasSubstr("run.walltime"))
         << bad;
@@ -284,6 +292,15 @@ TEST(Deck, Sizes) {
   EXPECT_EQ(byte_count("9007199254740993"), 9007199254740993);
   EXPECT_EQ(byte_count("4 parsecs"), std::nullopt);
   EXPECT_EQ(byte_count("-1"), std::nullopt);
+  EXPECT_EQ(byte_count(" 4GiB "), int64_t{4} << 30);
+  EXPECT_EQ(byte_count("4 B"), 4);
+  EXPECT_EQ(byte_count("1.5 TB"), 1500000000000);
+  EXPECT_EQ(byte_count(".5KiB"), 512);
+  EXPECT_EQ(byte_count("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(byte_count("4194303 TiB"), int64_t{4194303} << 40);
+  for (const char* bad : {"", "B", "GiB", "9223372036854775808", "4194304 TiB", "-4GiB", "4gib", "4 G", "4 Gi B", "1e3", "0x10", "4GiB4", "inf", "nan", "1,5 GiB"}) {
+    EXPECT_EQ(byte_count(bad), std::nullopt) << bad;
+  }
   EXPECT_EQ(byte_count("9999999 TiB"), std::nullopt);
   EXPECT_THAT(mistakes("generate.kv_memory = 1.5"), HasSubstr("a fraction of the free memory"));
 }

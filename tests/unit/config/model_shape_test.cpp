@@ -140,6 +140,70 @@ TEST(ModelShape, RefusesByName) {
   EXPECT_THAT(refusal(classifier), HasSubstr("2 labels"));
 }
 
+// What stands in the config.json files of published models beside the sizes; small() has those.
+TEST(ModelShape, PublishedFamiliesThatAreKnown) {
+  const std::vector<std::pair<const char*, const char*>> families{
+      {"Llama-2", R"({"pretraining_tp": 1, "rope_scaling": null, "pad_token_id": 0, "torch_dtype": "float16", "use_cache": true})"},
+      {"Llama-3.2", R"({"head_dim": 16, "tie_word_embeddings": true, "eos_token_id": [2, 8, 9], "rope_theta": 500000.0,
+          "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}})"},
+      {"SmolLM2", R"({"is_llama_config": true, "rope_interleaved": false, "tie_word_embeddings": true, "transformers.js_config": {"kv_cache_dtype": {}}})"},
+      {"deepseek-coder", R"({"rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000})"},
+      {"Yi", R"({"head_dim": null, "pad_token_id": null, "attention_dropout": 0.0})"},
+      {"Mistral-7B-v0.3", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "max_position_embeddings": 32768})"},
+      {"Mistral-7B-v0.1", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096, "max_position_embeddings": 4096})"},
+      {"Mistral-Nemo", R"({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": null, "head_dim": 24})"},
+      {"Qwen2.5", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": false, "sliding_window": 131072,
+          "max_window_layers": 28, "use_mrope": false, "attention_dropout": 0.0})"},
+      {"Qwen2.5 of transformers 5", R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "layer_types": ["full_attention", "full_attention"],
+          "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}})"},
+  };
+  for (const auto& [name, text] : families) {
+    Json json = small();
+    json.update(Json::parse(text));
+    SCOPED_TRACE(name);
+    ModelShape shape;
+    ASSERT_NO_THROW(shape = parse(json));
+    EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+  }
+}
+
+// Everything else must be refused, and with the word that says why.
+TEST(ModelShape, PublishedFamiliesThatAreNot) {
+  for (const char* architecture : {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "OPTForCausalLM", "FalconForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM",
+                                   "Gemma3ForConditionalGeneration", "Phi3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen3ForCausalLM",
+                                   "Qwen3MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM", "CohereForCausalLM", "StableLmForCausalLM", "GraniteForCausalLM",
+                                   "Olmo2ForCausalLM", "SmolLM3ForCausalLM", "Llama4ForConditionalGeneration", "MllamaForConditionalGeneration",
+                                   "LlamaForTokenClassification", "llamaforcausallm"}) {
+    EXPECT_THAT(refusal(with("architectures", {architecture})), HasSubstr(std::string("architecture ") + architecture + " is not supported"));
+  }
+  const std::vector<std::pair<const char*, const char*>> variants{
+      {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope type 'dynamic'"},
+      {R"({"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}})", "rope type 'longrope'"},
+      {R"({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6}})", "rope type 'proportional'"},
+      {R"({"rope_parameters": {"full_attention": {"rope_type": "default"}, "rope_type": "default", "partial_rotary_factor": 0.75}})", "partial_rotary_factor"},
+      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}})", "high_freq_factor must be larger"},
+      {R"({"rope_scaling": {"rope_type": "linear"}})", "needs factor"},
+      {R"({"rope_scaling": [8.0]})", "rope_scaling must be an object"},
+      {R"({"architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"]})", "list of one name"},
+      {R"({"architectures": [], "model_type": "llama"})", "list of one name"},
+      {R"({"architectures": null, "model_type": "gemma"})", "model_type 'gemma'"},
+      {R"({"architectures": ["LlamaForSequenceClassification"], "num_labels": 3})", "3 labels"},
+      {R"({"bos_token_id": 256})", "bos_token_id is 256"},
+      {R"({"eos_token_id": "</s>"})", "eos_token_id"},
+      {R"({"n_routed_experts": 64})", "n_routed_experts"},
+      {R"({"quantization_config": {"quant_method": "fp8"}})", "quantised"},
+      {R"({"hidden_act": "gelu_pytorch_tanh"})", "gelu_pytorch_tanh"},
+      {R"({"rope_theta": 0})", "rope_theta"},
+      {R"({"rope_theta": "10000"})", "rope_theta"},
+      {R"({"tie_word_embeddings": "yes"})", "tie_word_embeddings"},
+  };
+  for (const auto& [text, expected] : variants) {
+    Json json = small();
+    json.update(Json::parse(text));
+    EXPECT_THAT(refusal(json), testing::AllOf(testing::StartsWith("config.json"), HasSubstr(expected))) << text;
+  }
+}
+
 TEST(ModelShape, RefusesImpossibleSizes) {
   for (const char* key : {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
     EXPECT_THAT(refusal(with(key, 0)), HasSubstr(key));
