@@ -213,9 +213,10 @@ class PluginSource : public Source {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n < 0) base::throw_errno(errno, "cannot read from the reward plugin", options_.command[0]);
     if (n == 0) return ended(answers);
+    const size_t before = partial_.size();  // no line ends in there
     partial_.append(buffer, static_cast<size_t>(n));
     size_t begin = 0;
-    for (size_t end; (end = partial_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    for (size_t end; (end = partial_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
       take_line(std::string_view(partial_).substr(begin, end - begin), answers);
     }
     partial_.erase(0, begin);

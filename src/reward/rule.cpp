@@ -14,8 +14,10 @@
 namespace trireme::reward {
 namespace {
 
-// Digits with thousands separators, fraction and exponent; a sign counts unless something it could subtract from stands before.
-constexpr std::string_view number_pattern = R"((?:(?<![\w)\].])[-+])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+)";
+// Digits with thousands separators, decimals and exponent; a sign (U+2212 too) counts unless something it could subtract from
+// stands before.
+constexpr std::string_view minus_sign = "\xE2\x88\x92";
+constexpr std::string_view number_pattern = R"((?:(?<![\w)\].])[-+\x{2212}])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|(?<![\w.])[-+\x{2212}]?\.[0-9]+)";
 
 std::string_view trim(std::string_view text) {
   const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
@@ -32,6 +34,10 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
 
 double parse_number(std::string_view text) {
   std::string digits;
+  if (text.starts_with(minus_sign)) {
+    digits = "-";
+    text.remove_prefix(minus_sign.size());
+  }
   for (const char c : text) {
     if (c != ',' && c != '+') digits += c;
   }
@@ -92,14 +98,22 @@ class RuleSource : public Source {
     const std::string label = label_of(request);
     std::optional<std::string_view> answer = answer_ ? answer_->find_last(request.response) : request.response;
     if (options_.rule == config::Rule::number) {
-      const auto wanted = number_.find_last(label);
+      const auto wanted = last_number(label);
       VALIDATE(wanted, ExitCode::bad_data, "reward source ", name_, ": the label \"", label, "\" of request ", request.id,
-               " holds no number: correct the data, or use rule = \"exact\"");
-      if (answer) answer = number_.find_last(*answer);
+               " holds no number at its end (a fraction is none): correct the data, or use rule = \"exact\"");
+      if (answer) answer = last_number(*answer);
       return answer && parse_number(*answer) == parse_number(*wanted);
     }
     if (!answer) return false;
     return options_.case_sensitive ? trim(*answer) == trim(label) : equal_ignoring_case(trim(*answer), trim(label));
+  }
+
+  // The denominator of a fraction is not what a text ends with: 3/4 is not 4.
+  std::optional<std::string_view> last_number(std::string_view text) const {
+    const auto found = number_.find_last(text);
+    const auto at = found ? static_cast<size_t>(found->data() - text.data()) : 0;
+    const bool denominator = at >= 2 && text[at - 1] == '/' && std::isdigit(static_cast<unsigned char>(text[at - 2])) != 0;
+    return denominator ? std::nullopt : found;
   }
 
   std::string label_of(const Request& request) const {
@@ -107,7 +121,7 @@ class RuleSource : public Source {
     if (!options_.label_key.empty()) {
       const auto extra = nlohmann::json::parse(request.extra, nullptr, false);
       const auto found = extra.is_object() ? extra.find(options_.label_key) : extra.end();
-      VALIDATE(extra.is_object() && found != extra.end(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
+      VALIDATE(extra.is_object() && found != extra.end() && !found->is_null(), ExitCode::bad_data, "reward source ", name_, ": request ", request.id,
                " has no column \"", options_.label_key, "\" (label_key): correct the key or the data");
       label = found->is_string() ? found->get<std::string>() : found->dump();
     }

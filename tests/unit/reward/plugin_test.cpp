@@ -1,10 +1,14 @@
 // Plugins written in a line of shell: what they do wrong must end in the right words and the right exit code.
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "trireme/base/stopwatch.hpp"
@@ -175,6 +179,72 @@ TEST_F(Plugin, InjectedFaults) {
   }
   environment_.fault = "nan";
   expect_error(ExitCode::bad_data, "NaN", [&] { plugin(answer_all)->score(requests(3)); });
+}
+
+TEST_F(Plugin, RequestsAreLinesOfJsonWithEveryField) {
+  const std::string heard = (folder_ / "heard").string();
+  auto asked = requests(2);
+  asked[0].prompt = "p\n\"\\\t\u65e5";
+  asked[0].extra = R"({"level":3})";
+  asked[0].messages = R"([{"role":"user","content":"hi"}])";
+  asked[0].finish_reason = FinishReason::length;
+  asked[0].iteration = 7;
+  plugin("tee " + heard + " | " + answer_all)->score(asked);
+  std::ifstream in(heard);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0], (nlohmann::json{{"v", 1}, {"id", "100"}, {"prompt", asked[0].prompt}, {"response", asked[0].response}, {"label", "l"},
+                                      {"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"extra", {{"level", 3}}},
+                                      {"finish_reason", "length"}, {"iteration", 7}}));
+  EXPECT_FALSE(lines[1].contains("extra") || lines[1].contains("messages"));
+}
+
+TEST_F(Plugin, StandardOutputClosedEarly) {
+  environment_.retries = 0;
+  const auto leaves = plugin("read -r x; exec 1>&-; exit 0");
+  expect_error(ExitCode::bad_data, "it ended after 0 of 1 answers", [&] { leaves->score(requests(1)); });
+  const auto fails = plugin("read -r x; exec 1>&-; exit 9");
+  expect_error(ExitCode::unfit_environment, "exit code 9", [&] { fails->score(requests(1)); });
+}
+
+TEST_F(Plugin, ALineWithoutEndIsRefusedAtItsLimit) {
+  const auto source = plugin("head -c 16800000 /dev/zero | tr '\\0' x; cat >/dev/null");
+  expect_error(ExitCode::bad_data, "a line longer than 16777216 bytes", [&] { source->score(requests(1)); });
+}
+
+TEST_F(Plugin, AFloodOfMessagesBlocksNothing) {
+  const auto source = plugin("head -c 3000000 /dev/zero | tr '\\0' e >&2; for i in $(seq 3000); do echo noise $i; done; " + answer_all);
+  EXPECT_EQ(source->score(requests(2)).values, std::vector<float>(2, 0.5f));
+  const std::string text = log();
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'e') / 1000, 3003);
+  EXPECT_NE(text.find("noise 3000\n"), std::string::npos);
+}
+
+// It may answer without reading it all: a pipe that nobody empties must not stop the run, nor SIGPIPE end it.
+TEST_F(Plugin, AnswersWithoutReadingToTheEnd) {
+  const auto source = plugin("head -c 10 >/dev/null; for i in 100 101; do echo '{\"id\":'$i',\"reward\":0.5}'; done");
+  auto large = requests(2);
+  for (auto& one : large) one.response.assign(1'000'000, 'x');
+  EXPECT_EQ(source->score(large).values, std::vector<float>(2, 0.5f));
+}
+
+// Environment and working folder are those of the run, open files are not.
+TEST_F(Plugin, WhatTheChildInherits) {
+  ::setenv("TRIREME_PLUGIN_TEST", "a b", 1);
+  const int open_file = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC, as libraries do
+  const auto source = plugin("[ \"$TRIREME_PLUGIN_TEST\" = 'a b' ] || exit 3; [ \"$(pwd -P)\" = \"" + std::filesystem::current_path().string() +
+                             "\" ] || exit 4; [ -e /proc/$$/fd/" + std::to_string(open_file) + " ] && exit 5; " + answer_all);
+  EXPECT_EQ(source->score(requests(1)).values, std::vector<float>(1, 0.5f));
+  ::close(open_file);
+  ::unsetenv("TRIREME_PLUGIN_TEST");
+}
+
+TEST_F(Plugin, MetricsThatAreNoNumbers) {
+  const auto answer = [&](const std::string& metrics) { return plugin(read_ids(1) + "echo '{\"id\":'$ids',\"reward\":1,\"metrics\":" + metrics + "}'; cat >/dev/null"); };
+  expect_error(ExitCode::bad_data, "metrics must be an object", [&] { answer("3")->score(requests(1)); });
+  expect_error(ExitCode::bad_data, "the metric \"a\" is no number", [&] { answer("{\"a\":\"1\"}")->score(requests(1)); });
+  EXPECT_TRUE(answer("{}")->score(requests(1)).metrics.empty());
 }
 
 TEST_F(Plugin, KillPluginsEndsThem) {

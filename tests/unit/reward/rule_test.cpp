@@ -46,6 +46,94 @@ TEST(Rule, NumberTakesTheLastOne) {
   EXPECT_EQ(score_one(number, "#### 18", "work work #### 18"), 1) << "labels may hold their derivation";
 }
 
+struct Answer {
+  const char* response;
+  const char* label;
+  bool right;
+};
+
+TEST(Rule, NumbersInEveryWriting) {
+  const std::vector<Answer> answers{
+      {"$1,234.50", "1234.5", true},   {"1,234,567.8", "1234567.8", true},
+      {"1234,567", "567", true},       {"12,34", "34", true},
+      {"+7", "7", true},               {"-0", "0", true},
+      {"007", "7", true},              {"3.", "3", true},
+      {"1.50", "1.5", true},           {"2e3", "2000", true},
+      {"2E-1", "0.2", true},           {"-1e999", "-1e999", false},
+      {"1e-999", "0", false},          {"0.1", "0.10000000000000001", true},
+      {"9007199254740993", "9007199254740992", true},  // equal as doubles
+      {"a=-3", "-3", true},            {"a-3", "-3", false},
+      {"(2)-3", "3", true},            {"[2]-3", "-3", false},
+      {"5 - 3", "-3", false},          {"5 -3", "-3", true},
+      {"\u22123", "-3", true},         {"\u22123", "3", false},
+      {"10\u22123", "3", true},        {"\u2212.5", "-0.5", true},
+      {"\u0663", "3", false},          {"\uff13", "3", false},
+      {"42\u00b0", "42", true},        {"\u65e5\u672c42\u5186", "42", true},
+      {"3/4", "4", false},             {"it is 3/4", "0.75", false},
+      {"3/4 = 0.75", "0.75", true},    {"km/2", "2", true},
+      {"/2", "2", true},               {"2/", "2", true},
+      {"1\n2\n", "2", true},           {"", "0", false},
+      {"v2", "2", true},               {"x.5", "5", true},
+      {"1.2.3", "3", true},            {"50%", "50", true},
+  };
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(score_one(rule(Rule::number), answer.response, answer.label), answer.right ? 1 : 0) << answer.response << " against " << answer.label;
+  }
+  expect_error(ExitCode::bad_data, "a fraction is none", [] { score_one(rule(Rule::number), "0.5", "1/2"); });
+  EXPECT_EQ(score_one(rule(Rule::number), "24", "48/2=24 #### 24"), 1);
+}
+
+TEST(Rule, PatternsWithGroupsAndOtherScripts) {
+  const auto found = [](const char* pattern, const Answer& answer, bool case_sensitive = true) {
+    auto options = rule(Rule::exact);
+    options.pattern = pattern;
+    options.case_sensitive = case_sensitive;
+    EXPECT_EQ(score_one(options, answer.response, answer.label), answer.right ? 1 : 0) << pattern << " in " << answer.response;
+  };
+  found("answer: .*", {"answer: 4", "answer: 4", true});
+  found("answer: (.*)", {"answer: 4", "4", true});
+  found("a(b)?c", {"ac", "ac", true});      // a group that took no part: the whole match
+  found("(x)|(y)", {"y", "y", true});
+  found("(?:x|y)(z)", {"xz yz", "z", true});
+  found("(\\d+)\\s*\u5186", {"\u7d04300 \u5186", "300", true});
+  found("[\u00e0-\u00ff]+", {"caf\u00e9", "\u00e9", true});
+  found("\u00c9COLE", {"\u00e9cole", "\u00e9cole", false});
+  found("\u00c9COLE", {"\u00c9COLE", "\u00e9cole", false}, false);  // labels are compared letter by letter in ASCII only
+  found("z*", {"\u65e5z\u672c", "z", false});  // the last match is the empty one at the end
+  found("b.", {"a\xff\xfe b\xc3 bc", "bc", true});  // what is not UTF-8 matches nothing
+}
+
+TEST(Rule, ExactInUnicode) {
+  EXPECT_EQ(score_one(rule(Rule::exact), "\u6771\u4eac", "\u6771\u4eac"), 1);
+  EXPECT_EQ(score_one(rule(Rule::exact), "e\u0301", "\u00e9"), 0) << "texts are not normalised";
+  EXPECT_EQ(score_one(rule(Rule::exact), "\t a  b \r\n", "a  b"), 1);
+  EXPECT_EQ(score_one(rule(Rule::exact), "", "a"), 0);
+  EXPECT_EQ(score_one(rule(Rule::exact), "\xff", "\xff"), 1);
+}
+
+// The format is that of the whole response, and a rule of none has nothing else.
+TEST(Rule, FormatAlone) {
+  auto format = rule(Rule::none);
+  format.format_pattern = "<a>.+</a>";
+  format.format_weight = 0.5;
+  format.score_right = 100;
+  for (const Answer& answer : {Answer{"<a>1\n2</a>", "", true}, Answer{" <a>1</a>", "", false}, Answer{"<a>1</a>.", "", false}, Answer{"<a></a>", "", false}}) {
+    EXPECT_EQ(score_one(format, answer.response, answer.label), answer.right ? 0.5f : 0.f) << answer.response;
+  }
+  EXPECT_TRUE(reward::make_rule(format, "r")->score({}).values.empty());
+}
+
+TEST(Rule, ShortResponsesHaveNoExcess) {
+  auto brief = rule(Rule::none);
+  brief.length_target = 4;  // request() has four response tokens
+  brief.length_weight = 1;
+  EXPECT_EQ(score_one(brief, "x", ""), 0);
+  brief.length_target = 1000;
+  EXPECT_EQ(score_one(brief, "x", ""), 0) << "brevity below the target is not rewarded";
+  brief.length_target = 0;
+  expect_error(ExitCode::configuration, "length_target", [&] { reward::make_rule(brief, "r"); });
+}
+
 TEST(Rule, ScoresFormatAndLengthAreParts) {
   auto graded = rule(Rule::number);
   graded.score_right = 2;
@@ -77,8 +165,15 @@ TEST(Rule, LabelFromAnotherColumn) {
   auto asked = request(1, "it is 12", "ignored 5");
   asked.extra = R"({"answer": 12})";
   EXPECT_EQ(reward::make_rule(column, "r")->score(std::vector{asked}).values[0], 1);
-  asked.extra = "{}";
-  expect_error(ExitCode::bad_data, "answer", [&] { reward::make_rule(column, "r")->score(std::vector{asked}); });
+  for (const char* extra : {"{}", "", "[]", "{\"answer\": null}", "{\"answer\": \"\"}", "no JSON"}) {
+    asked.extra = extra;
+    expect_error(ExitCode::bad_data, "request 1 has no", [&] { reward::make_rule(column, "r")->score(std::vector{asked}); });
+  }
+  auto texts = rule(Rule::exact);
+  texts.label_key = "answer";
+  asked = request(1, "true", "");
+  asked.extra = R"({"answer": true})";
+  EXPECT_EQ(reward::make_rule(texts, "r")->score(std::vector{asked}).values[0], 1);
 }
 
 TEST(Rule, BadInput) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -84,6 +86,36 @@ TEST_P(Delta, MalformedOnesWriteNothingOutside) {
       ASSERT_EQ(guarded[guarded.size() - 1 - g], std::byte{0x77});
     }
   }
+}
+
+// Each way in which the words of the format can be wrong.
+TEST(DeltaFormat, RefusesWhatItCannotMean) {
+  const auto refused = [](std::vector<uint16_t> words, size_t elements, const char* why) {
+    std::vector<uint16_t> values(elements, 7);
+    try {
+      decode_delta(std::as_bytes(std::span(words)), 2, std::as_writable_bytes(std::span(values)));
+      ADD_FAILURE() << "accepted, expected: " << why;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  std::vector<uint16_t> good{2, 0, 1, 3, 50, 60};  // count (two words), indices, values
+  std::vector<uint16_t> values(4, 7);
+  EXPECT_EQ(decode_delta(std::as_bytes(std::span(good)), 2, std::as_writable_bytes(std::span(values))), 2);
+  EXPECT_EQ(values, (std::vector<uint16_t>{7, 50, 7, 60}));
+  refused({}, 4, "ends early");
+  refused({1}, 4, "ends early");
+  refused({2, 0, 1, 3, 50}, 4, "a block of 2 changes");
+  refused({5, 0, 0, 1, 2, 3, 4, 1, 1, 1, 1, 1}, 4, "a block of 5 changes");
+  refused({0xffff, 0xffff}, 4, "a block of 4294967295 changes");
+  refused({2, 0, 3, 1, 50, 60}, 4, "out of order");
+  refused({2, 0, 1, 1, 50, 60}, 4, "out of order");
+  refused({2, 0, 1, 4, 50, 60}, 4, "out of order or range");
+  refused({2, 0, 1, 3, 50, 60, 0}, 4, "bytes after its end");
+  refused({0, 0, 0, 0}, 4, "bytes after its end");
+  refused({0, 0}, 65537, "ends early");  // the second block is missing
+  refused({0, 0, 1, 0, 1, 9}, 65537, "range");  // which has one element
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Delta,

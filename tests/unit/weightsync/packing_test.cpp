@@ -1,0 +1,127 @@
+// Packing of strided runs and the delta stream over them, element by element.
+#include "weightsync/packing.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "weightsync/delta_stream.hpp"
+#include "weightsync/digest.hpp"
+
+namespace trireme::weightsync {
+namespace {
+
+using Word = uint16_t;
+using Words = std::vector<Word>;
+
+// Two tensors of 40 x 40 and random runs that touch no target element twice.
+struct Strided {
+  static constexpr int64_t side = 40;
+  std::vector<Words> source, target;
+  std::vector<Piece> pieces;
+  int64_t elements = 0;
+
+  explicit Strided(uint64_t seed) : random(seed) {
+    for (int tensor = 0; tensor < 2; ++tensor) {
+      source.emplace_back(side * side);
+      target.emplace_back(side * side, Word{0xdead});
+      for (Word& word : source.back()) word = static_cast<Word>(random());
+      for (int64_t row = 0; row < side;) row = add(static_cast<uint32_t>(tensor), row);
+    }
+  }
+  std::vector<const void*> sources() const { return {source[0].data(), source[1].data()}; }
+  std::vector<void*> targets() { return {target[0].data(), target[1].data()}; }
+
+  // What the runs say: for each packed element its place in source and target.
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    int64_t packed = 0;
+    for (const Piece& piece : pieces) {
+      for (int64_t e = 0; e < piece.run.elements(); ++e, ++packed) {
+        const int64_t row = e / piece.run.columns, column = e % piece.run.columns;
+        visit(packed, source[piece.tensor][static_cast<size_t>(piece.run.source_offset + row * piece.run.source_stride + column)],
+              target[piece.tensor][static_cast<size_t>(piece.run.target_offset + row * piece.run.target_stride + column)]);
+      }
+    }
+  }
+
+  std::mt19937_64 random;
+
+ private:
+  int64_t add(uint32_t tensor, int64_t row) {
+    const int64_t rows = std::min<int64_t>(1 + static_cast<int64_t>(random() % 5), side - row);
+    const int64_t columns = 1 + static_cast<int64_t>(random() % side);
+    const int64_t shift = static_cast<int64_t>(random() % static_cast<uint64_t>(side - columns + 1));
+    const int64_t up = static_cast<int64_t>(random() % static_cast<uint64_t>(side - rows + 1));
+    if (random() % 4 != 0) {
+      pieces.push_back({tensor, {rows, columns, up * side + shift, side, row * side + side - columns, side}});
+      elements += rows * columns;
+    }
+    return row + rows;
+  }
+};
+
+TEST(Packing, MovesEveryElementOfEveryRun) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Strided runs(seed);
+    Words packed(static_cast<size_t>(runs.elements));
+    pack(runs.pieces, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(packed.data()));
+    runs.for_each([&](int64_t place, Word from, Word) { ASSERT_EQ(packed[static_cast<size_t>(place)], from); });
+    unpack(runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(packed.data()), runs.targets());
+    runs.for_each([&](int64_t, Word from, Word to) { ASSERT_EQ(to, from); });
+    const auto untouched = std::accumulate(runs.target.begin(), runs.target.end(), int64_t{0}, [](int64_t sum, const Words& words) { return sum + std::count(words.begin(), words.end(), Word{0xdead}); });
+    EXPECT_LE(std::abs(2 * Strided::side * Strided::side - runs.elements - untouched), 2) << "nothing beside the runs is written";
+    Strided local(seed);
+    copy_local(local.pieces, sizeof(Word), local.sources(), local.targets());
+    EXPECT_EQ(local.target, runs.target);
+  }
+}
+
+// Any share of changes, fed to the encoder in rows of any length, applied in place on strided targets.
+TEST(Packing, DeltasGoStraightToTheirPlaces) {
+  for (const int percent : {0, 1, 30, 100}) {
+    for (uint64_t seed = 0; seed < 10; ++seed) {
+      Strided runs(seed);
+      Words before(static_cast<size_t>(runs.elements));
+      pack(runs.pieces, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(before.data()));
+      unpack(runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(before.data()), runs.targets());
+      Words now = before;
+      int64_t changed = 0;
+      for (Word& word : now) {
+        if (static_cast<int>(runs.random() % 100) >= percent) continue;
+        word ^= static_cast<Word>(1u << runs.random() % 16);
+        ++changed;
+      }
+      std::vector<std::byte> out(now.size() * 4 + 64);
+      DeltaEncoder encoder(out, sizeof(Word));
+      for (size_t at = 0; at < now.size();) {
+        const size_t some = std::min<size_t>(1 + runs.random() % 200, now.size() - at);
+        ASSERT_TRUE(encoder.add(reinterpret_cast<const std::byte*>(now.data() + at), reinterpret_cast<const std::byte*>(before.data() + at), static_cast<int64_t>(some)));
+        at += some;
+      }
+      const size_t bytes = encoder.finish();
+      EXPECT_EQ(encoder.changed(), changed);
+      EXPECT_EQ(unpack_delta(runs.pieces, sizeof(Word), std::span(out).first(bytes), runs.elements, runs.targets()), changed);
+      runs.for_each([&](int64_t place, Word, Word to) { ASSERT_EQ(to, now[static_cast<size_t>(place)]) << percent << " %"; });
+    }
+  }
+}
+
+// The digest that a bucket carries is another one whichever bit of it flips.
+TEST(Digest, SeesEveryFlippedBit) {
+  std::vector<unsigned char> bucket(601);
+  std::iota(bucket.begin(), bucket.end(), static_cast<unsigned char>(3));
+  for (const size_t size : {size_t{1}, size_t{2}, size_t{17}, size_t{240}, bucket.size()}) {  // XXH3 has other code for short inputs
+    const auto digest = XXH3_64bits(bucket.data(), size);
+    for (size_t bit = 0; bit < size * 8; ++bit) {
+      bucket[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+      EXPECT_NE(XXH3_64bits(bucket.data(), size), digest) << "bit " << bit << " of " << size << " bytes";
+      bucket[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::weightsync
