@@ -39,21 +39,39 @@ void inspect_model(const std::filesystem::path& path) {
   print_weights(*folder.weights);
 }
 
+// Slices by name: how many, and their seconds together.
+struct TraceTotals {
+  std::map<std::string, std::pair<int64_t, double>> by_name;
+  size_t events = 0;
+  double end = 0;
+};
+
+TraceTotals total_up(const nlohmann::json& trace) {
+  const auto& events = trace.is_array() ? trace : trace.at("traceEvents");
+  TraceTotals totals;
+  totals.events = events.size();
+  for (const auto& event : events) {
+    if (event.value("ph", "") != "X") continue;
+    const double seconds = event.value("dur", 0.0) * 1e-6;
+    auto& entry = totals.by_name[event.value("name", "")];
+    ++entry.first;
+    entry.second += seconds;
+    totals.end = std::max(totals.end, event.value("ts", 0.0) * 1e-6 + seconds);
+  }
+  return totals;
+}
+
 void inspect_trace(const std::filesystem::path& path) {
   const auto json = nlohmann::json::parse(base::read_file(path), nullptr, false);
   VALIDATE(!json.is_discarded(), ExitCode::bad_data, path.string(), " is not JSON");
-  const auto& events = json.is_array() ? json : json.value("traceEvents", nlohmann::json::array());
-  std::map<std::string, std::pair<int64_t, double>> by_name;
-  double end = 0;
-  for (const auto& event : events) {
-    if (event.value("ph", "") != "X") continue;
-    auto& entry = by_name[event.value("name", "")];
-    ++entry.first;
-    entry.second += event.value("dur", 0.0) * 1e-6;
-    end = std::max(end, (event.value("ts", 0.0) + event.value("dur", 0.0)) * 1e-6);
+  TraceTotals totals;
+  try {
+    totals = total_up(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(ExitCode::bad_data, base::text(path.string(), " is JSON but no trace (", error.what(), "): expected an object with traceEvents"));
   }
-  print(base::text(path.string(), ": ", events.size(), " events, ", base::human_seconds(end), "\n"));
-  for (const auto& [name, entry] : by_name) {
+  print(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end), "\n"));
+  for (const auto& [name, entry] : totals.by_name) {
     print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second), " in all\n"));
   }
 }

@@ -16,9 +16,9 @@
 
 namespace trireme::test {
 
+inline std::filesystem::path tokenizer_folder() { return std::filesystem::path(__FILE__).parent_path() / "../../../inputs/tutorial/tokenizer"; }
 inline const data::Tokenizer& tokenizer() {
-  static const auto tokenizer =
-      data::Tokenizer::load(std::filesystem::path(__FILE__).parent_path() / "../../../inputs/tutorial/tokenizer");
+  static const auto tokenizer = data::Tokenizer::load(tokenizer_folder());
   return tokenizer;
 }
 

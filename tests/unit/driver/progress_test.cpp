@@ -1,7 +1,11 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <nlohmann/json.hpp>
+
 #include "driver/progress.hpp"
-#include "trireme/base/error.hpp"
+#include "unit/config/expect_error.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -27,6 +31,42 @@ TEST(Progress, MalformedTextIsRefused) {
   EXPECT_THROW(progress_from_json(whole.substr(0, whole.size() / 2)), UserError);
   EXPECT_THROW(progress_from_json("{}"), UserError);
   EXPECT_THROW(progress_from_json("[]"), UserError);
+}
+
+TEST(Progress, RewardsThatAreNoNumbersStayNone) {
+  Progress progress;
+  progress.rewards = {0.5, std::nan(""), -1.5};
+  const Progress back = progress_from_json(to_json(progress));
+  ASSERT_EQ(back.rewards.size(), 3u);
+  EXPECT_TRUE(std::isnan(back.rewards[1]));
+  EXPECT_EQ(back.rewards[2], -1.5);
+}
+
+TEST(Progress, EveryTextComesBack) {
+  for (const char* deck : {"", "a = \"quoted \\\\ \"\n\t# \xE7\xAF\x80", "\x01\x7f"}) {
+    Progress progress;
+    progress.deck = deck;
+    progress.phase = deck;
+    EXPECT_EQ(progress_from_json(to_json(progress)), progress);
+  }
+}
+
+// A state that lacks a field or has a list in its place is malformed; only what the first checkpoints had not may be absent.
+TEST(Progress, EveryFieldIsNeeded) {
+  const auto whole = nlohmann::json::parse(to_json(Progress{}));
+  for (const auto& [key, value] : whole.items()) {
+    auto without = whole;
+    without.erase(key);
+    const bool optional = key == "ptx_sampler" || key == "best";
+    if (optional) {
+      EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
+    } else {
+      EXPECT_THAT(config::error_of(ExitCode::bad_data, [&] { progress_from_json(without.dump()); }), testing::HasSubstr("state of the checkpoint")) << key;
+    }
+    auto wrong = whole;
+    wrong[key] = nlohmann::json::array({nlohmann::json::object()});
+    EXPECT_THROW(progress_from_json(wrong.dump()), UserError) << key;
+  }
 }
 
 }  // namespace
