@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -50,7 +51,24 @@ TEST(RunCommand, WordsArePassedWithoutAShell) {
   EXPECT_EQ(run_command({"printf", "%s|", "a b", "$HOME", "*", "", "'q\""}, long_enough).output, "a b|$HOME|*||'q\"|");
 }
 
+// Standard input of this process is `fd` while it lives.
+class StandardInput {
+ public:
+  explicit StandardInput(int fd) : before_(::fcntl(0, F_DUPFD_CLOEXEC, 3)) { ::dup2(fd, 0); }
+  ~StandardInput() { ::dup2(before_.get(), 0); }
+  StandardInput(const StandardInput&) = delete;
+  StandardInput& operator=(const StandardInput&) = delete;
+
+ private:
+  FileDescriptor before_;
+};
+
 TEST(RunCommand, ThereIsNothingToRead) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  write_all(FileDescriptor(ends[1]).get(), "meant for this process", "pipe");
+  const StandardInput input(read_end.get());
   const CommandResult result = run_command({"cat"}, long_enough);
   EXPECT_TRUE(result.ran);
   EXPECT_EQ(result.output, "");

@@ -91,7 +91,7 @@ TEST(Samples, SelectTakesAnyRowsInAnyOrder) {
 }
 
 TEST(Samples, SortingKeepsEqualIdsInTheirOrder) {
-  auto samples = some(7);
+  auto samples = some(60);
   for (auto& id : samples.id) id = id % 2;
   const auto sorted = samples.sorted();
   EXPECT_TRUE(std::is_sorted(sorted.id.begin(), sorted.id.end()));

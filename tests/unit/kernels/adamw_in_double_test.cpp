@@ -138,7 +138,8 @@ TEST(AdamWInDouble, WithoutAComputeCopyNothingIsCounted) {
 
 TEST(AdamWInDouble, AGradientThatIsNotFiniteSpoilsItsOwnElementOnly) {
   constexpr int64_t n = 100;
-  constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38f};
+  const float all_ones = std::bit_cast<float>(0x7fffffffu);  // a NaN that rounding up would turn into -0
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(), all_ones, std::numeric_limits<float>::infinity(), 3e38f};
   for (const int64_t at : {0, 15, 40, 63, 64, 99}) {
     for (const float value : bad) {
       Shard shard(n), sound(n);

@@ -101,7 +101,7 @@ TEST(SamplingTies, TheLowestIdsAreKept) {
   for (const Kept& kept : {Kept{{1, 3}, 3}, Kept{{0.25, 0}, 3}, Kept{{0.2, 0}, 2}, Kept{{0.01, 0}, 1}, Kept{{0.5, 4}, 2}, Kept{{1, 10}, 10}, Kept{{0.95, 40}, 10}}) {
     auto candidates = candidates_of(row_of(equal));
     std::reverse(candidates.begin(), candidates.end());
-    for (const float u : {0.f, 0.3f, 0.7f, largest_uniform}) {
+    for (const float u : {0.f, 0.3f, 0.5f, 0.7f, largest_uniform}) {
       const TruncatedDraw d = draw_truncated(candidates, kept.truncation, total_of(row_of(equal)), u);
       EXPECT_EQ(d.id, static_cast<int32_t>(kept.count * static_cast<double>(u))) << kept.truncation.top_p << " " << kept.truncation.top_k;
       EXPECT_NEAR(d.log_prob, -std::log(kept.count), 1e-6);
@@ -134,6 +134,22 @@ TEST(SamplingEdges, UniformNumbersAtTheEndsGiveTheFirstAndTheLastIdWithProbabili
     const auto all = candidates_of(row_of(logits));
     EXPECT_EQ(draw_truncated(all, {0.9999999, 0}, total_of(row_of(logits)), 0.f).id, 1);
     EXPECT_EQ(draw_truncated(all, {1, n}, total_of(row_of(logits)), largest_uniform).id, n - 2);
+  }
+}
+
+TEST(SamplingEdges, AnIntervalHasItsLowerEnd) {
+  for (const uint32_t n : {2u, 4u, 16u, 64u, 8192u}) {  // 8192: the bound between two chunks
+    const std::vector<float> equal(n, -1.f);
+    for (const uint32_t id : {0u, n / 4, n / 2, n - 1}) EXPECT_EQ(draw(row_of(equal), 1, static_cast<float>(id) / static_cast<float>(n)), id);
+  }
+}
+
+// The sum that uniform numbers are measured with is rounded otherwise than the one that is walked along.
+TEST(SamplingEdges, RoundingAtTheEndGivesNoMaskedId) {
+  for (uint64_t stream = 100; stream < 200; ++stream) {
+    std::vector<float> logits = normals(stream, 1500);
+    logits.resize(1540, -infinity);
+    EXPECT_LT(draw(row_of(logits), 1, largest_uniform), 1500);
   }
 }
 
@@ -193,6 +209,8 @@ TEST(SamplingEdges, SlicesWithoutProbabilityAreSkipped) {
   const LogSumExp total = combine(slices);
   EXPECT_EQ(total.log_sum_exp(), slices[2].log_sum_exp());
   for (const float u : {0.f, 0.5f, largest_uniform}) EXPECT_EQ(choose_slice(slices, total, u).slice, 2u);
+  const std::vector<LogSumExp> halves{slices[2], slices[2]};
+  EXPECT_EQ(choose_slice(halves, combine(halves), 0.5f).slice, 1u) << "an interval has its lower end, not its upper";
   EXPECT_EQ(combine({&slices[2], 1}).sum, slices[2].sum) << "one slice comes back unchanged";
 }
 
