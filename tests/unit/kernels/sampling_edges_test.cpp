@@ -98,7 +98,8 @@ TEST(SamplingTies, TheLowestIdsAreKept) {
     int32_t count;
   };
   // 0.25 of ten ids of 0.1 each takes three of them, 0.2 exactly two.
-  for (const Kept& kept : {Kept{{1, 3}, 3}, Kept{{0.25, 0}, 3}, Kept{{0.2, 0}, 2}, Kept{{0.01, 0}, 1}, Kept{{0.5, 4}, 2}, Kept{{1, 10}, 10}, Kept{{0.95, 40}, 10}}) {
+  for (const Kept& kept : std::initializer_list<Kept>{
+           {{1, 3}, 3}, {{0.25, 0}, 3}, {{0.2, 0}, 2}, {{0.01, 0}, 1}, {{0.5, 4}, 2}, {{1, 10}, 10}, {{0.95, 40}, 10}}) {
     auto candidates = candidates_of(row_of(equal));
     std::reverse(candidates.begin(), candidates.end());
     for (const float u : {0.f, 0.3f, 0.5f, 0.7f, largest_uniform}) {
