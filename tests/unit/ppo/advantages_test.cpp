@@ -187,7 +187,8 @@ TEST(Advantages, FollowTheirDefinition) {
       const Expected want = expected(rollout, options);
       const PipelineReport report = advantages(rollout.experience, rollout.table, rows_of(rollout.experience), options, no_ranks);
       const auto& mask = rollout.experience.samples.action_mask;
-      expect_near(report.token_rewards, want.token_rewards, mask, "token rewards");
+      const std::vector<uint8_t> everywhere(mask.size(), 1);  // a sequence without actions has its reward, too
+      expect_near(report.token_rewards, want.token_rewards, everywhere, "token rewards");
       expect_near(rollout.experience.returns, want.returns, mask, "returns");
       expect_near(rollout.experience.advantages, want.advantages, mask, "advantages");
       for (size_t i = 0; i < report.shaped_reward.size(); ++i) EXPECT_NEAR(report.shaped_reward[i], shaped_reward(rollout.table, options, i), 1e-5);

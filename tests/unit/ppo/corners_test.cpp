@@ -218,6 +218,8 @@ TEST(Bins, EqualAndInterleavedOnesHaveTheirSizes) {
       for (const auto& bin : balanced_bins(lengths, k, BinSize::equal)) EXPECT_EQ(std::ssize(bin) * k, count);
     }
   }
+  const std::vector<int64_t> six{6, 5, 4, 3, 2, 1};
+  EXPECT_EQ(interleaved_bins(six, 2), (Bins{{0, 5, 3}, {1, 4, 2}})) << "the last round is dealt from the light end";
   EXPECT_THROW(balanced_bins(std::vector<int64_t>{1, 2, 3}, 2, BinSize::equal), UserError);
   EXPECT_THROW(interleaved_bins({}, 0), UserError);
 }
