@@ -24,7 +24,6 @@ std::string fixed(double value, int decimals) {
 }
 
 // A value that would be printed as a whole next unit (1024.0 KiB, 60.0 s) goes there.
-
 std::string human_bytes(double bytes) {
   static constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;

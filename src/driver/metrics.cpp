@@ -6,39 +6,21 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "trireme/base/text.hpp"
+#include "trireme/data/jsonl.hpp"
 
 namespace trireme::driver {
 namespace {
 
-std::string number(double value) {
-  if (!std::isfinite(value)) return "null";
-  std::array<char, 32> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
-  return {buffer.data(), end};
-}
-
-std::string number(int64_t value) { return std::to_string(value); }
-
-// Names of reward sources are the user's: any text.
-std::string member(const std::string& name, const std::string& value) {
-  return nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + ":" + value;
-}
-
 template <class Map>
 std::string object(const Map& map) {
-  std::string out = "{";
-  for (const auto& [name, value] : map) {
-    if (out.size() > 1) out += ",";
-    out += member(name, number(value));
-  }
-  return out + "}";
+  data::JsonObject out;
+  for (const auto& [name, value] : map) out.add(name, value);
+  return out.str();
 }
 
 // Rollout against training log-probs: one 0 where they are the same.
@@ -69,11 +51,12 @@ double IterationMetrics::get(const std::string& name) const {
 }
 
 std::string to_json(const IterationMetrics& metrics) {
-  std::string out = base::text("{\"iteration\":", metrics.iteration);
-  for (const auto& [name, value] : metrics.values) out += "," + member(name, number(value));
-  out += base::text(",\"tokens\":", metrics.tokens, ",\"version\":", metrics.version);
-  out += base::text(",\"seconds\":", object(metrics.seconds), ",\"memory\":", object(metrics.memory), "}");
-  return out;
+  data::JsonObject line;
+  line.add("iteration", metrics.iteration);
+  for (const auto& [name, value] : metrics.values) line.add(name, value);
+  line.add("tokens", metrics.tokens).add("version", metrics.version);
+  line.add_json("seconds", object(metrics.seconds)).add_json("memory", object(metrics.memory));
+  return line.str();
 }
 
 std::string to_console(const IterationMetrics& metrics, int64_t iterations) {

@@ -129,8 +129,8 @@ class CommView {
   int size_ = 1;
 };
 
-// Owns a communicator; the last owner frees it (collective over its ranks, so owners die in the same order everywhere).
-// Views stay valid as long as an owner lives.
+// Owns a communicator together with the views of it: the last of them frees it, which is collective over its ranks, so
+// owners and what holds views die in the same order everywhere.
 class Comm {
  public:
   Comm() = default;  // null: one rank

@@ -23,8 +23,8 @@ TEST(Metrics, JsonKeepsEveryBitAndNullsWhatIsNoNumber) {
   metrics.set("value_loss", std::numeric_limits<double>::quiet_NaN());
   metrics.seconds["total"] = 1.5;
   metrics.memory["host"] = 12;
-  EXPECT_EQ(to_json(metrics), "{\"iteration\":3,\"reward\":0.30000000000000004,\"value_loss\":null,\"tokens\":0,\"version\":0,"
-                              "\"seconds\":{\"total\":1.5},\"memory\":{\"host\":12}}");
+  EXPECT_EQ(to_json(metrics), "{\"iteration\": 3, \"reward\": 0.30000000000000004, \"value_loss\": null, \"tokens\": 0, \"version\": 0, "
+                              "\"seconds\": {\"total\": 1.5}, \"memory\": {\"host\": 12}}");
   metrics.set("reward", 0.5);
   EXPECT_EQ(metrics.get("reward"), 0.5);
   EXPECT_TRUE(std::isnan(metrics.get("nothing")));
