@@ -159,6 +159,12 @@ TEST_F(Plugin, AnswersThatNobodyAskedFor) {
   }
 }
 
+TEST_F(Plugin, AnswersInPieces) {
+  const auto source = plugin(read_ids(2) + "set -- $ids; printf '{\"id\":'; sleep 0.02; printf '%s,\"reward\":1}' $1; sleep 0.02; printf '\\n'; sleep 0.02; " +
+                             "echo '{\"id\":'$2',\"reward\":2}'; cat >/dev/null");
+  EXPECT_EQ(source->score(requests(2)).values, (std::vector<float>{1, 2}));
+}
+
 TEST_F(Plugin, LastLineWithoutNewlineCounts) {
   const auto source = plugin(read_ids(1) + "printf '{\"id\":%s,\"reward\":1}' $ids");
   EXPECT_EQ(source->score(requests(1)).values, std::vector<float>{1});

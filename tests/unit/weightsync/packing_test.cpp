@@ -16,16 +16,17 @@ namespace {
 using Word = uint16_t;
 using Words = std::vector<Word>;
 
-// Two tensors of 40 x 40 and random runs that touch no target element twice.
+// Two tensors, 53 x 53 on the source's side and 40 x 40 on the target's, and random runs that touch no target element twice.
 struct Strided {
   static constexpr int64_t side = 40;
+  static constexpr int64_t source_side = 53;
   std::vector<Words> source, target;
   std::vector<Piece> pieces;
   int64_t elements = 0;
 
   explicit Strided(uint64_t seed) : random(seed) {
     for (int tensor = 0; tensor < 2; ++tensor) {
-      source.emplace_back(side * side);
+      source.emplace_back(source_side * source_side);
       target.emplace_back(side * side, Word{0xdead});
       for (Word& word : source.back()) word = static_cast<Word>(random());
       for (int64_t row = 0; row < side;) row = add(static_cast<uint32_t>(tensor), row);
@@ -53,10 +54,10 @@ struct Strided {
   int64_t add(uint32_t tensor, int64_t row) {
     const int64_t rows = std::min<int64_t>(1 + static_cast<int64_t>(random() % 5), side - row);
     const int64_t columns = 1 + static_cast<int64_t>(random() % side);
-    const int64_t shift = static_cast<int64_t>(random() % static_cast<uint64_t>(side - columns + 1));
-    const int64_t up = static_cast<int64_t>(random() % static_cast<uint64_t>(side - rows + 1));
+    const int64_t shift = static_cast<int64_t>(random() % static_cast<uint64_t>(source_side - columns + 1));
+    const int64_t up = static_cast<int64_t>(random() % static_cast<uint64_t>(source_side - rows + 1));
     if (random() % 4 != 0) {
-      pieces.push_back({tensor, {rows, columns, up * side + shift, side, row * side + side - columns, side}});
+      pieces.push_back({tensor, {rows, columns, up * source_side + shift, source_side, row * side + side - columns, side}});
       elements += rows * columns;
     }
     return row + rows;
@@ -107,6 +108,28 @@ TEST(Packing, DeltasGoStraightToTheirPlaces) {
       runs.for_each([&](int64_t place, Word, Word to) { ASSERT_EQ(to, now[static_cast<size_t>(place)]) << percent << " %"; });
     }
   }
+}
+
+// How the elements are dealt out to add() says nothing to the receiver, also where a row crosses a block's end.
+TEST(Packing, DeltasDoNotDependOnTheRowsTheyCameIn) {
+  std::mt19937_64 random(3);
+  Words before(2 * delta_block + 777);
+  for (Word& word : before) word = static_cast<Word>(random());
+  Words now = before;
+  for (size_t i = 0; i < now.size(); i += 1 + random() % 90) now[i] ^= 1;
+  for (const auto block_end : {delta_block, 2 * delta_block}) now[static_cast<size_t>(block_end)] = before[static_cast<size_t>(block_end)] ^ 1;
+  const auto bytes_of = [](const Words& words, size_t at) { return reinterpret_cast<const std::byte*>(words.data() + at); };
+  std::vector<std::byte> whole(now.size() * 2), in_rows(whole.size());
+  const size_t size = encode_delta(std::as_bytes(std::span(now)), std::as_bytes(std::span(before)), sizeof(Word), whole);
+  ASSERT_GT(size, 0u);
+  DeltaEncoder encoder(in_rows, sizeof(Word));
+  for (size_t at = 0; at < now.size();) {
+    const size_t some = std::min<size_t>(1 + random() % 5000, now.size() - at);
+    ASSERT_TRUE(encoder.add(bytes_of(now, at), bytes_of(before, at), static_cast<int64_t>(some)));
+    at += some;
+  }
+  EXPECT_EQ(encoder.finish(), size);
+  EXPECT_EQ(in_rows, whole);
 }
 
 // The digest that a bucket carries is another one whichever bit of it flips.
