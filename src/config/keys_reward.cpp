@@ -21,7 +21,7 @@ namespace {
 
 void add_rule_keys(KeyList<RewardSource>& keys) {
   keys.add(KEY(rule),
-           "exact: the answer equals the label; number: the last number of the answer equals the label's; regex: `pattern` "
+           "exact: the answer equals the label; number: the last number of the answer equals the label's (3/4 is none); regex: `pattern` "
            "matches the answer; none: only "
            "format and length count.");
   keys.add(
