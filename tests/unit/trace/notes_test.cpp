@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <numeric>
-#include <regex>
 
 #include "trireme/base/text.hpp"
 #include "trireme/trace/table.hpp"
@@ -79,8 +79,10 @@ constexpr const char* role_names[] = {"trainer", "generator", "reward"};
 // Ranks by role as "Try ranks.trainer=3 ranks.generator=5" says; empty: no such advice.
 std::vector<int> advised(const std::string& note) {
   std::vector<int> out;
-  static const std::regex one("ranks\\.[a-z]+=(-?[0-9]+)");
-  for (std::sregex_iterator it(note.begin(), note.end(), one), end; it != end; ++it) out.push_back(std::stoi((*it)[1]));
+  for (size_t at = 0; (at = note.find("ranks.", at)) != std::string::npos; ++at) {
+    const size_t end = note.find_first_of(" =", at);
+    if (end != std::string::npos && note[end] == '=') out.push_back(std::atoi(note.c_str() + end + 1));
+  }
   return out;
 }
 
