@@ -61,7 +61,7 @@ MUTATIONS = [
     Mutation("correction_not_constant", "a gradient flows through the importance weight's mask of the rollout", "src/ppo/correction.cpp",
              "select(in.old_log_probs, mask).detach();", "select(in.log_probs, mask);"),
     Mutation("temperature_in_gradient", "the gradient of log-probs forgets the temperature", "src/kernels/token_log_probs.cpp",
-             "as_float(row[target]) + scale * grad[i]", "as_float(row[target]) + grad[i]"),
+             "own + scale * grad[i]", "own + grad[i]"),
     # Optimizer and sharding
     Mutation("no_bias_correction", "AdamW's first moment without bias correction", "src/kernels/adamw.cpp",
              "s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))", "s.lr"),

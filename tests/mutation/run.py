@@ -3,10 +3,11 @@
 
     tests/mutation/run.py [NAME ...]        all mutations, or those named; exit 1 where one survives
     tests/mutation/run.py --list
+    tests/mutation/run.py --check           builds nothing: exit 1 where a mutation no longer fits the sources (ctest style/mutations)
 
 Works on a copy of the tree in build/mutation/source with a build of its own in build/mutation/build (-O1, without debug
 information: half the compile time, the same numbers). Nothing outside build/mutation is written. A first run builds everything that
-the suites need (minutes), then each mutation costs one file and the links. It is not part of ctest.
+the suites need (minutes), then each mutation costs one file and the links. Only --check is part of ctest.
 """
 
 import os
@@ -98,12 +99,17 @@ def run_suite(suite):
     return f"{suite}: {failed[1] if failed else f'exit code {done.returncode}'}"
 
 
+def misfit(mutation, source):
+    """Why the mutation cannot be made in `source`; empty when it can."""
+    found = (source / mutation.file).read_text().count(mutation.old)
+    return "" if found == 1 else f"{mutation.name}: its text stands {found} times in {mutation.file}: adapt mutations.py"
+
+
 def mutate(mutation):
+    if problem := misfit(mutation, SOURCE):
+        sys.exit(problem)
     file = SOURCE / mutation.file
     original = file.read_text()
-    found = original.count(mutation.old)
-    if found != 1:
-        sys.exit(f"{mutation.name}: its text stands {found} times in {mutation.file}: adapt mutations.py")
     file.write_text(original.replace(mutation.old, mutation.new))
     return file, original
 
@@ -127,6 +133,10 @@ def main():
     if "--list" in sys.argv:
         print("\n".join(f"{m.name:30} {m.detail}" for m in MUTATIONS))
         return 0
+    if "--check" in sys.argv:
+        problems = list(filter(None, (misfit(m, ROOT) for m in MUTATIONS)))
+        print("\n".join(problems) or f"all {len(MUTATIONS)} fit")
+        return 1 if problems else 0
     if not wanted:
         sys.exit("no mutation of that name: see --list")
     suites = sorted({suite for m in wanted for suite in m.suites})
