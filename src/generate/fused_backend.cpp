@@ -10,7 +10,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_rows.hpp"
 #include "trireme/model/row_kernels.hpp"
 
@@ -383,7 +383,7 @@ std::vector<std::string> FusedBackend::describe() const {
   std::set<std::string> orders;
   const auto add = [&](const Linear& l) { orders.insert(kernels::describe(shape_.type, l.k, l.n, l.order)); };
   for (const Linear* l : linears()) add(*l);
-  std::vector<std::string> lines{base::text("generation kernels: ", kernels::to_string(kernels::active_isa()), ", rows ",
+  std::vector<std::string> lines{base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
   for (const std::string& order : orders) lines.push_back("summation order " + order);
   return lines;

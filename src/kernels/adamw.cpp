@@ -10,6 +10,8 @@
 #include <cstring>
 #include <vector>
 
+#include "trireme/base/isa.hpp"
+
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's intrinsics use undefined vectors on purpose (GCC bug 105593)
@@ -126,11 +128,7 @@ __attribute__((target("avx512f,avx512bw,avx512vl"))) uint64_t update_word_avx512
 
 #pragma GCC diagnostic pop
 
-bool has_avx512() {
-  static const bool yes =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return yes;
-}
+bool has_avx512() { return base::active_isa() >= base::Isa::avx512; }
 #else
 uint64_t update_word_avx512(const AdamWShard& s, const Coefficients& c, int64_t begin) { return update_word(s, c, begin); }
 bool has_avx512() { return false; }

@@ -4,7 +4,7 @@
 
 #include "kernels/decode_attention_kernels.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -50,8 +50,8 @@ void attend(const AttentionArguments& arguments) {
   EXPECT(arguments.head_dim <= max_head_dim && arguments.keys > 0);
   const AttentionRows rows = rows_of_thread(arguments.keys);
 #if defined(__x86_64__)
-  if (active_isa() != Isa::portable) {
-    attend_avx512(arguments, rows, active_isa() == Isa::avx512_bf16);
+  if (base::active_isa() >= base::Isa::avx512) {
+    attend_avx512(arguments, rows, base::active_isa() == base::Isa::avx512_bf16);
     return;
   }
 #endif

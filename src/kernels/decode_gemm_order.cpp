@@ -12,7 +12,7 @@
 
 #include "trireme/base/philox.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
 
 namespace trireme::kernels {
@@ -114,11 +114,11 @@ GemmOrder try_orders(ElementType type, int64_t k, int64_t n) {
 }  // namespace
 
 GemmOrder find_order(ElementType type, int64_t k, int64_t n) {
-  using Key = std::tuple<ElementType, int64_t, int64_t, Isa>;
+  using Key = std::tuple<ElementType, int64_t, int64_t, base::Isa>;
   static std::mutex mutex;
   static std::map<Key, GemmOrder> known;
   const std::lock_guard lock(mutex);
-  const Key key{type, k, std::min(n, probe_outputs), active_isa()};
+  const Key key{type, k, std::min(n, probe_outputs), base::active_isa()};
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   return known[key] = try_orders(type, k, n);

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/isa.hpp"
 
 namespace trireme::model {
 
@@ -11,9 +12,7 @@ void attention_out_of_memory() { throw std::bad_alloc(); }
 #if defined(__x86_64__)
 
 bool has_attention_kernels(bool bf16, int64_t head_dim) {
-  const bool cpu = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
-  return cpu && (!bf16 || __builtin_cpu_supports("avx512bf16")) && head_dim % 16 == 0;
+  return base::active_isa() >= (bf16 ? base::Isa::avx512_bf16 : base::Isa::avx512) && head_dim % 16 == 0;
 }
 
 #else

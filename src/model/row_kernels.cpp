@@ -1,24 +1,17 @@
 #include "trireme/model/row_kernels.hpp"
 
 #include "row_kernels_table.hpp"
+#include "trireme/base/isa.hpp"
 
 namespace trireme::model {
 namespace {
 
-const RowKernelTable& choose() {
+const RowKernelTable& table() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return row_kernels_avx512;
-  }
-  if (__builtin_cpu_supports("avx2")) return row_kernels_avx2;
+  if (base::active_isa() >= base::Isa::avx512) return row_kernels_avx512;
+  if (base::active_isa() >= base::Isa::avx2) return row_kernels_avx2;
 #endif
   return row_kernels_generic;
-}
-
-const RowKernelTable& table() {
-  static const RowKernelTable& chosen = choose();
-  return chosen;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "model/packed_attention.hpp"
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_attention.hpp"
 #include "trireme/model/forward.hpp"
 
@@ -79,17 +79,17 @@ void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
   for (const int64_t position : {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
     const at::Tensor got = attend_paged(type, q.select(0, position).contiguous(), cache, position + 1);
     EXPECT_TRUE(at::equal(got, want.select(0, position))) << (type == ElementType::f32 ? "fp32" : "bf16") << ", head size " << hd << ", "
-                                                          << group << " heads, position " << position << ", " << to_string(active_isa());
+                                                          << group << " heads, position " << position << ", " << base::to_string(base::active_isa());
   }
 }
 
 TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
   struct Restore {
-    ~Restore() { use_isa(best_isa()); }
+    ~Restore() { base::use_isa(base::best_isa()); }
   } restore;
-  for (const auto isa : {Isa::portable, Isa::avx512, Isa::avx512_bf16}) {
-    if (isa > best_isa()) continue;
-    use_isa(isa);
+  for (const auto isa : {base::Isa::portable, base::Isa::avx512, base::Isa::avx512_bf16}) {
+    if (isa > base::best_isa()) continue;
+    base::use_isa(isa);
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
       for (const int64_t hd : {16, 64, 80, 128}) {
         if (!model::attention_order_is_ours(type == ElementType::bf16, hd)) GTEST_SKIP() << "training uses LibTorch's attention on this processor";

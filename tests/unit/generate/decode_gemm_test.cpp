@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
 
 namespace trireme::test {
@@ -65,22 +65,22 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 class RestoreIsa {
  public:
-  ~RestoreIsa() { use_isa(best_isa()); }
+  ~RestoreIsa() { base::use_isa(base::best_isa()); }
 };
 
 class DecodeGemm : public testing::TestWithParam<ElementType> {};
 
 TEST_P(DecodeGemm, EveryInstructionSetGivesTheSameBits) {
-  if (best_isa() == Isa::portable) GTEST_SKIP() << "this processor has no AVX-512";
+  if (base::best_isa() < base::Isa::avx512) GTEST_SKIP() << "this processor has no AVX-512";
   const RestoreIsa restore;
   for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {3, 100, 37}, {8, 33, 50}, {9, 640, 33}, {29, 1056, 70}, {250, 64, 16}}) {
     const Problem p(GetParam(), m, k, n);
     for (const bool bias : {false, true}) {
-      use_isa(Isa::portable);
+      base::use_isa(base::Isa::portable);
       const at::Tensor want = p.multiply(192, 0, m, bias), wide = p.multiply(192, 0, m, bias, GemmOutput::f32);
-      for (const Isa isa : {Isa::avx512, Isa::avx512_bf16}) {
-        if (isa > best_isa()) continue;
-        use_isa(isa);
+      for (const base::Isa isa : {base::Isa::avx512, base::Isa::avx512_bf16}) {
+        if (isa > base::best_isa()) continue;
+        base::use_isa(isa);
         EXPECT_TRUE(same_bits(p.multiply(192, 0, m, bias), want)) << to_string(isa) << " " << m << "x" << k << "x" << n;
         EXPECT_TRUE(same_bits(p.multiply(192, 0, m, bias, GemmOutput::f32), wide)) << to_string(isa) << " " << m << "x" << k << "x" << n;
       }

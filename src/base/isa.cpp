@@ -1,19 +1,21 @@
-#include "trireme/kernels/cpu_features.hpp"
+#include "trireme/base/isa.hpp"
 
 #include <atomic>
 
 #include "trireme/base/error.hpp"
 
-namespace trireme::kernels {
+namespace trireme::base {
 namespace {
 
 Isa detect() {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // also asks the operating system whether it keeps the wide registers
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
   if (avx512) return Isa::avx512;
+  if (avx2) return Isa::avx2;
 #endif
   return Isa::portable;
 }
@@ -28,8 +30,9 @@ std::atomic<Isa>& chosen() {
 std::string to_string(Isa isa) {
   switch (isa) {
     case Isa::portable: return "portable";
-    case Isa::avx512: return "AVX-512";
-    case Isa::avx512_bf16: return "AVX-512 with bf16 products";
+    case Isa::avx2: return "avx2";
+    case Isa::avx512: return "avx512";
+    case Isa::avx512_bf16: return "avx512_bf16";
   }
   return "unknown";
 }
@@ -47,4 +50,4 @@ void use_isa(Isa isa) {
   chosen().store(isa, std::memory_order_relaxed);
 }
 
-}  // namespace trireme::kernels
+}  // namespace trireme::base
