@@ -22,8 +22,31 @@ ENVIRONMENT = {
 }
 
 
+# What makes this machine's libraries and our kernels behave like those of an older processor, for both sides alike.
+ISA_CAPS = {
+    "avx512_bf16": {},
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "portable": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+}
+
+
+def cap_isa(isa):
+    """From here on both sides run as on a processor that has no more than `isa`."""
+    ENVIRONMENT.update(ISA_CAPS[isa], TRIREME_ISA=isa)
+
+
 def cores():
     return len(os.sched_getaffinity(0))
+
+
+def processor():
+    """The processor's name and the widest of the instruction sets that matter here."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"model name\s*:\s*(.*)", text)
+    flags = (re.search(r"^flags\s*:\s*(.*)", text, re.M) or [None, ""])[1].split()
+    widest = next((flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in flags), "baseline")
+    return f"{model.group(1).strip() if model else 'unknown'} ({widest}, {cores()} cores)"
 
 
 def name():

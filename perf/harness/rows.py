@@ -6,12 +6,21 @@ that ours is better.
 
 import dataclasses
 import json
+import math
 import pathlib
+import random
 import re
 import tempfile
 from collections.abc import Callable
 
-from . import machine
+from . import demo, machine
+
+
+@dataclasses.dataclass
+class Peer:
+    name: str
+    run: Callable[[], float]
+    target: float | None = None           # ratio to reach; None: for comparison only
 
 
 @dataclasses.dataclass
@@ -19,13 +28,11 @@ class Row:
     name: str
     metric: str
     unit: str
-    target: float | None                  # ratio to the peer; None: no peer
     ours: Callable[[], float]
-    peer: Callable[[], float] | None = None
-    peer_name: str = ""
+    peers: list[Peer] = dataclasses.field(default_factory=list)   # repetitions of all are interleaved with ours
     lower: bool = False
     limit: Callable[[dict], float] | None = None   # from the machine's measured limits
-    command: str = ""
+    limit_target: float | None = None     # share of the limit to reach
 
 
 def last_json(text):
@@ -51,31 +58,75 @@ def peer(script, key, *arguments, ranks=1, threads=1, folder=None):
 SIZES = {"135M": (106203456, 28311552), "25M": (12589440, 6291456)}  # parameters of the blocks, of embedding = head
 
 
-def train_limit(shape, dtype, tokens=512):
-    """Tokens/s when every product runs at the library's rate: 8 FLOP per parameter and token with full recompute (6 for the head, which
-    is computed once), causal attention at the same rate."""
+def train_limit(shape, dtype, tokens=512, recompute=True):
+    """Tokens/s when every product runs at the library's rate: 8 FLOP per parameter and token with full recompute (6 without, and for the head,
+    which is computed once), causal attention at the same rate."""
     def limit(limits):
         body, head = SIZES[shape]
         layers, width = (30, 576) if shape == "135M" else (8, 384)
         kind = "bf16" if dtype == "bf16" else "fp32"
-        attention = 8 * layers * width * tokens  # scores and values, forward twice and backward, half by causality
-        seconds = (8 * body + attention) / limits[f"gemm_{kind}_gflops"] + 6 * head / limits[f"head_{kind}_gflops"]
+        passes = 8 if recompute else 6
+        attention = passes * layers * width * tokens  # scores and values, forward and backward, half by causality
+        seconds = (passes * body + attention) / limits[f"gemm_{kind}_gflops"] + 6 * head / limits[f"head_{kind}_gflops"]
         return 1e9 / seconds
     return limit
+
+
+def train_peers(shape, dtype, steps, fsdp_target, ddp_target, *arguments):
+    """The same step by two processes of one thread each."""
+    return [Peer(name, peer("train_stock.py", "tokens_per_s_best", "--kind", kind, "--shape", shape, "--dtype", dtype, "--repetitions", steps, *arguments, ranks=2),
+                 target) for kind, name, target in (("fsdp", "FSDP2 + gloo", fsdp_target), ("ddp", "DDP + gloo", ddp_target))]
+
+
+def rl_lengths(sequences=64, seed=1):
+    """prompt + response of an RL-shaped batch: prompts 64 to 256, responses log-normal (median 96) cut to 16 to 512."""
+    draw = random.Random(seed)
+    return ",".join(f"{draw.randint(64, 256)}+{min(512, max(16, round(draw.lognormvariate(math.log(96), 0.9))))}" for _ in range(sequences))
+
+
+def equal_step_rows(name, shape, dtype, target, steps):
+    """T1, T2: everything recomputed. T3: nothing recomputed, where each may choose; the best peer of three counts."""
+    common = ["--shape", shape, "--dtype", dtype, "--steps", steps]
+    side = ours("perf_train", "tokens_per_s_best", *common, ranks=2)
+    rows = [Row(name, f"train step {shape} {dtype}, 2 ranks x 2 x 512 tokens, recompute", "tokens/s", side, train_peers(shape, dtype, steps, target, 1.0),
+                limit=train_limit(shape, dtype), limit_target=0.9 if dtype == "fp32" else 0.83)]
+    best = 1.1 if dtype == "fp32" else 1.4
+    one_process = peer("train_stock.py", "tokens_per_s_best", "--kind", "single", "--shape", shape, "--dtype", dtype, "--repetitions", steps, "--recompute", 0,
+                       "--sequences", 4, threads=2)
+    side = ours("perf_train", "tokens_per_s_best", *common, "--recompute", 0, ranks=2)
+    rows.append(Row("T3", f"train step {shape} {dtype}, 4 x 512 tokens, no recompute", "tokens/s", side,
+                    [*train_peers(shape, dtype, steps, best, best, "--recompute", 0), Peer("one process", one_process, best)],
+                    limit=train_limit(shape, dtype, recompute=False)))
+    return rows
+
+
+def rl_step_rows(shape, dtype, steps):
+    lengths = rl_lengths()
+    side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, "--lengths", lengths, "--recompute", 0, ranks=2)
+    peers = train_peers(shape, dtype, steps, 2.5, 2.5, "--lengths", lengths, "--recompute", 0)
+    return [Row("T6", f"RL-shaped train step {shape} {dtype}, 64 sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
+
+
+def scaling_rows(shape, steps):
+    """T9: what two ranks of one thread do against one, as a share of what the library's products gain from the second core. Nobody's figure but our own."""
+    def tokens_per_s(ranks, sequences):
+        return ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", "fp32", "--steps", steps, "--sequences", sequences, ranks=ranks)
+    rows = []
+    for kind, one, two in (("strong", 4, 2), ("weak", 2, 2)):
+        rows.append(Row("T9", f"{kind} scaling {shape} fp32, 1 to 2 ranks of one thread", "tokens/s", tokens_per_s(2, two), [Peer("one rank", tokens_per_s(1, one))]))
+    return rows
 
 
 def train_rows(quick):
     shape, steps = ("25M", 2) if quick else ("135M", 2)
     rows = []
     for name, dtype, target in (("T1", "fp32", 1.2), ("T2", "bf16", 1.4)):
-        side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, ranks=2)
-        rows.append(Row(name, f"train step {shape} {dtype}, 2 ranks x 2 x 512 tokens, recompute", "tokens/s", target, side,
-                        peer("train_fsdp.py", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--repetitions", steps, ranks=2),
-                        "FSDP2 + gloo", limit=train_limit(shape, dtype), command=side.command))
+        rows += equal_step_rows(name, shape, dtype, target, steps)
+        rows += rl_step_rows(shape, dtype, steps)
     side = ours("perf_train", "peak_bytes", "--shape", shape, "--dtype", "bf16", "--steps", 1, ranks=2)
-    rows.append(Row("T5", f"peak memory per rank, {shape} bf16", "bytes", 1 / 0.75, side,
-                    peer("train_fsdp.py", "peak_bytes", "--shape", shape, "--dtype", "bf16", ranks=2), "FSDP2 + gloo", lower=True, command=side.command))
-    return rows
+    fsdp = Peer("FSDP2 + gloo", peer("train_stock.py", "peak_bytes", "--shape", shape, "--dtype", "bf16", ranks=2), 1 / 0.75)
+    rows.append(Row("T5", f"peak memory per rank, {shape} bf16", "bytes", side, [fsdp], lower=True))
+    return rows + scaling_rows(shape, steps)
 
 
 # ---- generate ----------------------------------------------------------------------------------------------------------
@@ -101,14 +152,13 @@ def generate_rows(quick):
     for name, batch, target in (("G1", 1, 2.0), ("G2", 8, 2.0), ("G3", 32, 4.0)):
         for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
             side = decode_figure(dtype, batch, "decode", threads, new)
-            rows.append(Row(name, f"decode 135M {dtype}, batch {batch}, 128 + {new}", "tokens/s", target, side,
-                            peer("generate_hf.py", "decode_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, threads=threads),
-                            "HF generate", limit=decode_limit(dtype, batch), command=side.command))
+            hf = peer("generate_hf.py", "decode_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, threads=threads)
+            rows.append(Row(name, f"decode 135M {dtype}, batch {batch}, 128 + {new}", "tokens/s", side, [Peer("HF generate", hf, target)],
+                            limit=decode_limit(dtype, batch)))
     for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
         side = decode_figure(dtype, 8, "prefill", threads, 4)
-        rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", 1.05, side,
-                        peer("generate_hf.py", "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads), "HF generate",
-                        command=side.command))
+        hf = peer("generate_hf.py", "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads)
+        rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", side, [Peer("HF generate", hf, 1.05)]))
     return rows
 
 
@@ -132,11 +182,12 @@ def weightsync_rows(quick):
     for kind in ("shared memory", "messages"):
         side = table_figure("perf_weightsync", rf"^ours, {kind} +min +([\d.]+) ms", *arguments, ranks=4)
         same_mpi = table_figure("perf_weightsync", r"^peer: gather \+ broadcast per tensor +min +([\d.]+) ms", *arguments, ranks=4)
-        peers = [("gather + broadcast, MPI", 5.0, same_mpi)]
+        peers = [Peer("gather + broadcast, MPI", same_mpi, 5.0)]
         if kind == "messages":
-            peers.append(("gloo, per parameter", 20.0, peer("weightsync_gloo.py", "milliseconds_best", "--repetitions", 1 if quick else 3, ranks=4)))
-        rows += [Row("W1", f"weight sync 135M bf16 by {kind}, 2 trainers to TP 2", "ms", target, side, action, name, lower=True,
-                     limit=lambda limits: 1e3 * 2 * size / 1e9 / limits["copy_gb_per_s"], command=side.command) for name, target, action in peers]
+            gloo = peer("weightsync_gloo.py", "milliseconds_best", "--repetitions", 1 if quick else 3, ranks=4)
+            peers.append(Peer("gloo, per parameter", gloo, 20.0))
+        rows.append(Row("W1", f"weight sync 135M bf16 by {kind}, 2 trainers to TP 2", "ms", side, peers, lower=True,
+                        limit=lambda limits: 1e3 * 2 * size / 1e9 / limits["copy_gb_per_s"]))
     return rows
 
 
@@ -151,14 +202,13 @@ def checkpoint_rows(quick):
         return peer("checkpoint_torch.py", key, "--writer", writer, "--folder", scratch, ranks=2 if writer == "dcp" else 1)
     what = "135M, 12 B per parameter, 2 ranks"
     save, load = best("save, fsynced"), best("load, cold, digests checked")
-    rows = [Row("K1", f"checkpoint save {what}", "GB/s", 0.9, save, best(r"dd conv=fdatasync"), "dd conv=fdatasync", command=save.command)]
-    for writer in (["dcp"] if quick else ["dcp", "safetensors", "torch"]):
-        rows.append(Row("K1", f"checkpoint save {what}", "GB/s", 1.3, save, torch(writer, "save_gb_per_s_best"), writer, command=save.command))
-    rows.append(Row("K3", f"checkpoint load, cold, {what}", "GB/s", 0.9, load, best("dd of the file, cold"), "dd, cold", command=load.command))
-    rows.append(Row("K3", f"checkpoint load, cold, {what}", "GB/s", 1.0, load, torch("dcp", "load_gb_per_s_best"), "dcp", command=load.command))
+    writers = [Peer(writer, torch(writer, "save_gb_per_s_best"), 1.3) for writer in (["dcp"] if quick else ["dcp", "safetensors", "torch"])]
     stall = table_figure("perf_checkpoint", r"^stall of a background save, 1 s step +([\d.]+)", *arguments, ranks=2)
-    rows.append(Row("K2", f"training stall of a background save, {what}", "s", None, stall, lower=True, command=stall.command))
-    return rows
+    return [
+        Row("K1", f"checkpoint save {what}", "GB/s", save, [Peer("dd conv=fdatasync", best(r"dd conv=fdatasync"), 0.9), *writers]),
+        Row("K3", f"checkpoint load, cold, {what}", "GB/s", load,
+            [Peer("dd, cold", best("dd of the file, cold"), 0.9), Peer("dcp", torch("dcp", "load_gb_per_s_best"), 1.0)]),
+        Row("K2", f"training stall of a background save, {what}", "s", stall, lower=True)]
 
 
 def collectives_rows(quick):
@@ -166,8 +216,8 @@ def collectives_rows(quick):
     for ranks in (2, 4):
         for key, target in (("reduce_scatter_ms_best", 4.0), ("all_gather_ms_best", None)):
             side = ours("perf_collectives", key, "--mib", mib, "--repetitions", 5, ranks=ranks)
-            rows.append(Row("T4", f"{key.removesuffix('_ms_best')} {mib} MiB fp32, {ranks} ranks", "ms", target, side,
-                            peer("collectives_gloo.py", key, "--mib", mib, "--repetitions", 5, ranks=ranks), "gloo", lower=True, command=side.command))
+            gloo = Peer("gloo", peer("collectives_gloo.py", key, "--mib", mib, "--repetitions", 5, ranks=ranks), target)
+            rows.append(Row("T4", f"{key.removesuffix('_ms_best')} {mib} MiB fp32, {ranks} ranks", "ms", side, [gloo], lower=True))
     return rows
 
 
@@ -198,11 +248,20 @@ def ppo_rows(quick):
             continue
         for dtype, target in zip(("fp32", "bf16"), targets):
             side = iteration_figure(shape, dtype)
-            rows.append(Row(name, f"PPO iteration {shape} {dtype}, 32 prompts x 32 + 32 tokens, 2 ranks", "s", target, side,
-                            peer("ppo_stock.py", "seconds_best", "--shape", shape, "--dtype", dtype, "--repetitions", 3, ranks=2),
-                            "HF generate + DDP", lower=True, command=side.command))
+            stock = peer("ppo_stock.py", "seconds_best", "--shape", shape, "--dtype", dtype, "--repetitions", 3, ranks=2)
+            rows.append(Row(name, f"PPO iteration {shape} {dtype}, 32 prompts x 32 + 32 tokens, 2 ranks", "s", side, [Peer("HF generate + DDP", stock, target)],
+                            lower=True))
+    return rows
+
+
+def demo_rows(quick):
+    """The demo's iteration against what its products and reads cost at the machine's own rates: within 2.2 times of that."""
+    rows = []
+    for dtype in (["auto"] if quick else ["auto", "fp32", "bf16"]):
+        side = demo.Iteration(dtype, 3 if quick else 5)
+        rows.append(Row("D1", f"iteration of the demo, SmolLM2-135M, dtype {dtype}", "s", side, lower=True, limit=side.limit, limit_target=1 / 2.2))
     return rows
 
 
 GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
-          "collectives": collectives_rows}
+          "collectives": collectives_rows, "demo": demo_rows}

@@ -1,6 +1,9 @@
-// One training step as T1 and T2 have it: forward, backward with recompute, sharded AdamW, on random tokens.
+// One training step as T1, T2 and T6 have it: forward, backward with recompute, sharded AdamW, on random tokens.
 //   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
+//                          [--lengths P+R,P+R,... --micro-batch-tokens 1024]
+// --lengths: these sequences (prompt + response tokens, the loss on the response) instead of equal ones, dealt out to ranks and packed into
+// micro-batches by the planner that the trainer uses.
 // Rank 0 prints one line per step and, last, one JSON object. The first step is warm-up and does not count.
 // tokens_per_cpu_s: the job's tokens over the CPU seconds of its busiest rank, what an idle core per rank would give.
 #include "torch/torch.hpp"
@@ -23,6 +26,7 @@
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -31,7 +35,8 @@ namespace {
 
 struct Setting {
   std::string shape = "135M", dtype = "bf16", exchange = "auto";
-  int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1;
+  int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1, micro_batch_tokens = 1024;
+  std::vector<std::string> lengths;  // "prompt+response"
 };
 
 Setting parse(int argc, char** argv) {
@@ -45,6 +50,8 @@ Setting parse(int argc, char** argv) {
   app.add_option("--steps", s.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--recompute", s.recompute, "blocks that are recomputed; -1: all")->capture_default_str();
   app.add_option("--micro-batches", s.micro_batches)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--lengths", s.lengths, "prompt+response, ...")->delimiter(',');
+  app.add_option("--micro-batch-tokens", s.micro_batch_tokens, "budget, with --lengths")->check(CLI::PositiveNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
 }
@@ -59,27 +66,69 @@ zero::ShardedModelOptions options_of(const Setting& s) {
   return options;
 }
 
-model::PackedBatch random_batch(const Setting& s, const config::ModelShape& shape, int rank) {
-  at::manual_seed(static_cast<uint64_t>(rank));
-  const at::Tensor ids = at::randint(0, shape.vocab, {s.sequences, s.tokens}, at::kInt);
-  std::vector<std::span<const int32_t>> sequences;
-  for (int64_t b = 0; b < s.sequences; ++b) {
-    sequences.emplace_back(ids.data_ptr<int32_t>() + b * s.tokens, static_cast<size_t>(s.tokens));
+struct Sequence {
+  int64_t prompt = 1, total = 0;  // tokens; those after the prompt bear a loss
+};
+
+std::vector<Sequence> ragged_sequences(const Setting& s) {
+  std::vector<Sequence> out;
+  for (const std::string& text : s.lengths) {
+    const size_t plus = text.find('+');
+    VALIDATE(plus != std::string::npos, ExitCode::usage, "--lengths has '", text, "': prompt+response is wanted");
+    const int64_t prompt = std::stoll(text.substr(0, plus)), response = std::stoll(text.substr(plus + 1));
+    VALIDATE(prompt > 0 && response > 0, ExitCode::usage, "--lengths has '", text, "': both must be positive");
+    out.push_back({prompt, prompt + response});
   }
-  return model::pack(sequences, at::kCPU);
+  return out;
 }
 
-// Mean next-token cross-entropy over all ranks' tokens.
-zero::Loss language_loss(const model::PackedBatch& batch, double all_tokens) {
-  std::vector<int64_t> rows;
-  for (size_t b = 0; b + 1 < batch.cu_seqlens.size(); ++b) {
-    for (int64_t t = batch.cu_seqlens[b]; t + 1 < batch.cu_seqlens[b + 1]; ++t) rows.push_back(t);
+// This rank's micro-batches of one optimizer step; the same number on every rank.
+std::vector<std::vector<Sequence>> plan(const Setting& s, const comm::CommView& world) {
+  if (s.lengths.empty()) {
+    const std::vector<Sequence> equal(static_cast<size_t>(s.sequences), {1, s.tokens});
+    return {static_cast<size_t>(s.micro_batches), equal};
   }
-  const at::Tensor index = at::tensor(rows, at::kLong);
-  const at::Tensor targets = batch.ids.index_select(0, index.add(1));
-  return [index, targets, all_tokens](const at::Tensor& hidden, const at::Tensor& weight) {
-    const auto out = kernels::token_log_probs(hidden.index_select(0, index), weight, targets, 1.0, kernels::Entropy::skip);
-    return out.log_probs.sum().mul(-1 / all_tokens);
+  const std::vector<Sequence> all = ragged_sequences(s);
+  ppo::PlanInput input;
+  for (const Sequence& sequence : all) input.lengths.push_back(sequence.total);
+  input.ranks = world.size();
+  input.batch_size = static_cast<int64_t>(all.size());
+  input.micro_batch_tokens = s.micro_batch_tokens;
+  std::vector<std::vector<Sequence>> out;
+  for (const auto& bin : ppo::plan_epoch(input).front().micro_batches[static_cast<size_t>(world.rank())]) {
+    out.emplace_back();
+    for (const int64_t i : bin) out.back().push_back(all[static_cast<size_t>(i)]);
+  }
+  return out;
+}
+
+struct MicroBatch {
+  model::PackedBatch tokens;
+  at::Tensor rows;     // whose hidden states predict a token with a loss
+  at::Tensor targets;  // those tokens
+};
+
+MicroBatch random_batch(const std::vector<Sequence>& sequences, int64_t vocabulary) {
+  std::vector<at::Tensor> ids;
+  std::vector<std::span<const int32_t>> spans;
+  std::vector<int64_t> rows;
+  int64_t start = 0;
+  for (const Sequence& sequence : sequences) {
+    ids.push_back(at::randint(0, vocabulary, {sequence.total}, at::kInt));
+    spans.emplace_back(ids.back().data_ptr<int32_t>(), static_cast<size_t>(sequence.total));
+    for (int64_t t = sequence.prompt; t < sequence.total; ++t) rows.push_back(start + t - 1);
+    start += sequence.total;
+  }
+  MicroBatch batch{model::pack(spans, at::kCPU), at::tensor(rows, at::kLong), {}};
+  if (!rows.empty()) batch.targets = batch.tokens.ids.index_select(0, batch.rows.add(1));
+  return batch;
+}
+
+// Mean cross-entropy over all ranks' tokens that bear a loss.
+zero::Loss language_loss(const MicroBatch& batch, double all_targets) {
+  return [&batch, all_targets](const at::Tensor& hidden, const at::Tensor& weight) {
+    const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight, batch.targets, 1.0, kernels::Entropy::skip);
+    return out.log_probs.sum().mul(-1 / all_targets);
   };
 }
 
@@ -95,11 +144,10 @@ Usage usage() {
   return {seconds(now.ru_utime) + seconds(now.ru_stime), now.ru_minflt};
 }
 
-void report(const Setting& s, const comm::CommView& world, std::vector<double> seconds,
+void report(const Setting& s, const comm::CommView& world, double tokens, std::vector<double> seconds,
             std::vector<double> cpu_seconds, const zero::ShardedModel& model) {
   std::sort(seconds.begin(), seconds.end());
   std::sort(cpu_seconds.begin(), cpu_seconds.end());
-  const double tokens = static_cast<double>(s.sequences * s.tokens * s.micro_batches * world.size());
   const auto peaks = world.gather_values(trace::host_memory().peak);
   const double wait = world.max(model.counters().wait_seconds);
   if (world.rank() != 0) return;
@@ -125,9 +173,16 @@ void run(const Setting& s) {
   const auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
   zero::ShardedModel model(spec, world, std::nullopt, at::kCPU, options_of(s));
   model.load([&spec](size_t p, const base::Block& block, float* out) { model::initial_values(spec, p, block, 1, out); });
-  const auto batch = random_batch(s, spec.shape, world.rank());
-  const double all_tokens = world.sum(static_cast<double>(batch.tokens() * s.micro_batches));
-  const auto loss = language_loss(batch, all_tokens);
+  at::manual_seed(static_cast<uint64_t>(world.rank()));
+  std::vector<MicroBatch> batches;
+  for (const auto& sequences : plan(s, world)) batches.push_back(random_batch(sequences, spec.shape.vocab));
+  double all_tokens = 0, all_targets = 0;
+  for (const MicroBatch& batch : batches) {
+    all_tokens += static_cast<double>(batch.tokens.tokens());
+    all_targets += static_cast<double>(batch.rows.numel());
+  }
+  all_tokens = world.sum(all_tokens);
+  all_targets = world.sum(all_targets);
   zero::AdamWOptions adam;
   adam.lr = 1e-6;
 
@@ -136,7 +191,7 @@ void run(const Setting& s) {
     world.barrier();
     const base::Stopwatch watch;
     const Usage before = usage();
-    for (int64_t m = 0; m < s.micro_batches; ++m) model.forward_backward(batch, loss);
+    for (const MicroBatch& batch : batches) model.forward_backward(batch.tokens, language_loss(batch, all_targets));
     const double passes = watch.seconds();
     const auto result = model.step(adam);
     world.barrier();
@@ -156,7 +211,7 @@ void run(const Setting& s) {
       std::fflush(stdout);
     }
   }
-  report(s, world, seconds, cpu_seconds, model);
+  report(s, world, all_tokens, seconds, cpu_seconds, model);
 }
 
 }  // namespace
