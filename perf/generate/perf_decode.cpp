@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <string>
 #include <vector>
 
 #include "harness/arguments.hpp"
+#include "harness/random_weights.hpp"
 #include "harness/shapes.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/generate/engine.hpp"
@@ -43,21 +43,6 @@ Setting parse(int argc, char** argv) {
   app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
-}
-
-void fill(const model::ModelSpec& spec, generate::GeneratorWeights& weights) {
-  const std::vector<std::byte*> storage = weights.storage();
-  std::vector<float> values;
-  for (size_t p = 0; p < storage.size(); ++p) {
-    const base::Block block = weights.block(p);
-    values.resize(static_cast<size_t>(block.elements()));
-    model::initial_values(spec, p, block, 1, values.data());
-    if (weights.dtype() == config::DType::fp32) {
-      std::memcpy(storage[p], values.data(), values.size() * sizeof(float));
-    } else {
-      for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(storage[p])[i] = c10::BFloat16(values[i]).x;
-    }
-  }
 }
 
 struct Times {
@@ -124,7 +109,7 @@ int main(int argc, char** argv) {
   const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
   for (const std::string& name : a.dtypes) {
     generate::GeneratorWeights weights(spec, name == "bf16" ? config::DType::bf16 : config::DType::fp32);
-    fill(spec, weights);
+    perf::fill_random(spec, weights);
     generate::EngineOptions options;
     options.threads = a.threads;
     options.backend = a.backend == "fused" ? generate::BackendKind::fused : generate::BackendKind::torch;

@@ -78,10 +78,11 @@ def train_peers(shape, dtype, steps, fsdp_target, ddp_target, *arguments):
                  target) for kind, name, target in (("fsdp", "FSDP2 + gloo", fsdp_target), ("ddp", "DDP + gloo", ddp_target))]
 
 
-def rl_lengths(sequences=64, seed=1):
-    """prompt + response of an RL-shaped batch: prompts 64 to 256, responses log-normal (median 96) cut to 16 to 512."""
+def rl_lengths(prompts, samples, longest, seed=1):
+    """Of an RL-shaped batch: tokens of each prompt (64 to 256) and of each sample's response (log-normal, median 96, cut to 16 to `longest`)."""
     draw = random.Random(seed)
-    return ",".join(f"{draw.randint(64, 256)}+{min(512, max(16, round(draw.lognormvariate(math.log(96), 0.9))))}" for _ in range(sequences))
+    return ([draw.randint(64, 256) for _ in range(prompts)],
+            [min(longest, max(16, round(draw.lognormvariate(math.log(96), 0.9)))) for _ in range(prompts * samples)])
 
 
 def equal_step_rows(name, shape, dtype, target, steps):
@@ -101,7 +102,7 @@ def equal_step_rows(name, shape, dtype, target, steps):
 
 
 def rl_step_rows(shape, dtype, steps):
-    lengths = rl_lengths()
+    lengths = ",".join(f"{prompt}+{response}" for prompt, response in zip(*rl_lengths(64, 1, 512)))
     side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, "--lengths", lengths, "--recompute", 0, ranks=2)
     peers = train_peers(shape, dtype, steps, 2.5, 2.5, "--lengths", lengths, "--recompute", 0)
     return [Row("T6", f"RL-shaped train step {shape} {dtype}, 64 sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
@@ -159,6 +160,21 @@ def generate_rows(quick):
         side = decode_figure(dtype, 8, "prefill", threads, 4)
         hf = peer("generate_hf.py", "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads)
         rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", side, [Peer("HF generate", hf, 1.05)]))
+    return rows + rollout_rows(quick)
+
+
+def rollout_rows(quick):
+    """G5, G6: 64 prompts x 8 samples (quick: 8 x 8, 25M) that begin with the same 32 tokens."""
+    shape, prompts, longest = ("25M", 8, 128) if quick else ("135M", 64, 512)
+    before, after = rl_lengths(prompts, 8, longest)
+    lengths = ["--prompts", ",".join(map(str, before)), "--responses", ",".join(map(str, after)), "--shape", shape]
+    threads, rows = machine.cores(), []
+    for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
+        side = ours("perf_rollout", "useful_tokens_per_s", *lengths, "--dtype", dtype, "--threads", threads, threads=threads)
+        hf = peer("rollout_hf.py", "useful_tokens_per_s", *lengths, "--dtype", dtype, threads=threads)
+        rows.append(Row("G5", f"RL-shaped rollout {shape} {dtype}, {prompts} prompts x 8 to {longest}", "tokens/s", side, [Peer("HF generate", hf, 5.0)]))
+    side = ours("perf_rollout", "prefill_saved", *lengths, "--threads", threads, threads=threads)
+    rows.append(Row("G6", "share of the prompts' work that sharing can save and did", "", side, limit=lambda limits: 1.0, limit_target=0.95))
     return rows
 
 
