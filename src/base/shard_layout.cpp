@@ -5,6 +5,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
 
 namespace trireme::base {
 
@@ -14,6 +15,12 @@ int64_t TensorSpec::columns() const {
   int64_t product = 1;
   for (size_t i = 1; i < shape.size(); ++i) product = checked_mul(product, shape[i]);
   return product;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::vector<std::string> extents;
+  for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
+  return "[" + join(extents) + "]";
 }
 
 Block intersect(const Block& a, const Block& b) {

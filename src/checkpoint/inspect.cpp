@@ -10,7 +10,7 @@
 namespace trireme::checkpoint {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+std::string extents(const std::vector<int64_t>& shape) {
   std::string out;
   for (const int64_t dim : shape) out += (out.empty() ? "" : " x ") + std::to_string(dim);
   return out.empty() ? "scalar" : out;
@@ -35,7 +35,7 @@ std::string inspect_one(const std::filesystem::path& path, bool verify) {
     out += base::text("  ", name, ": ", sum.first, " datasets, ", base::human_bytes(static_cast<double>(sum.second)), "\n");
   }
   for (const DatasetInfo& info : reader.datasets()) {
-    out += base::text("    ", info.path, "  ", shape_text(info.shape), "  ", to_string(stored_type(info.type)), "\n");
+    out += base::text("    ", info.path, "  ", extents(info.shape), "  ", to_string(stored_type(info.type)), "\n");
   }
   out += "  state " + reader.state() + "\n";
   if (verify) {

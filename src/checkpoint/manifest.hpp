@@ -13,6 +13,7 @@ namespace trireme::checkpoint {
 inline constexpr const char* data_name = "data.h5";
 inline constexpr const char* index_name = "index.bin";
 inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr const char* state_path = "/state";  // dataset with the state of the run
 inline constexpr int64_t format_version = 1;
 
 struct FullManifest : Manifest {

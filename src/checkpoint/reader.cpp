@@ -21,14 +21,6 @@
 namespace trireme::checkpoint {
 namespace {
 
-constexpr const char* state_path = "/state";
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string out = "[";
-  for (size_t d = 0; d < shape.size(); ++d) out += (d > 0 ? ", " : "") + std::to_string(shape[d]);
-  return out + "]";
-}
-
 // Index and manifest as rank 0 found and checked them.
 struct Opened {
   FullManifest manifest;
@@ -116,8 +108,8 @@ const IndexEntry& Reader::State::matching(const ReadRequest& request) const {
   VALIDATE(at != by_path.end(), ExitCode::bad_data, folder.string(), " has no dataset ", request.path,
            ": it was saved from another model or with other options");
   const IndexEntry& entry = entries[at->second];
-  VALIDATE(entry.shape == request.shape, ExitCode::bad_data, folder.string(), ": ", request.path, " has the shape ", shape_text(entry.shape),
-           ", this run needs ", shape_text(request.shape), ": it was saved from another model");
+  VALIDATE(entry.shape == request.shape, ExitCode::bad_data, folder.string(), ": ", request.path, " has the shape ", base::shape_text(entry.shape),
+           ", this run needs ", base::shape_text(request.shape), ": it was saved from another model");
   VALIDATE(element_type(entry.type) == request.type, ExitCode::bad_data, folder.string(), ": ", request.path, " holds ", to_string(entry.type),
            ", this run needs ", to_string(stored_type(request.type)), ": use the dtype of the run that saved it");
   const base::Block whole{0, entry.rows(), 0, entry.columns()};

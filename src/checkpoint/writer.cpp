@@ -27,7 +27,6 @@
 namespace trireme::checkpoint {
 namespace {
 
-constexpr const char* state_path = "/state";
 constexpr double space_factor = 1.1;
 
 // One save in progress on one rank.

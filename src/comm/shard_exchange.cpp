@@ -22,7 +22,6 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 constexpr int64_t kAlignElements = 32;  // 64 bytes of bf16, 128 of fp32
-constexpr int64_t kHugePage = int64_t{2} << 20;
 
 TRIREME_CLONES void add(float* into, const float* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) into[i] += values[i];

@@ -9,6 +9,8 @@
 
 namespace trireme::comm {
 
+inline constexpr int64_t kHugePage = int64_t{2} << 20;  // bytes
+
 // Where stages lie in memory that holds two neighbours at a time: even stages at the start, odd ones at the end.
 class TwoStageArena {
  public:

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -21,7 +22,6 @@ namespace trireme::comm {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kHugePage = int64_t{2} << 20;
 
 // A memory file of `bytes`, or an invalid descriptor; `error` holds errno. Pages are reserved now, so that running out
 // of memory is an error here and not a SIGBUS later.

@@ -15,10 +15,6 @@
 namespace trireme::driver {
 namespace {
 
-void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
-  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
-}
-
 // Rewards of all samples on any rank, by group, in id order: the same on every rank.
 std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& world, const Samples& samples) {
   struct Entry {
@@ -44,6 +40,10 @@ std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& wo
 }
 
 }  // namespace
+
+void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
+  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
+}
 
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
                          IterationMetrics& metrics) {

@@ -15,6 +15,9 @@
 
 namespace trireme::driver {
 
+// Collective over ranks.
+void sum_over(const comm::CommView& ranks, std::vector<double>& values);
+
 // reward, its parts, response_length, truncated share, tokens, of samples that lie on any ranks. `parts` names the reward
 // sources. Collective over world.
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,

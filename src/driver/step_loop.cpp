@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "driver/datasets.hpp"
+#include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
@@ -20,13 +21,9 @@ namespace {
 // Rewards that are all the same must not be divided by 0 (OpenRLHF: RewardModelTrainer.evaluate).
 constexpr double kSmallestDeviation = 1e-8;
 
-int64_t iterations_of(const config::Options& options, const data::PromptSampler& sampler) {
+int64_t steps_of(const config::Options& options, const data::PromptSampler& sampler) {
   if (options.run.iterations > 0) return options.run.iterations;
   return options.train.max_epochs * sampler.draws_per_epoch(options.train.batch_size);
-}
-
-void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
-  ranks.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
 }  // namespace
@@ -37,7 +34,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       rows_(load_training(options_, options_.data.dataset, command, tokenizer_, roles_.world)),
       sampler_(make_sampler(options_, options_.data.dataset_probs, rows_.counts())),
       start_(trained_start(options_, head_of(command))) {
-  iterations_ = iterations_of(options_, sampler_);
+  iterations_ = steps_of(options_, sampler_);
   if (!options_.eval.dataset.empty()) {
     held_out_ = load_training(options_, options_.eval.dataset, command, tokenizer_, roles_.world);
   }

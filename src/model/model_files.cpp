@@ -19,12 +19,6 @@ constexpr const char* tokenizer_files[] = {
     "merges.txt",     "tokenizer.model",       "chat_template.jinja"};
 constexpr size_t shown_names = 5;
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::vector<std::string> extents;
-  for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
-  return "[" + base::join(extents) + "]";
-}
-
 // "a, b, c and 17 more"
 std::string some_of(std::span<const std::string> names) {
   const size_t shown = std::min(names.size(), shown_names);
@@ -103,7 +97,7 @@ std::vector<std::string> check_weights(const ModelSpec& spec, const WeightSource
     }
     const auto& found = weights.spec(tensor.name);
     VALIDATE(found.shape == tensor.shape, ExitCode::bad_data, weights.describe(), ": '", tensor.name, "' has the shape ",
-             shape_text(found.shape), ", but config.json asks for ", shape_text(tensor.shape),
+             base::shape_text(found.shape), ", but config.json asks for ", base::shape_text(tensor.shape),
              ": weights and config.json do not belong together");
   }
   VALIDATE(missing.empty(), ExitCode::bad_data, weights.describe(), " has no ", some_of(missing),

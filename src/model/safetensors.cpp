@@ -18,16 +18,10 @@ namespace {
 constexpr const char* single_name = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::vector<std::string> extents;
-  for (const int64_t extent : shape) extents.push_back(std::to_string(extent));
-  return "[" + base::join(extents) + "]";
-}
-
 void check_block(const base::TensorSpec& spec, const base::Block& block) {
   const bool inside = block.row >= 0 && block.rows >= 0 && block.column >= 0 && block.columns >= 0 &&
                       block.row + block.rows <= spec.rows() && block.column + block.columns <= spec.columns();
-  if (!inside) throw InternalError(base::text("a block outside of ", spec.name, " ", shape_text(spec.shape)));
+  if (!inside) throw InternalError(base::text("a block outside of ", spec.name, " ", base::shape_text(spec.shape)));
 }
 
 // A shard may be a link (the Hugging Face cache is made of them), but only within the folder or to the `blobs` of the

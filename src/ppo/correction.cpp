@@ -28,9 +28,9 @@ Tensor inside(const Tensor& x, const config::ImportanceCorrection& options) {
   return at::logical_and(x >= options.low, x <= options.high);
 }
 
-double total(const Tensor& x) { return x.sum(at::kDouble).item<double>(); }
-
 }  // namespace
+
+double total(const Tensor& x) { return x.sum(at::kDouble).item<double>(); }
 
 void check_correction(const config::ImportanceCorrection& options) {
   if (!options.enabled || options.mode == config::CorrectionMode::mask) return;

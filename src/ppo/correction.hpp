@@ -17,6 +17,9 @@ struct Correction {
 Correction importance_correction_weights(const PolicyLossInput& input, const at::Tensor& mask,
                                          const config::ImportanceCorrection& options);
 
+// Sum in fp64.
+double total(const at::Tensor& x);
+
 // Throws UserError(configuration) for combinations without a meaning.
 void check_correction(const config::ImportanceCorrection& options);
 

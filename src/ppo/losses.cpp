@@ -18,8 +18,6 @@ using at::Tensor;
 // Beyond this the exponential would overflow the objective before the clip can act.
 constexpr double log_ratio_limit = 20;
 
-double total(const Tensor& x) { return x.sum(at::kDouble).item<double>(); }
-
 // The probability ratio per column; for gspo that of the whole sequence, the same on all of its columns.
 Tensor probability_ratio(const PolicyLossInput& in, const PolicyLossOptions& options, const Tensor& log_probs, const Tensor& mask) {
   if (options.type == config::PolicyLoss::ppo) {

@@ -16,7 +16,7 @@ namespace {
 using at::Tensor;
 using model::HeadKind;
 
-constexpr int64_t micro_batch_tokens = 30;  // several micro-batches where a rank has more than one row
+constexpr int64_t pass_tokens = 30;  // several micro-batches where a rank has more than one row
 const zero::ShardedModelOptions frozen{.training = zero::Training::frozen};
 
 driver::ActionBatch all_rows(GoldenRows& rows) {
@@ -33,7 +33,7 @@ Tensor scores_by_source(const GoldenCase& c, GoldenRows& rows, bool normalize) {
   config::RewardSource options;
   options.kind = config::RewardKind::model;
   options.path = model_path(c);
-  options.batch_tokens = micro_batch_tokens;
+  options.batch_tokens = pass_tokens;
   reward::ModelEnvironment environment;
   environment.ranks = world();
   environment.dtype = config::DType::fp32;
@@ -83,7 +83,7 @@ void check_forward(const GoldenCase& c) {
   expect_matches(c, "logits", rows.unpack(logits));
   expect_matches(c, "entropy", rows.targets(entropy));
   const auto log_probs = [&] {
-    return rows.targets(driver::action_log_probs(model, rows.samples(), world(), micro_batch_tokens, temperature, at::kCPU));
+    return rows.targets(driver::action_log_probs(model, rows.samples(), world(), pass_tokens, temperature, at::kCPU));
   };
   expect_matches(c, "log_probs", log_probs());
   rows.set_action_mask(c.input("action_mask"));
@@ -105,7 +105,7 @@ void check_heads(const GoldenCase& c) {
   expect_matches(c, "values_all", scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
   const Tensor mask = c.input("action_mask");
   rows.set_action_mask(mask);
-  const Tensor values = rows.targets(driver::action_values(model, rows.samples(), world(), micro_batch_tokens, scale, at::kCPU));
+  const Tensor values = rows.targets(driver::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
   expect_matches(c, "values", last_columns(values, mask.size(1)));
 }
 

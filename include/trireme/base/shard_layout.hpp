@@ -22,6 +22,9 @@ struct TensorSpec {
   int64_t elements() const { return rows() * columns(); }
 };
 
+// "[49152, 576]", "[]" for a scalar
+std::string shape_text(const std::vector<int64_t>& shape);
+
 // A rectangle of a tensor: rows [row, row + rows), columns [column, column + columns).
 struct Block {
   int64_t row = 0;

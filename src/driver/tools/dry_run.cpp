@@ -9,7 +9,7 @@
 namespace trireme::driver {
 namespace {
 
-void print(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
+void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
 
 }  // namespace
 
@@ -23,14 +23,14 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   config::check_placement(asked, roles);
 
   const int nodes = node_of_rank.back() + 1;
-  print(base::text("deck: valid for ", config::to_string(command)));
-  print(base::text("ranks: ", machine.ranks, " on ", nodes, nodes == 1 ? " node" : " nodes", ", ", per_node, " a node"));
+  print_line(base::text("deck: valid for ", config::to_string(command)));
+  print_line(base::text("ranks: ", machine.ranks, " on ", nodes, nodes == 1 ? " node" : " nodes", ", ", per_node, " a node"));
   const auto lines = config::describe_placement(asked, roles, node_of_rank);
   if (command == config::Command::ppo) {
-    for (const auto& line : lines) print("role: " + line);
-    for (const auto& warning : config::placement_warnings(asked, roles, node_of_rank)) print("warning: " + warning);
+    for (const auto& line : lines) print_line("role: " + line);
+    for (const auto& warning : config::placement_warnings(asked, roles, node_of_rank)) print_line("warning: " + warning);
   } else {
-    print("role: " + lines.front());
+    print_line("role: " + lines.front());
   }
   return ExitCode::done;
 }

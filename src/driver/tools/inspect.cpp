@@ -17,18 +17,12 @@ namespace {
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += base::text(i ? ", " : "", shape[i]);
-  return out + "]";
-}
-
 void print_weights(const model::WeightSource& weights) {
   int64_t elements = 0;
   for (const auto& name : weights.names()) {
     const auto& spec = weights.spec(name);
     elements += spec.elements();
-    print(base::text("  ", name, "  ", shape_text(spec.shape), "  ", weights.type_name(name), "\n"));
+    print(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name), "\n"));
   }
   print(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
 }

@@ -8,8 +8,6 @@
 namespace trireme::data {
 namespace {
 
-Tokenizer load(const std::string& kind) { return Tokenizer::load(test::parity_folder() / "tokenizers" / kind); }
-
 class Sets : public testing::Test {
  protected:
   SetOptions options(const std::string& content) const {
@@ -25,7 +23,7 @@ class Sets : public testing::Test {
     }
     return tokenizer_.decode(ids);
   }
-  Tokenizer tokenizer_ = load("digits_bytelevel");
+  Tokenizer tokenizer_ = test::load_tokenizer("digits_bytelevel");
   test::TemporaryFolder folder_;
 };
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "trireme/base/error.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data::test {
 
@@ -25,6 +26,9 @@ inline std::filesystem::path parity_folder() {
   const char* folder = std::getenv("TRIREME_PARITY_DIR");
   return folder != nullptr ? std::filesystem::path(folder) : source_folder() / "tests/gold/parity";
 }
+
+// A tokenizer of the vectors: digits_bytelevel, ...
+inline Tokenizer load_tokenizer(const std::string& kind) { return Tokenizer::load(parity_folder() / "tokenizers" / kind); }
 
 // A folder of its own that goes with the object.
 class TemporaryFolder {

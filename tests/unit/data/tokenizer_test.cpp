@@ -16,15 +16,13 @@ using nlohmann::json;
 
 const char* const kinds[] = {"bytelevel", "digits_bytelevel", "llama3", "qwen2_nfc"};
 
-Tokenizer load(const std::string& kind) { return Tokenizer::load(test::parity_folder() / "tokenizers" / kind); }
-
 // The parts that a GGUF file of the same tokenizer would have.
 TokenizerParts parts_of(const std::string& kind, const std::string& pre_tokenizer) {
   const json file = json::parse(test::read_text(test::parity_folder() / "tokenizers" / kind / "tokenizer.json"));
   TokenizerParts parts;
   parts.source = "model.gguf";
   parts.pre_tokenizer = pre_tokenizer;
-  const Tokenizer tokenizer = load(kind);
+  const Tokenizer tokenizer = test::load_tokenizer(kind);
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) parts.tokens.push_back(tokenizer.id_to_token(id).value_or("[PAD" + std::to_string(id) + "]"));
   parts.types.assign(parts.tokens.size(), 1);
   for (const json& token : file["added_tokens"]) parts.types[token["id"].get<size_t>()] = token["special"].get<bool>() ? 3 : 4;
@@ -46,7 +44,7 @@ std::string random_text(std::mt19937& random, size_t length) {
 TEST(Tokenizer, DecodeOfEncodeIsTheText) {
   std::mt19937 random(1);
   for (const std::string kind : {"bytelevel", "digits_bytelevel", "llama3"}) {  // qwen2's NFC changes texts
-    const Tokenizer tokenizer = load(kind);
+    const Tokenizer tokenizer = test::load_tokenizer(kind);
     for (int i = 0; i < 500; ++i) {
       const std::string text = random_text(random, random() % 40);
       EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
@@ -57,7 +55,7 @@ TEST(Tokenizer, DecodeOfEncodeIsTheText) {
 TEST(Tokenizer, StreamsOfRandomIdsEqualTheWhole) {
   std::mt19937 random(2);
   for (const char* kind : kinds) {
-    const Tokenizer tokenizer = load(kind);
+    const Tokenizer tokenizer = test::load_tokenizer(kind);
     for (const Skip skip : {Skip::nothing, Skip::special}) {
       StreamingDecoder stream(tokenizer, skip);
       for (int i = 0; i < 500; ++i) {
@@ -89,12 +87,12 @@ TEST(Tokenizer, StreamHoldsBackWhatMayBecomeACharacter) {
 }
 
 TEST(Tokenizer, TextMustBeUtf8) {
-  const auto message = test::error_of(ExitCode::bad_data, [] { load("llama3").encode("ab\xFF"); });
+  const auto message = test::error_of(ExitCode::bad_data, [] { test::load_tokenizer("llama3").encode("ab\xFF"); });
   EXPECT_NE(message.find("byte 2"), std::string::npos);
 }
 
 TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
-  const Tokenizer tokenizer = load("llama3");
+  const Tokenizer tokenizer = test::load_tokenizer("llama3");
   const std::vector<TokenId> ids{-1, tokenizer.vocab_size(), 1 << 30};
   EXPECT_EQ(tokenizer.decode(ids), "");
   EXPECT_FALSE(tokenizer.id_to_token(-1));
@@ -102,7 +100,7 @@ TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
 }
 
 TEST(Tokenizer, Utf8IsPutTogetherAcrossLongWords) {
-  const Tokenizer tokenizer = load("bytelevel");
+  const Tokenizer tokenizer = test::load_tokenizer("bytelevel");
   for (const std::string& unit : {std::string("a"), std::string(" "), std::string("\n"), std::string("\u65e5"), std::string("x1!")}) {
     std::string text;
     for (int i = 0; i < 200000; ++i) text += unit;
@@ -163,7 +161,7 @@ TEST(TokenizerParts, GiveTheIdsOfTheOriginal) {
   const std::vector<std::pair<std::string, std::string>> families{
       {"bytelevel", "gpt-2"}, {"digits_bytelevel", "smollm"}, {"llama3", "llama-bpe"}, {"qwen2_nfc", "qwen2"}};
   for (const auto& [kind, pre_tokenizer] : families) {
-    const Tokenizer original = load(kind);
+    const Tokenizer original = test::load_tokenizer(kind);
     const TokenizerParts parts = parts_of(kind, pre_tokenizer);
     const Tokenizer rebuilt = Tokenizer::from_parts(parts);
     test::TemporaryFolder folder;

@@ -21,10 +21,10 @@ struct Case {
 };
 
 // Legend: N rows, D hidden, V vocabulary.
-struct Problem {
+struct HeadProblem {
   Tensor hidden, weight, targets, grad_log_probs, grad_entropy;
 
-  explicit Problem(const Case& c) {
+  explicit HeadProblem(const Case& c) {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(17);
     // The first and last token of the first, the second and the last chunk.
     const int64_t last = c.vocabulary - 1;
@@ -42,12 +42,12 @@ struct Problem {
   }
 };
 
-struct Outcome {
+struct HeadOutcome {
   Tensor log_probs, entropy, grad_hidden, grad_weight;  // f64
 };
 
 // dz = (onehot - p) g - p (log p + H) h, over the temperature.
-Outcome in_double(const Problem& p, double temperature) {
+HeadOutcome in_double(const HeadProblem& p, double temperature) {
   const at::NoGradGuard no_grad;
   const Tensor hidden = p.hidden.to(at::kDouble), weight = p.weight.to(at::kDouble);
   const Tensor g = p.grad_log_probs.to(at::kDouble).unsqueeze(1), h = p.grad_entropy.to(at::kDouble).unsqueeze(1);
@@ -59,7 +59,7 @@ Outcome in_double(const Problem& p, double temperature) {
   return {(onehot * log_p).sum(1), entropy, at::mm(dz, weight), at::mm(dz.t(), hidden)};
 }
 
-Outcome chunked(const Problem& p, const Case& c) {
+HeadOutcome chunked(const HeadProblem& p, const Case& c) {
   const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, c.temperature, Entropy::differentiable, c.chunk);
   ((got.log_probs * p.grad_log_probs).sum() + (got.entropy * p.grad_entropy).sum()).backward();
   return {got.log_probs.detach(), got.entropy.detach(), p.hidden.grad(), p.weight.grad()};
@@ -74,8 +74,8 @@ TEST(HeadInDouble, ValuesAndGradientsForVocabulariesThatAreNoMultiplesOfTheChunk
   for (const Case& c : std::initializer_list<Case>{{1, 16, 1}, {2, 1, 1}, {17, 16, 0.6}, {33, 16, 1}, {100, 33, 2.5}, {257, 256, 1},
                                                    {700, 96, 0.3}, {4097, 4096, 1.7}, {5000, 4096, 1}}) {
     SCOPED_TRACE(base::text("vocabulary ", c.vocabulary, " in chunks of ", c.chunk, " at temperature ", c.temperature));
-    const Problem p(c);
-    const Outcome got = chunked(p, c), want = in_double(p, c.temperature);
+    const HeadProblem p(c);
+    const HeadOutcome got = chunked(p, c), want = in_double(p, c.temperature);
     expect_close(got.log_probs, want.log_probs, 3e-6, "log-probs");
     expect_close(got.entropy, want.entropy, 3e-6, "entropy");
     const double tolerance = 1e-5 * std::max(1.0, 1 / c.temperature);  // logits and slopes are that much larger
@@ -86,8 +86,8 @@ TEST(HeadInDouble, ValuesAndGradientsForVocabulariesThatAreNoMultiplesOfTheChunk
 
 TEST(HeadInDouble, AZeroRowIsUniformOverTheVocabulary) {
   const Case c{1003, 128, 0.7};
-  const Problem p(c);
-  const Outcome got = chunked(p, c);
+  const HeadProblem p(c);
+  const HeadOutcome got = chunked(p, c);
   EXPECT_NEAR(got.log_probs[2].item<double>(), -std::log(1003.0), 1e-6);
   EXPECT_NEAR(got.entropy[2].item<double>(), std::log(1003.0), 1e-6);
 }

@@ -14,7 +14,6 @@ namespace {
 using kernels::LogSumExp;
 using kernels::SoftmaxGradient;
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int64_t longest = 40;
 
 struct Logits {

@@ -17,7 +17,6 @@ namespace {
 
 using namespace kernels;
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float largest_uniform = 0x0.ffffffp0f;  // 1 - 2^-24
 
 LogitsRow row_of(const std::vector<float>& x) { return {ElementType::f32, x.data(), static_cast<int64_t>(x.size())}; }

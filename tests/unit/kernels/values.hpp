@@ -4,11 +4,14 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "trireme/base/philox.hpp"
 
 namespace trireme::test {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // The same `count` values in every run; each stream has its own.
 inline std::vector<float> normals(uint64_t stream, int64_t count, float width = 1) {

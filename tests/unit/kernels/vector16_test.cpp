@@ -18,7 +18,6 @@ namespace {
 
 namespace lanes = kernels::lanes;
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 enum class Function { exp, exp_above_zero, sigmoid };

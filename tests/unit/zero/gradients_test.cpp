@@ -32,10 +32,6 @@ zero::ShardedModelOptions options_of(const Setting& s) {
   return options;
 }
 
-zero::ReadRows initial_reader(const model::ModelSpec& spec) {
-  return [&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); };
-}
-
 std::vector<model::PackedBatch> all_work(const config::ModelShape& shape, int ranks, int steps) {
   std::vector<model::PackedBatch> batches;
   for (int step = 0; step < steps; ++step) {

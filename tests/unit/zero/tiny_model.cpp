@@ -72,6 +72,10 @@ void initial_rows(const model::ModelSpec& spec, size_t parameter, const base::Bl
   for (int64_t i = 0; i < block.elements(); ++i) out[i] += 0.01f * static_cast<float>((block.row + i) % 7);
 }
 
+zero::ReadRows initial_reader(const model::ModelSpec& spec) {
+  return [&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); };
+}
+
 std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec) {
   std::vector<at::Tensor> whole;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {

@@ -31,6 +31,8 @@ at::Tensor score_loss(const at::Tensor& hidden, const at::Tensor& head_weight);
 zero::Loss loss_of(const model::ModelSpec& spec, const model::PackedBatch& batch);
 
 void initial_rows(const model::ModelSpec& spec, size_t parameter, const base::Block& block, float* out);
+// initial_rows of a spec that outlives it.
+zero::ReadRows initial_reader(const model::ModelSpec& spec);
 
 // Whole parameters, f32.
 std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec);

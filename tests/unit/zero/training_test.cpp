@@ -14,10 +14,6 @@
 namespace trireme::test {
 namespace {
 
-zero::ReadRows initial_reader(const model::ModelSpec& spec) {
-  return [&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); };
-}
-
 zero::AdamWOptions adam() {
   zero::AdamWOptions options;
   options.lr = 1e-2;
