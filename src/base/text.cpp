@@ -2,11 +2,45 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 
 namespace trireme::base {
+
+namespace {
+
+template <class Number>
+void append_number(std::string& out, Number value) {
+  std::array<char, 24> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  out.append(buffer.data(), result.ptr);
+}
+
+void append(std::string& out, const TextPart& part) {
+  using Kind = TextPart::Kind;
+  switch (part.kind) {
+    case Kind::characters: out += part.characters; break;
+    case Kind::character: out += part.character; break;
+    case Kind::natural: append_number(out, part.natural); break;
+    case Kind::integer: append_number(out, part.integer); break;
+    case Kind::real: {
+      std::array<char, 32> buffer{};
+      const int length = std::snprintf(buffer.data(), buffer.size(), "%g", part.real);
+      out.append(buffer.data(), static_cast<size_t>(length));
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+std::string concatenated(std::span<const TextPart> parts) {
+  std::string out;
+  for (const TextPart& part : parts) append(out, part);
+  return out;
+}
 
 std::string join(std::span<const std::string> parts, std::string_view separator) {
   std::string out;

@@ -1,9 +1,10 @@
-// A registered key: name, text and the two functions that parsing and dumping need; and the list of them.
+// A registered key: name, text, place and type of its member; and the list of them.
 #pragma once
 
-#include <functional>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,18 +17,29 @@
 
 namespace trireme::config {
 
-// `Root` is the struct that the key's path starts from.
+// What parsing and dumping need of a member's type. Keys hold this and the member's place, so that code is made per type of member
+// and not per key.
+struct MemberType {
+  std::string (*name)();
+  std::string (*read)(const Value& value, const Limits& limits, void* member);
+  std::string (*write)(const void* member);
+  bool is_text;
+};
+
+template <class T>
+inline constexpr MemberType member_type{
+    [] { return type_name(static_cast<const T*>(nullptr)); },
+    [](const Value& value, const Limits& limits, void* member) { return read(value, limits, *static_cast<T*>(member)); },
+    [](const void* member) { return write(*static_cast<const T*>(member)); },
+    std::is_same_v<T, std::string> || std::is_same_v<T, Strings>,
+};
+
+// `Root` is the struct that the key's path starts from; `offset` of the member in it, in bytes.
 template <class Root>
 class Key {
  public:
-  template <class Access>
-  Key(std::string_view name, Access access, std::string_view help) : name_(name), help_(help) {
-    using T = std::remove_cvref_t<decltype(access(std::declval<Root&>()))>;
-    type_ = type_name(static_cast<const T*>(nullptr));
-    is_text_ = std::is_same_v<T, std::string> || std::is_same_v<T, Strings>;
-    assign_ = [access](const Value& value, const Limits& limits, Root& root) { return read(value, limits, access(root)); };
-    write_ = [access](const Root& root) { return write(access(root)); };
-  }
+  Key(std::string_view name, const MemberType& type, std::ptrdiff_t offset, std::string_view help)
+      : name_(name), help_(help), type_(&type), offset_(offset) {}
 
   Key& range(double low, double high) { return limits_.low = low, limits_.high = high, *this; }
   Key& at_least(double low) { return limits_.low = low, *this; }
@@ -44,29 +56,33 @@ class Key {
   const std::string& name() const { return name_; }
   const Limits& limits() const { return limits_; }
   // Texts take an override's characters as they are: run.name=42 is the text "42".
-  bool takes_raw_text() const { return is_text_; }
+  bool takes_raw_text() const { return type_->is_text; }
   // What is wrong, or "".
-  std::string assign(Root& root, const Value& value) const { return assign_(value, limits_, root); }
-  std::string dump(const Root& root) const { return write_(root); }
+  std::string assign(Root& root, const Value& value) const {
+    return type_->read(value, limits_, reinterpret_cast<std::byte*>(&root) + offset_);
+  }
+  std::string dump(const Root& root) const { return type_->write(reinterpret_cast<const std::byte*>(&root) + offset_); }
   KeyInfo info(std::string_view prefix = "") const {
     static const Root initial{};
-    return {std::string(prefix) + name_, type_, limits_.describe(), dump(initial), help_, departure_};
+    return {std::string(prefix) + name_, type_->name(), limits_.describe(), dump(initial), help_, departure_};
   }
 
  private:
-  std::string name_, type_, help_, departure_;
-  bool is_text_ = false;
+  std::string name_, help_, departure_;
+  const MemberType* type_;
+  std::ptrdiff_t offset_;
   Limits limits_;
-  std::function<std::string(const Value&, const Limits&, Root&)> assign_;
-  std::function<std::string(const Root&)> write_;
 };
 
 template <class Root>
 class KeyList {
  public:
+  // `access` leads from a Root to one of its members.
   template <class Access>
   Key<Root>& add(std::string_view name, Access access, std::string_view help) {
-    return keys_.emplace_back(name, access, help);
+    const auto& member = access(root_);
+    using T = std::remove_cvref_t<decltype(member)>;
+    return insert(name, member_type<T>, reinterpret_cast<const std::byte*>(&member) - reinterpret_cast<const std::byte*>(&root_), help);
   }
   const Key<Root>* find(std::string_view name) const {
     for (const auto& key : keys_) {
@@ -78,8 +94,17 @@ class KeyList {
   auto end() const { return keys_.end(); }
 
  private:
+  Key<Root>& insert(std::string_view name, const MemberType& type, std::ptrdiff_t offset, std::string_view help) {
+    return keys_.emplace_back(name, type, offset, help);
+  }
+
   std::vector<Key<Root>> keys_;
+  Root root_{};  // where members lie
 };
+extern template class Key<Options>;
+extern template class Key<RewardSource>;
+extern template class KeyList<Options>;
+extern template class KeyList<RewardSource>;
 
 struct Section {
   std::string_view name;

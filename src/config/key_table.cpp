@@ -6,6 +6,11 @@
 
 namespace trireme::config {
 
+template class Key<Options>;
+template class Key<RewardSource>;
+template class KeyList<Options>;
+template class KeyList<RewardSource>;
+
 namespace {
 
 std::vector<KeyInfo> make_infos() {

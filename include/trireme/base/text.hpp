@@ -2,20 +2,58 @@
 // ships another fmt than the system's and the two must not meet in one translation unit.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace trireme::base {
 
-// Concatenates the parts as operator<< prints them.
+// One part of a text. text() only lists them: a stream per call would be most of the code of a file with messages.
+struct TextPart {
+  enum class Kind : uint8_t { characters, character, natural, integer, real };
+  Kind kind = Kind::characters;
+  std::string_view characters;  // lives as long as the argument of text()
+  union {
+    char character;
+    uint64_t natural = 0;
+    int64_t integer;
+    double real;
+  };
+};
+
+template <class T>
+TextPart text_part(const T& value) {
+  TextPart part;
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    part.characters = value;
+  } else if constexpr (std::same_as<T, char> || std::same_as<T, signed char> || std::same_as<T, unsigned char>) {
+    part.kind = TextPart::Kind::character;
+    part.character = static_cast<char>(value);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    part.kind = TextPart::Kind::real;
+    part.real = static_cast<double>(value);
+  } else if constexpr (std::is_unsigned_v<T>) {
+    part.kind = TextPart::Kind::natural;
+    part.natural = value;
+  } else {
+    static_assert(std::is_convertible_v<T, int64_t>, "text() takes texts, characters and numbers");
+    part.kind = TextPart::Kind::integer;
+    part.integer = value;
+  }
+  return part;
+}
+
+std::string concatenated(std::span<const TextPart> parts);
+
+// Concatenates texts, characters and numbers; numbers as operator<< prints them: six digits of a double, 0 or 1 for a bool.
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  const TextPart list[] = {text_part(parts)...};
+  return concatenated(list);
 }
 
 // "a, b, c"

