@@ -1,17 +1,20 @@
 # trireme_units(OUT NAME FILES...): OUT = the translation units that FILES, relative to this folder, are compiled in. With
 # TRIREME_UNITY these are generated files that include up to trireme_unit_size of them each, so that headers are read and templates
 # made once per unit; else the files themselves. The generated text names no folder of this machine: a compiler cache serves
-# every checkout. Names of anonymous namespaces are shared within a unit.
+# every checkout. Names of anonymous namespaces are shared within a unit. Files with flags of their own, set before the call, stay alone.
 set(trireme_unit_size 8)
 function(trireme_units OUT NAME)
+  trireme_with_flags(_alone ${ARGN})
   set(_files ${ARGN})
+  list(REMOVE_ITEM _files "" ${_alone})
   list(LENGTH _files _count)
   if(NOT TRIREME_UNITY OR _count LESS 2)
-    set(${OUT} ${_files} PARENT_SCOPE)
+    set(${OUT} ${ARGN} PARENT_SCOPE)
     return()
   endif()
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL trireme_check_units ${_files})")  # a bare DEFER reads _files when it is gone
   math(EXPR _units "(${_count} + ${trireme_unit_size} - 1) / ${trireme_unit_size}")
-  set(_result "")
+  set(_result ${_alone})
   foreach(_unit RANGE 1 ${_units})
     math(EXPR _first "(${_unit} - 1) * ${_count} / ${_units}")
     math(EXPR _size "${_unit} * ${_count} / ${_units} - ${_first}")
@@ -27,6 +30,29 @@ function(trireme_units OUT NAME)
     list(APPEND _result ${_path})
   endforeach()
   set(${OUT} ${_result} PARENT_SCOPE)
+endfunction()
+
+# trireme_with_flags(OUT FILES...): OUT = those of FILES whose flags differ from their target's.
+function(trireme_with_flags OUT)
+  set(_result "")
+  foreach(_file ${ARGN})
+    foreach(_property COMPILE_OPTIONS COMPILE_DEFINITIONS SKIP_UNITY_BUILD_INCLUSION)
+      get_source_file_property(_value ${_file} ${_property})
+      if(_value)
+        list(APPEND _result ${_file})
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  set(${OUT} ${_result} PARENT_SCOPE)
+endfunction()
+
+# At the end of a folder: flags that a file of a unit got after the call would be lost without a word.
+function(trireme_check_units)
+  trireme_with_flags(_late ${ARGN})
+  if(_late)
+    message(FATAL_ERROR "${_late}: set the flags of a file before trireme_module() or trireme_add_test(), or name it under SINGLE")
+  endif()
 endfunction()
 
 # trireme_module(NAME SOURCES ... [PLAIN ...] [SINGLE ...] USES modules... LIBRARIES third-party... [TORCH])

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""CPU seconds that compiling takes, of one or more revisions, without a compiler cache: what docs/dev/build_time.md reports.
+
+    build_time.py [--jobs N] [--target NAME] [--cmake FLAG]... FOLDER_OR_REVISION...
+
+Every compiler call is timed by its own user and system time, so that other load on the machine changes little; linking and CMake
+are not counted. A revision is checked out into a temporary folder. Prints the seconds by module, the longest single call (what a machine with many cores
+waits for), and the ratios to the first.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def launch(log, command):
+    """As CMake's compiler launcher: runs the command, appends its time and its output file to the log."""
+    pid = os.posix_spawnp(command[0], command, os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    output = command[command.index("-o") + 1] if "-o" in command else ""
+    line = json.dumps({"seconds": usage.ru_utime + usage.ru_stime, "output": output}) + "\n"
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(line)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def measure(sources, work, options):
+    build, log = work / "build", work / "log"
+    launcher = f"{sys.executable};{pathlib.Path(__file__).resolve()};--launch;{log}"
+    flags = [f"-DCMAKE_{language}_COMPILER_LAUNCHER={launcher}" for language in ("CXX", "CUDA")]
+    environment = os.environ | {"CCACHE_DISABLE": "1"}
+    subprocess.run(["cmake", "-G", "Ninja", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", *flags, *options.cmake], check=True,
+                   stdout=subprocess.DEVNULL)
+    target = ["--target", options.target] if options.target else []
+    subprocess.run(["cmake", "--build", build, "--parallel", str(options.jobs), *target], check=True, env=environment, stdout=subprocess.DEVNULL)
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def checked_out(name, work):
+    if pathlib.Path(name).is_dir():
+        return pathlib.Path(name).resolve()
+    target = work / "sources"
+    target.mkdir()
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", name], check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", str(target)], input=archive, check=True)
+    return target
+
+
+def module_of(output):
+    parts = output.split("/CMakeFiles/")[0].split("/")
+    return "/".join(parts[:2]) if parts[0] == "src" else parts[0]
+
+
+def main():
+    if sys.argv[1:2] == ["--launch"]:
+        launch(sys.argv[2], sys.argv[3:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--target", help="trireme: the program; left out: everything")
+    parser.add_argument("--cmake", action="append", default=[], metavar="FLAG")
+    parser.add_argument("sources", nargs="+")
+    options = parser.parse_args()
+    totals = []
+    for name in options.sources:
+        with tempfile.TemporaryDirectory(prefix="trireme-build-time-") as folder:
+            work = pathlib.Path(folder)
+            calls = measure(checked_out(name, work), work, options)
+        modules = collections.Counter()
+        for call in calls:
+            modules[module_of(call["output"])] += call["seconds"]
+        totals.append(sum(modules.values()))
+        print(f"{name}: {totals[-1]:.0f} s in {len(calls)} calls, {totals[-1] / totals[0]:.2f} of the first, "
+              f"longest {max(call['seconds'] for call in calls):.0f} s")
+        for module, seconds in modules.most_common():
+            print(f"  {seconds:7.1f}  {module}")
+
+
+if __name__ == "__main__":
+    main()
