@@ -52,7 +52,7 @@ KeyList<RewardSource> make_source_keys() {
   keys.add(KEY(max_len), "model: longest sequence it reads, longer ones lose their first tokens; 0: data.max_len.").at_least(0);
   keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.").at_least(0);
   keys.add(KEY(command), "plugin: the program and its arguments, started once per reward rank without a shell.");
-  keys.add(KEY(timeout), "plugin: time for the answers to one batch.").above(0);
+  keys.add(KEY(timeout), "plugin: longest time without an answer, from the sending of a batch on and after each answer.").above(0);
   return keys;
 }
 

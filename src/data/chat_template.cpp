@@ -4,10 +4,14 @@
 #include "data/jinja_syntax.hpp"
 #include "data/messages.hpp"
 #include "data/utf8.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::data {
 
 namespace {
+
+// The largest known has 50 KiB; syntax trees take a hundred times their text.
+constexpr size_t longest_template = size_t{1} << 20;
 
 // Jinja reads every line end as \n and drops the last one.
 std::string with_plain_line_ends(const std::string& text) {
@@ -42,6 +46,8 @@ struct ChatTemplate::Program {
 };
 
 ChatTemplate::ChatTemplate(const std::string& text, std::string source) {
+  VALIDATE(text.size() <= longest_template, ExitCode::bad_data, source, ": a chat template of ", text.size(), " bytes (the limit is ",
+           longest_template, "): the file is damaged or not what it claims to be");
   auto program = std::make_shared<Program>();
   program->source = {with_plain_line_ends(text), std::move(source)};
   if (const size_t invalid = first_invalid_utf8(program->source.text); invalid != std::string::npos) {

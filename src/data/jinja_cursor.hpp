@@ -46,7 +46,8 @@ class TokenCursor {
     return true;
   }
   [[noreturn]] void expected(const std::string& what) const {
-    const std::string found = peek().text.empty() ? "the end of the tag" : "'" + peek().text + "'";
+    const std::string& next = peek().text;
+    const std::string found = next.empty() ? "the end of the tag" : "'" + next.substr(0, 100) + (next.size() > 100 ? "..." : "") + "'";
     source_.fail(peek().at, "expected " + what + ", found " + found);
   }
   void expect_symbol(std::string_view text) {

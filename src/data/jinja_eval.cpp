@@ -8,10 +8,6 @@ namespace trireme::data::jinja {
 
 namespace {
 
-// A template that needs more has gone wrong: a conversation of 1000 turns takes some 10^5 steps.
-constexpr int64_t most_steps = 2'000'000;
-constexpr size_t longest_output = size_t{64} << 20;
-
 Value loop_state(const List& items, size_t index) {
   const auto number = static_cast<int64_t>(index);
   const auto count = static_cast<int64_t>(items.size());
@@ -48,13 +44,8 @@ std::string Renderer::run(const Body& body) {
   return std::move(out_);
 }
 
-void Renderer::step(size_t at, size_t cost) {
-  steps_ += static_cast<int64_t>(cost);
-  if (steps_ > most_steps) source_.fail(at, base::text("the template took more than ", most_steps, " steps"));
-}
-
 void Renderer::emit(size_t at, const std::string& text) {
-  if (out_.size() + text.size() > longest_output) source_.fail(at, "the text is longer than 64 MiB");
+  place(at).check_length(out_.size() + text.size());
   out_ += text;
 }
 
@@ -66,7 +57,7 @@ Renderer::Flow Renderer::execute(const Body& body) {
 }
 
 Renderer::Flow Renderer::execute(const Statement& statement) {
-  step(statement.at);
+  meter_.charge(statement.at, 1);
   switch (statement.kind) {
     case Statement::Kind::text:
       emit(statement.at, statement.text);
@@ -74,7 +65,7 @@ Renderer::Flow Renderer::execute(const Statement& statement) {
     case Statement::Kind::output: {
       std::string problem;
       const std::string text = to_text(evaluate(*statement.condition), problem);
-      if (!problem.empty()) source_.fail(statement.at, problem);
+      if (!problem.empty()) meter_.fail(statement.at, problem);
       emit(statement.at, text);
       return Flow::next;
     }
@@ -91,24 +82,24 @@ Renderer::Flow Renderer::execute(const Statement& statement) {
   return Flow::next;
 }
 
-void Renderer::bind(const Statement& statement, const Value& item, Scope& scope) const {
+void Renderer::bind(const Statement& statement, const Value& item, Scope& scope) {
   const auto& names = statement.names;
   if (names.size() == 1) {
     scope[names[0]] = item;
     return;
   }
   if (!item.is_list() || item.items().size() != names.size()) {
-    source_.fail(statement.at, base::text("cannot unpack ", item.type_name(), " into ", names.size(), " names"));
+    meter_.fail(statement.at, base::text("cannot unpack ", item.type_name(), " into ", names.size(), " names"));
   }
   for (size_t i = 0; i < names.size(); ++i) scope[names[i]] = item.items()[i];
 }
 
 List Renderer::loop_items(const Statement& statement) {
-  List items = iterate(source_, statement.at, evaluate(*statement.condition));
+  List items = iterate(place(statement.at), evaluate(*statement.condition));
   if (!statement.filter) return items;
   List kept;
   for (const Value& item : items) {
-    step(statement.at);
+    meter_.charge(statement.at, 1);
     scopes_.emplace_back();
     bind(statement, item, scopes_.back());
     if (evaluate(*statement.filter).truth()) kept.push_back(item);
@@ -121,7 +112,7 @@ Renderer::Flow Renderer::loop(const Statement& statement) {
   const List items = loop_items(statement);
   bool completed = false;  // Jinja runs `else` unless one round came to its end
   for (size_t i = 0; i < items.size(); ++i) {
-    step(statement.at);
+    meter_.charge(statement.at, 1);
     Scope scope;
     scope["loop"] = loop_state(items, i);
     bind(statement, items[i], scope);
@@ -149,8 +140,10 @@ void Renderer::assign(const Statement& statement) {
   target.text = names[0];
   const Value object = lookup(target);
   if (!object.is_dict() || !object.dict().assignable) {
-    source_.fail(statement.at, "only attributes of a namespace can be set, '" + names[0] + "' is none");
+    meter_.fail(statement.at, "only attributes of a namespace can be set, '" + names[0] + "' is none");
   }
+  if (value.extent().has_namespace) meter_.fail(statement.at, "a namespace in a namespace is not known");
+  place(statement.at).charge_search(object.dict().members.size());
   set_member(object.dict().members, names[1], std::move(value));
 }
 
@@ -158,16 +151,14 @@ Value Renderer::lookup(const Expression& expression) const {
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (const auto found = scope->find(expression.text); found != scope->end()) return found->second;
   }
-  return Undefined{expression.text};
+  return Undefined::of(expression.text);
 }
 
 Value Renderer::evaluate(const Expression& e) {
-  step(e.at);
+  meter_.charge(e.at, 1);
   Value value = compute(e);
-  // Texts and lists that doubled themselves would fill the memory in a few steps.
-  const bool made = e.kind != Expression::Kind::name && e.kind != Expression::Kind::literal;
-  if (made && value.is_list()) step(e.at, value.items().size());
-  if (made && value.is_string()) step(e.at, value.string().size() / 256);
+  // Here every list and mapping comes by, before another is put around it.
+  if (value.extent().depth > deepest_value) meter_.fail(e.at, base::text("lists and mappings nested deeper than ", deepest_value));
   return value;
 }
 
@@ -177,9 +168,9 @@ Value Renderer::compute(const Expression& e) {
     case Kind::literal: return e.value;
     case Kind::name: return lookup(e);
     case Kind::attribute: return attribute(e);
-    case Kind::index: return subscript(source_, e.at, evaluate(*e.parts[0]), evaluate(*e.parts[1]));
+    case Kind::index: return subscript(place(e.at), evaluate(*e.parts[0]), evaluate(*e.parts[1]));
     case Kind::slice:
-      return slice(source_, e.at, evaluate(*e.parts[0]), evaluate_or_none(e.parts[1]), evaluate_or_none(e.parts[2]),
+      return slice(place(e.at), evaluate(*e.parts[0]), evaluate_or_none(e.parts[1]), evaluate_or_none(e.parts[2]),
                    evaluate_or_none(e.parts[3]));
     case Kind::call: return call(e);
     case Kind::filter: return apply_filter(evaluate(*e.parts[0]), arguments(e, "filter " + e.text));
@@ -189,8 +180,8 @@ Value Renderer::compute(const Expression& e) {
     case Kind::conditional: return evaluate(*e.parts[1]).truth() ? evaluate(*e.parts[0]) : e.parts[2] ? evaluate(*e.parts[2]) : Value();
     case Kind::negate: {
       const Value value = evaluate(*e.parts[0]);
-      if (!value.is_number()) source_.fail(e.at, "cannot negate " + value.type_name());
-      return value.is_float() ? Value(-value.number()) : apply_binary(source_, e, Value(int64_t{0}), value);
+      if (!value.is_number()) meter_.fail(e.at, "cannot negate " + value.type_name());
+      return value.is_float() ? Value(-value.number()) : apply_binary(place(e.at), e, Value(int64_t{0}), value);
     }
     case Kind::list: {
       List items;
@@ -201,7 +192,9 @@ Value Renderer::compute(const Expression& e) {
       Members members;
       for (size_t i = 0; i + 1 < e.parts.size(); i += 2) {
         const Value key = evaluate(*e.parts[i]);
-        if (!key.is_string()) source_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
+        if (!key.is_string()) meter_.fail(e.at, "a key of a mapping must be a text, found " + key.type_name());
+        place(e.at).charge_text(key.string().size());
+        place(e.at).charge_search(members.size());
         set_member(members, key.string(), evaluate(*e.parts[i + 1]));
       }
       return Value::dict(std::move(members));
@@ -212,10 +205,11 @@ Value Renderer::compute(const Expression& e) {
 
 Value Renderer::attribute(const Expression& e) {
   const Value object = evaluate(*e.parts[0]);
-  if (hides_key(object, e.text)) return has_method(object, e.text) ? Value(Builtin::method) : Value(Undefined{e.text});
+  if (hides_key(object, e.text)) return has_method(object, e.text) ? Value(Builtin::method) : Value(Undefined::of(e.text));
+  if (object.is_dict()) place(e.at).charge_search(object.dict().members.size());
   if (const Value* member = object.find(e.text)) return *member;
-  if (object.is_undefined()) source_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
-  return Undefined{e.text};
+  if (object.is_undefined()) meter_.fail(e.at, base::text("'", e.text, "' of ", object.type_name(), " was asked for"));
+  return Undefined::of(e.text);
 }
 
 Value Renderer::binary(const Expression& e) {
@@ -224,11 +218,11 @@ Value Renderer::binary(const Expression& e) {
     return left.truth() == (e.text == "and") ? evaluate(*e.parts[1]) : left;
   }
   const Value left = evaluate(*e.parts[0]);
-  return apply_binary(source_, e, left, evaluate(*e.parts[1]));
+  return apply_binary(place(e.at), e, left, evaluate(*e.parts[1]));
 }
 
 Arguments Renderer::arguments(const Expression& e, std::string callee) {
-  Arguments made{source_, e.at, std::move(callee), {}, {}};
+  Arguments made{place(e.at), std::move(callee), {}, {}};
   for (size_t i = 1; i < e.parts.size(); ++i) made.positional.push_back(evaluate(*e.parts[i]));
   for (const auto& [name, value] : e.keywords) made.keywords[name] = evaluate(*value);
   return made;
@@ -241,13 +235,13 @@ Value Renderer::call(const Expression& e) {
     if (has_method(object, callee.text)) {
       return call_method(object, callee.text, arguments(e, "." + callee.text + "()"));
     }
-    source_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(), " is not known"));
+    meter_.fail(callee.at, base::text("the method '", callee.text, "' of ", object.type_name(), " is not known"));
   }
   const Value function = evaluate(callee);
   if (function.is_builtin() && function.builtin() != Builtin::method) return call_builtin(function.builtin(), arguments(e, callee.text));
   const bool clock = callee.kind == Expression::Kind::name && callee.text == "strftime_now";
   const std::string why = clock ? " (a prompt must not depend on the day)" : "";
-  source_.fail(e.at, base::text("the function '", callee.text, "' is not known", why, " (known: raise_exception, namespace, range)"));
+  meter_.fail(e.at, base::text("the function '", callee.text, "' is not known", why, " (known: raise_exception, namespace, range)"));
 }
 
 }  // namespace trireme::data::jinja

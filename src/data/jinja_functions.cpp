@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "data/jinja_eval.hpp"
 #include "data/utf8.hpp"
@@ -13,6 +14,7 @@ constexpr int64_t longest_range = 10'000;
 
 // Python's upper() and lower() for other scripts need tables that templates never use.
 std::string change_case(const Arguments& arguments, const std::string& text, bool upper) {
+  arguments.place.charge_text(text.size());
   std::string out = text;
   for (char& c : out) {
     if (static_cast<unsigned char>(c) >= 0x80) arguments.fail("letters outside ASCII are not known");
@@ -26,29 +28,38 @@ enum class Side { left, right, both };
 
 std::string strip(const Arguments& arguments, const std::string& text, Side side) {
   arguments.expect_count(0, 1);
+  arguments.place.charge_text(text.size());
   if (arguments.positional.empty()) {
     std::string_view rest = text;
     if (side != Side::right) rest.remove_prefix(leading_space(rest, is_python_space));
     if (side != Side::left) rest.remove_suffix(trailing_space(rest, is_python_space));
     return std::string(rest);
   }
-  const std::u32string drop = code_points(arguments.text(0));
+  arguments.place.charge_text(arguments.text(0).size());
+  std::u32string drop = code_points(arguments.text(0));
+  std::sort(drop.begin(), drop.end());
+  const auto dropped = [&drop](char32_t c) { return std::binary_search(drop.begin(), drop.end(), c); };
   const std::u32string all = code_points(text);
   std::u32string_view rest = all;
-  while (side != Side::right && !rest.empty() && drop.find(rest.front()) != std::u32string::npos) rest.remove_prefix(1);
-  while (side != Side::left && !rest.empty() && drop.find(rest.back()) != std::u32string::npos) rest.remove_suffix(1);
+  while (side != Side::right && !rest.empty() && dropped(rest.front())) rest.remove_prefix(1);
+  while (side != Side::left && !rest.empty() && dropped(rest.back())) rest.remove_suffix(1);
   return from_code_points(rest);
 }
 
 std::string replace_all(const Arguments& arguments, const std::string& text) {
   arguments.expect_count(2, 2);
   const std::string& from = arguments.text(0);
+  const std::string& to = arguments.text(1);
   if (from.empty()) arguments.fail("an empty text cannot be replaced");
+  arguments.place.charge_text(text.size());
+  size_t count = 0;
+  for (size_t at = find_text(text, from); at != std::string::npos; at = find_text(text, from, at + from.size())) ++count;
+  arguments.place.charge_text(text.size() - count * from.size() + count * to.size());  // of texts <= 64 MiB: no overflow
   std::string out;
   size_t done = 0;
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, done)) {
+  for (size_t at = find_text(text, from); at != std::string::npos; at = find_text(text, from, done)) {
     out.append(text, done, at - done);
-    out += arguments.text(1);
+    out += to;
     done = at + from.size();
   }
   return out.append(text, done);
@@ -58,10 +69,12 @@ List split(const Arguments& arguments, const std::string& text) {
   arguments.expect_count(1, 2);
   const std::string& separator = arguments.text(0);
   if (separator.empty()) arguments.fail("an empty separator");
+  arguments.place.charge_text(text.size());
   int64_t left = arguments.positional.size() > 1 ? arguments.integer(1) : -1;
   List parts;
   size_t done = 0;
-  for (size_t at = text.find(separator); at != std::string::npos && left != 0; at = text.find(separator, done), --left) {
+  for (size_t at = find_text(text, separator); at != std::string::npos && left != 0; at = find_text(text, separator, done), --left) {
+    arguments.place.charge();
     parts.emplace_back(text.substr(done, at - done));
     done = at + separator.size();
   }
@@ -69,14 +82,24 @@ List split(const Arguments& arguments, const std::string& text) {
   return parts;
 }
 
-List items_of(const Dict& dict) {
+// A key as a value of its own.
+Value key_value(const Place& place, const std::string& key) {
+  place.charge();
+  place.charge_text(key.size());
+  return Value(key);
+}
+
+List items_of(const Place& place, const Dict& dict) {
   List items;
-  for (const auto& [key, value] : dict.members) items.push_back(Value::list({Value(key), value}));
+  for (const auto& [key, value] : dict.members) items.push_back(Value::list({key_value(place, key), value}));
   return items;
 }
 
 int64_t length_of(const Arguments& arguments, const Value& value) {
-  if (value.is_string()) return static_cast<int64_t>(code_points(value.string()).size());
+  if (value.is_string()) {
+    arguments.place.charge_text(value.string().size());
+    return static_cast<int64_t>(code_points(value.string()).size());
+  }
   if (value.is_list()) return static_cast<int64_t>(value.items().size());
   if (value.is_dict()) return static_cast<int64_t>(value.dict().members.size());
   if (value.is_undefined()) return 0;
@@ -84,6 +107,7 @@ int64_t length_of(const Arguments& arguments, const Value& value) {
 }
 
 std::string text_of(const Arguments& arguments, const Value& value) {
+  if (value.is_string()) arguments.place.charge_text(value.string().size());
   std::string problem;
   std::string text = to_text(value, problem);
   if (!problem.empty()) arguments.fail(problem);
@@ -102,7 +126,7 @@ std::string json_of(const Arguments& arguments, const Value& value) {
     arguments.fail("ensure_ascii=true is not known");
   }
   std::string problem;
-  std::string text = to_json(value, indent, problem);
+  std::string text = to_json(value, indent, arguments.place, problem);
   if (!problem.empty()) arguments.fail(problem);
   return text;
 }
@@ -110,12 +134,16 @@ std::string json_of(const Arguments& arguments, const Value& value) {
 std::string join(const Arguments& arguments, const Value& value) {
   arguments.expect_count(0, 1);
   const std::string separator = arguments.positional.empty() ? "" : arguments.text(0);
+  arguments.place.charge_text(separator.size());
   std::string out;
   bool first = true;
-  for (const Value& item : iterate(arguments.source, arguments.at, value)) {
+  for (const Value& item : iterate(arguments.place, value)) {
+    const std::string text = text_of(arguments, item);
+    arguments.place.check_length(out.size() + separator.size() + text.size());
+    arguments.place.charge_text(separator.size());
     if (!first) out += separator;
     first = false;
-    out += text_of(arguments, item);
+    out += text;
   }
   return out;
 }
@@ -129,7 +157,8 @@ Value default_of(const Arguments& arguments, const Value& value) {
 }
 
 Value end_of(const Arguments& arguments, const Value& value, bool first) {
-  const List items = iterate(arguments.source, arguments.at, value);
+  const List made = value.is_list() ? List() : iterate(arguments.place, value);
+  const List& items = value.is_list() ? value.items() : made;
   if (items.empty()) return Undefined{first ? "first" : "last"};
   return first ? items.front() : items.back();
 }
@@ -138,8 +167,8 @@ Value end_of(const Arguments& arguments, const Value& value, bool first) {
 bool passes(const Arguments& arguments, size_t index, const Value& value) {
   const std::string& test = arguments.text(index);
   const bool compared = arguments.positional.size() > index + 1;
-  if (compared && (test == "equalto" || test == "eq" || test == "==")) return value == arguments.positional[index + 1];
-  if (compared && (test == "ne" || test == "!=")) return !(value == arguments.positional[index + 1]);
+  if (compared && (test == "equalto" || test == "eq" || test == "==")) return equal(value, arguments.positional[index + 1], arguments.place);
+  if (compared && (test == "ne" || test == "!=")) return !equal(value, arguments.positional[index + 1], arguments.place);
   if (compared || !is_test(test)) arguments.fail("the test '" + test + "' is not known there");
   return apply_test(test, value);
 }
@@ -151,10 +180,11 @@ List choose(const Arguments& arguments, const Value& value, const std::string& n
   const size_t test = by_attribute ? 1 : 0;  // index of the test's name
   arguments.expect_count(test, test + 2);
   List kept;
-  for (const Value& item : iterate(arguments.source, arguments.at, value)) {
+  for (const Value& item : iterate(arguments.place, value)) {
     const Value* tested = &item;
     const Value missing;
     if (by_attribute) {
+      if (item.is_dict()) arguments.place.charge_search(item.dict().members.size());
       const Value* member = item.find(arguments.text(0));
       tested = member != nullptr ? member : &missing;
     }
@@ -202,11 +232,11 @@ Value apply_filter(const Value& value, const Arguments& arguments) {
   if (name == "upper" || name == "lower") return change_case(arguments, text_of(arguments, value), name == "upper");
   if (name == "string" || name == "safe") return text_of(arguments, value);
   if (name == "first" || name == "last") return end_of(arguments, value, name == "first");
-  if (name == "list") return Value::list(iterate(arguments.source, arguments.at, value));
+  if (name == "list") return Value::list(iterate(arguments.place, value));
   if (name != "items") arguments.fail("is not known");
   if (value.is_undefined()) return Value::list({});
   if (!value.is_dict()) arguments.fail("needs a mapping, found " + value.type_name());
-  return Value::list(items_of(value.dict()));
+  return Value::list(items_of(arguments.place, value.dict()));
 }
 
 bool apply_test(const std::string& test, const Value& value) {
@@ -256,26 +286,33 @@ Value call_method(const Value& object, const std::string& method, const Argument
   }
   if (method == "get") {
     arguments.expect_count(1, 2);
+    arguments.place.charge_search(object.dict().members.size());
     if (const Value* found = object.find(arguments.text(0))) return *found;
     return arguments.positional.size() > 1 ? arguments.positional[1] : Value(None{});
   }
   arguments.expect_count(0, 0);
-  if (method == "items") return Value::list(items_of(object.dict()));
+  if (method == "items") return Value::list(items_of(arguments.place, object.dict()));
   List list;
-  for (const auto& [key, value] : object.dict().members) list.push_back(method == "keys" ? Value(key) : value);
+  for (const auto& [key, value] : object.dict().members) {
+    arguments.place.charge();
+    list.push_back(method == "keys" ? key_value(arguments.place, key) : value);
+  }
   return Value::list(std::move(list));
 }
 
 Value call_builtin(Builtin builtin, const Arguments& arguments) {
   if (builtin == Builtin::raise_exception) {
     arguments.expect_count(1, 1);
-    arguments.source.fail(arguments.at, "the template refuses these messages: " + text_of(arguments, arguments.positional[0]));
+    arguments.place.fail("the template refuses these messages: " + text_of(arguments, arguments.positional[0]));
   }
   if (builtin == Builtin::make_namespace) {
     arguments.expect_count(0, 0);
-    Dict dict{{}, true};
-    for (const auto& [name, value] : arguments.keywords) dict.members.emplace_back(name, value);
-    return Value(std::make_shared<Dict>(std::move(dict)));
+    Members members;
+    for (const auto& [name, value] : arguments.keywords) {
+      if (value.extent().has_namespace) arguments.fail("a namespace in a namespace is not known");
+      members.emplace_back(name, value);
+    }
+    return Value::make_namespace(std::move(members));
   }
   arguments.expect_count(1, 3);
   arguments.expect_keywords({});
@@ -287,22 +324,33 @@ Value call_builtin(Builtin builtin, const Arguments& arguments) {
   List numbers;
   for (int64_t i = from; step > 0 ? i < to : i > to;) {
     if (static_cast<int64_t>(numbers.size()) == longest_range) arguments.fail(base::text("longer than ", longest_range));
+    arguments.place.charge();
     numbers.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   return Value::list(std::move(numbers));
 }
 
-List iterate(const Source& source, size_t at, const Value& value) {
-  if (value.is_list()) return value.items();
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+List iterate(const Place& place, const Value& value) {
+  if (value.is_list()) {
+    place.charge(value.items().size());
+    return value.items();
+  }
   if (value.is_undefined()) return {};
   List items;
   if (value.is_dict()) {
-    for (const auto& member : value.dict().members) items.emplace_back(member.first);
+    for (const auto& member : value.dict().members) items.push_back(key_value(place, member.first));
   } else if (value.is_string()) {
+    place.charge(value.string().size());  // a value for each character
     for (const char32_t c : code_points(value.string())) items.emplace_back(from_code_points({&c, 1}));
   } else {
-    source.fail(at, "cannot go through " + value.type_name());
+    place.fail("cannot go through " + value.type_name());
   }
   return items;
 }

@@ -2,8 +2,8 @@
 #include <array>
 #include <charconv>
 
-#include "data/jinja_cursor.hpp"
 #include "data/jinja_syntax.hpp"
+#include "data/jinja_tree.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::data::jinja {
@@ -18,9 +18,9 @@ constexpr std::array<std::string_view, 20> filters{"trim",  "tojson", "length", 
                                                    "join",  "default", "d",     "items", "replace", "list",  "safe",
                                                    "select", "reject", "selectattr", "rejectattr"};
 
-class Parser : private TokenCursor {
+class Parser : private TreeBuilder {
  public:
-  explicit Parser(const Source& source) : TokenCursor(source) {}
+  explicit Parser(const Source& source) : TreeBuilder(source) {}
 
   Body run() {
     Body body;
@@ -135,28 +135,14 @@ class Parser : private TokenCursor {
     expect_end_of_block();
   }
 
-  static ExpressionPtr node(Expression::Kind kind, size_t at, std::string text = "") {
-    auto made = std::make_unique<Expression>();
-    made->kind = kind;
-    made->at = at;
-    made->text = std::move(text);
-    return made;
-  }
-  static ExpressionPtr binary(std::string text, size_t at, ExpressionPtr left, ExpressionPtr right) {
-    auto made = node(Expression::Kind::binary, at, std::move(text));
-    made->parts.push_back(std::move(left));
-    made->parts.push_back(std::move(right));
-    return made;
-  }
-
   ExpressionPtr expression() {
     const Nested nested(*this);
     ExpressionPtr value = logical_or();
     while (is_word("if")) {
       auto made = node(Expression::Kind::conditional, take().at);
-      made->parts.push_back(std::move(value));
-      made->parts.push_back(logical_or());
-      made->parts.push_back(take_word("else") ? expression() : nullptr);
+      add(*made, std::move(value));
+      add(*made, logical_or());
+      add(*made, take_word("else") ? expression() : nullptr);
       value = std::move(made);
     }
     return value;
@@ -181,7 +167,7 @@ class Parser : private TokenCursor {
     if (!is_word("not")) return comparison();
     const Nested nested(*this);
     auto made = node(Expression::Kind::logical_not, take().at);
-    made->parts.push_back(logical_not());
+    add(*made, logical_not());
     return made;
   }
 
@@ -226,7 +212,7 @@ class Parser : private TokenCursor {
     ExpressionPtr value;
     if (take_symbol("-")) {
       value = node(Expression::Kind::negate, at);
-      value->parts.push_back(unary(false));
+      add(*value, unary(false));
     } else {
       take_symbol("+");
       value = postfix(primary());
@@ -287,7 +273,7 @@ class Parser : private TokenCursor {
         expect_symbol(",");
         if (take_symbol("]")) break;
       }
-      made->parts.push_back(expression());
+      add(*made, expression());
     }
     return made;
   }
@@ -298,9 +284,9 @@ class Parser : private TokenCursor {
         expect_symbol(",");
         if (take_symbol("}")) break;
       }
-      made->parts.push_back(expression());
+      add(*made, expression());
       expect_symbol(":");
-      made->parts.push_back(expression());
+      add(*made, expression());
     }
     return made;
   }
@@ -310,13 +296,13 @@ class Parser : private TokenCursor {
       const size_t at = peek().at;
       if (take_symbol(".")) {
         auto made = node(Expression::Kind::attribute, at, expect_name());
-        made->parts.push_back(std::move(value));
+        add(*made, std::move(value));
         value = std::move(made);
       } else if (take_symbol("[")) {
         value = subscript(std::move(value), at);
       } else if (take_symbol("(")) {
         auto made = node(Expression::Kind::call, at);
-        made->parts.push_back(std::move(value));
+        add(*made, std::move(value));
         arguments(*made);
         value = std::move(made);
       } else {
@@ -326,12 +312,12 @@ class Parser : private TokenCursor {
   }
   ExpressionPtr subscript(ExpressionPtr value, size_t at) {
     auto made = node(Expression::Kind::index, at);
-    made->parts.push_back(std::move(value));
-    made->parts.push_back(is_symbol(":") ? nullptr : expression());
+    add(*made, std::move(value));
+    add(*made, is_symbol(":") ? nullptr : expression());
     if (is_symbol(":")) {
       made->kind = Expression::Kind::slice;
       while (take_symbol(":")) {
-        made->parts.push_back(is_symbol(":") || is_symbol("]") ? nullptr : expression());
+        add(*made, is_symbol(":") || is_symbol("]") ? nullptr : expression());
       }
       if (made->parts.size() > 4) source_.fail(at, "a slice has at most two colons");
       made->parts.resize(4);
@@ -349,10 +335,10 @@ class Parser : private TokenCursor {
       if (keyword) {
         const std::string name = take().text;
         ++next_;
-        call.keywords.emplace_back(name, expression());
+        add_keyword(call, name, expression());
       } else {
         if (!call.keywords.empty()) source_.fail(peek().at, "an argument without a name behind one with a name");
-        call.parts.push_back(expression());
+        add(call, expression());
       }
     }
   }
@@ -365,7 +351,7 @@ class Parser : private TokenCursor {
         if (std::find(filters.begin(), filters.end(), made->text) == filters.end()) {
           source_.fail(at, "the filter '" + made->text + "' is not known");
         }
-        made->parts.push_back(std::move(value));
+        add(*made, std::move(value));
         if (take_symbol("(")) arguments(*made);
         value = std::move(made);
       } else if (take_word("is")) {
@@ -381,10 +367,10 @@ class Parser : private TokenCursor {
     if (!is_test(made->text)) {
       source_.fail(at, "the test '" + made->text + "' is not known");
     }
-    made->parts.push_back(std::move(value));
+    add(*made, std::move(value));
     if (!negated) return made;
     auto inverse = node(Expression::Kind::logical_not, at);
-    inverse->parts.push_back(std::move(made));
+    add(*inverse, std::move(made));
     return inverse;
   }
 

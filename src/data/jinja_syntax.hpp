@@ -54,6 +54,7 @@ struct Expression {
   Value value;
   std::vector<ExpressionPtr> parts;
   std::vector<std::pair<std::string, ExpressionPtr>> keywords;
+  int height = 1;  // 1 + that of the highest part
 };
 
 struct Statement;

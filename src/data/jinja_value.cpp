@@ -1,10 +1,12 @@
 #include "data/jinja_value.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 
+#include "data/jinja_meter.hpp"
 #include "data/utf8.hpp"
 #include "trireme/base/error.hpp"
 
@@ -52,9 +54,11 @@ void quote(const std::string& text, std::string& out) {
 
 class JsonWriter {
  public:
-  JsonWriter(int indent, std::string& problem) : indent_(indent), problem_(problem) {}
+  JsonWriter(int indent, const Place& place, std::string& problem) : indent_(indent), place_(place), problem_(problem) {}
 
   void write(const Value& value, int depth) {
+    place_.charge();
+    place_.check_length(out_.size());
     if (value.is_none()) {
       out_ += "null";
     } else if (value.is_bool()) {
@@ -64,13 +68,13 @@ class JsonWriter {
     } else if (value.is_float()) {
       out_ += float_text(value.number());
     } else if (value.is_string()) {
-      quote(value.string(), out_);
+      put(value.string());
     } else if (value.is_list()) {
       const auto item = [&](const Value& entry) { write(entry, depth + 1); };
       sequence('[', ']', value.items(), depth, item);
     } else if (value.is_dict()) {
       sequence('{', '}', value.dict().members, depth, [&](const auto& member) {
-        quote(member.first, out_);
+        put(member.first);
         out_ += ": ";
         write(member.second, depth + 1);
       });
@@ -78,9 +82,14 @@ class JsonWriter {
       problem_ = value.type_name() + " has no JSON form";
     }
   }
+  size_t size() const { return out_.size(); }
   std::string take() { return std::move(out_); }
 
  private:
+  void put(const std::string& text) {
+    place_.charge_text(text.size());
+    quote(text, out_);
+  }
   template <class Entries, class Write>
   void sequence(char open, char close, const Entries& entries, int depth, const Write& write_entry) {
     out_ += open;
@@ -95,15 +104,44 @@ class JsonWriter {
     out_ += close;
   }
   void new_line(int depth) {
-    if (indent_ >= 0) out_ += "\n" + std::string(static_cast<size_t>(indent_) * static_cast<size_t>(depth), ' ');
+    if (indent_ < 0) return;
+    const size_t blanks = static_cast<size_t>(indent_) * static_cast<size_t>(depth);
+    place_.charge_text(blanks);
+    out_ += "\n" + std::string(blanks, ' ');
   }
 
   int indent_;
+  const Place& place_;
   std::string& problem_;
   std::string out_;
 };
 
+void widen(Extent& extent, const Value& part) {
+  const Extent inner = part.extent();
+  extent.depth = std::max(extent.depth, inner.depth + 1);
+  extent.has_namespace = extent.has_namespace || inner.has_namespace;
+}
+
 }  // namespace
+
+Value Value::list(List items) {
+  Extent extent{1, false};
+  for (const Value& item : items) widen(extent, item);
+  return Value(std::make_shared<const Array>(Array{std::move(items), extent}));
+}
+
+Value Value::dict(Members members) {
+  Extent extent{1, false};
+  for (const auto& [key, value] : members) widen(extent, value);
+  return Value(std::make_shared<Dict>(Dict{std::move(members), false, extent}));
+}
+
+Value Value::make_namespace(Members members) { return Value(std::make_shared<Dict>(Dict{std::move(members), true, {1, true}})); }
+
+Extent Value::extent() const {
+  if (is_list()) return std::get<std::shared_ptr<const Array>>(data_)->extent;
+  return is_dict() ? dict().extent : Extent{};
+}
 
 Value Value::from_json(const OrderedJson& json) {
   switch (json.type()) {
@@ -158,27 +196,37 @@ std::string Value::type_name() const {
   return "function";
 }
 
-bool operator==(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, const Place& place) {
+  place.charge();
   if (a.is_number() && b.is_number()) {
     return a.is_float() || b.is_float() ? a.number() == b.number() : a.integer() == b.integer();
   }
   if (a.data_.index() != b.data_.index()) return false;
-  if (a.is_string()) return a.string() == b.string();
-  if (a.is_list()) return a.items() == b.items();
+  if (a.is_string()) {
+    if (a.string().size() != b.string().size()) return false;
+    place.charge_text(a.string().size());
+    return a.string() == b.string();
+  }
+  if (a.is_list()) {
+    return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+                      [&place](const Value& x, const Value& y) { return equal(x, y, place); });
+  }
   if (a.is_dict()) {
     if (a.dict().members.size() != b.dict().members.size()) return false;
     for (const auto& [key, value] : a.dict().members) {
+      place.charge_search(b.dict().members.size());
       const Value* other = b.find(key);
-      if (other == nullptr || !(value == *other)) return false;
+      if (other == nullptr || !equal(value, *other, place)) return false;
     }
     return true;
   }
   return !a.is_builtin() || a.builtin() == b.builtin();
 }
 
-std::string to_json(const Value& value, int indent, std::string& problem) {
-  JsonWriter writer(indent, problem);
+std::string to_json(const Value& value, int indent, const Place& place, std::string& problem) {
+  JsonWriter writer(indent, place, problem);
   writer.write(value, 0);
+  place.check_length(writer.size());
   return writer.take();
 }
 

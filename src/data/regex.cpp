@@ -86,7 +86,7 @@ class Translator {
 }  // namespace
 
 struct Regex::Code {
-  explicit Code(const std::string& pattern, const std::string& where) {
+  Code(const std::string& pattern, const std::string& source) : where(source) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset,
@@ -98,17 +98,25 @@ struct Regex::Code {
   ~Code() { pcre2_code_free(code); }
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
+  std::string where;  // file, for messages
   pcre2_code* code = nullptr;
 };
 
+constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone would take 20 GB
+
 struct Regex::Cursor::State {
-  State() : data(pcre2_match_data_create(1, nullptr)) {
-    VALIDATE(data != nullptr, ExitCode::out_of_memory, "no memory for a regular-expression match: give the job more memory");
+  State() : data(pcre2_match_data_create(1, nullptr)), limits(pcre2_match_context_create(nullptr)) {
+    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory, "no memory for a regular-expression match: give the job more memory");
+    pcre2_set_heap_limit(limits, heap_kib);
   }
-  ~State() { pcre2_match_data_free(data); }
+  ~State() {
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(limits);
+  }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   pcre2_match_data* data;
+  pcre2_match_context* limits;
 };
 
 Regex::Cursor::Cursor() : state_(std::make_unique<State>()) {}
@@ -129,12 +137,13 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
 bool Regex::find(std::string_view text, size_t from, Cursor& cursor, size_t& start, size_t& end) const {
   const auto match = [&](uint32_t options) {
     return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, cursor.state_->data, nullptr);
+                       PCRE2_NO_UTF_CHECK | options, cursor.state_->data, cursor.state_->limits);
   };
   int result = match(0);
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);  // the interpreter keeps its stack on the heap
   if (result == PCRE2_ERROR_NOMATCH) return false;
-  if (result < 0) throw InternalError(base::text("PCRE2 gave up on ", text.size(), " bytes of text: ", message_of(result)));
+  VALIDATE(result >= 0, ExitCode::bad_data, code_->where, ": its pattern gives up on a text of ", text.size(), " bytes (", message_of(result),
+           "): shorten the text, or use a tokenizer with another pattern");
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(cursor.state_->data);
   start = offsets[0];
   end = offsets[1];

@@ -1,9 +1,14 @@
 #include "driver/sample_log.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -44,18 +49,52 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
   VALIDATE(out.good(), ExitCode::io_error, "cannot append to ", path.string(), ": check the file system");
 }
 
-void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
-  std::ifstream in(path);
-  if (!in) return;
-  std::string kept;
-  for (std::string line; std::getline(in, line);) {
-    // Every line begins {"iteration": N; a line that a kill cut short has no end.
-    const size_t colon = line.find(':');
-    const bool whole = colon != std::string::npos && line.ends_with('}');
-    if (whole && std::strtoll(line.c_str() + colon + 1, nullptr, 10) <= iteration) kept += line + '\n';
+namespace {
+
+// Every line begins {"iteration": N.
+bool is_beyond(const std::string& head, int64_t iteration) {
+  constexpr std::string_view key = "{\"iteration\":";
+  return head.starts_with(key) && std::strtoll(head.c_str() + key.size(), nullptr, 10) > iteration;
+}
+
+// Bytes in front of the first line of a later iteration, or of a last line that a kill cut short. The file may be larger than the
+// memory, and so may be a line of it.
+uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iteration) {
+  constexpr size_t head_bytes = 64;
+  std::vector<char> buffer(size_t{1} << 20);
+  std::string head;
+  uint64_t line = 0;  // where it begins
+  uint64_t offset = 0;
+  for (ssize_t n = 0; (n = ::read(file, buffer.data(), buffer.size())) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) base::throw_errno(errno, "cannot read", path);
+    const std::string_view chunk(buffer.data(), static_cast<size_t>(n));
+    for (size_t at = 0; at < chunk.size();) {
+      const size_t end = std::min(chunk.find('\n', at), chunk.size());
+      head += chunk.substr(at, std::min(end - at, head_bytes - head.size()));
+      const bool whole_head = head.size() == head_bytes || end < chunk.size();
+      if (whole_head && is_beyond(head, iteration)) return line;
+      at = end + 1;
+      if (end == chunk.size()) continue;
+      line = offset + at;
+      head.clear();
+    }
+    offset += chunk.size();
   }
-  in.close();
-  base::write_file_atomically(path, kept);
+  return line;
+}
+
+}  // namespace
+
+void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
+  const base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid() && errno == ENOENT) return;
+  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  const uint64_t kept = bytes_to_keep(file.get(), path, iteration);
+  const auto size = static_cast<uint64_t>(::lseek(file.get(), 0, SEEK_END));
+  if (kept == size) return;
+  const bool cut = ::ftruncate(file.get(), static_cast<off_t>(kept)) == 0 && ::fsync(file.get()) == 0;
+  if (!cut) base::throw_errno(errno, "cannot shorten", path);
 }
 
 }  // namespace trireme::driver

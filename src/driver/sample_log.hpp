@@ -16,8 +16,8 @@ namespace trireme::driver {
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
                        const data::PromptSet& prompts, const data::Tokenizer& tokenizer, int64_t iteration, int64_t count);
 
-// Forgets samples of iterations after `iteration`: a run that goes on from a checkpoint makes them again. Local; rank 0
-// calls it.
+// Forgets samples of iterations after `iteration`: a run that goes on from a checkpoint makes them again. The file is cut in
+// place at the first of them, since iterations ascend in it: that takes no memory and no room on the disk. Local; rank 0 calls it.
 void trim_sample_log(const std::filesystem::path& path, int64_t iteration);
 
 }  // namespace trireme::driver

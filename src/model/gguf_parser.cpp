@@ -11,6 +11,9 @@
 namespace trireme::model {
 namespace {
 
+// Of everything before the tensors' data: vocabularies, merges, templates. The largest known has 20 MiB; what is read from it takes at
+// most eight times as much memory.
+constexpr uint64_t max_header = uint64_t{256} << 20;
 constexpr uint64_t max_metadata = 1 << 16;
 constexpr uint64_t max_tensors = 1 << 20;
 constexpr uint64_t max_key_bytes = 65535;
@@ -32,7 +35,7 @@ class Cursor {
 
   template <class T>
   T take() {
-    if (left() < sizeof(T)) fail("the file ends within its header");
+    if (left() < sizeof(T)) fail(base::text("the file ends within its header, or the header is longer than ", max_header, " bytes,"));
     T value;
     std::memcpy(&value, bytes_.data() + position_, sizeof value);
     position_ += sizeof value;
@@ -152,7 +155,7 @@ GgufTensorInfo take_tensor(Cursor& cursor, const std::string& file) {
   if (dimensions > max_dimensions) cursor.fail(base::text("the tensor '", tensor.name, "' has ", dimensions, " dimensions"));
   for (uint32_t i = 0; i < dimensions; ++i) {
     const auto extent = cursor.take<uint64_t>();
-    if (!std::in_range<int64_t>(extent)) cursor.fail(base::text("the tensor '", tensor.name, "' has a dimension of ", extent));
+    if (extent == 0 || !std::in_range<int64_t>(extent)) cursor.fail(base::text("the tensor '", tensor.name, "' has a dimension of ", extent));
     tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(extent));
   }
   tensor.type = cursor.take<uint32_t>();
@@ -215,7 +218,7 @@ void place_tensors(GgufHeader& header, uint64_t header_end, uint64_t file_bytes,
 
 GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file) {
   VALIDATE(bytes.size() >= 24 && std::memcmp(bytes.data(), "GGUF", 4) == 0, ExitCode::bad_data, file, ": this is no GGUF file");
-  Cursor cursor(bytes.subspan(4), file);
+  Cursor cursor(bytes.subspan(4, std::min<size_t>(bytes.size() - 4, max_header)), file);
   GgufHeader header;
   header.version = cursor.take<uint32_t>();
   VALIDATE(header.version == 2 || header.version == 3, ExitCode::bad_data, file, ": GGUF version ", header.version,

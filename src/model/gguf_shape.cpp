@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
+#include <optional>
 #include <utility>
 
 #include "gguf_parser.hpp"
-#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::model {
@@ -36,9 +37,25 @@ class Metadata {
     VALIDATE(value, ExitCode::bad_data, file_, ": the metadata key ", key, " is missing");
     return *value;
   }
+  // A number of layers, heads, elements: 1 ... limit. Without a fallback the key must be there.
+  int64_t size(const std::string& key, int64_t limit, std::optional<int64_t> fallback = std::nullopt) const {
+    const int64_t value = fallback ? get<int64_t>(key, *fallback) : require<int64_t>(key);
+    VALIDATE(value >= 1 && value <= limit, ExitCode::bad_data, file_, ": the metadata key ", key, " is ", value, " (1 ... ", limit,
+             " is possible): the file is damaged or not what it claims to be");
+    return value;
+  }
+  // JSON, by which the shape is checked, has no other numbers: it would take NaN for a key that is absent.
+  double positive(const std::string& key, std::optional<double> fallback = std::nullopt) const {
+    const double value = fallback ? get<double>(key, *fallback) : require<double>(key);
+    VALIDATE(std::isfinite(value) && value > 0, ExitCode::bad_data, file_, ": the metadata key ", key, " is ", value,
+             " (a positive number is needed): the file is damaged or not what it claims to be");
+    return value;
+  }
   std::optional<int32_t> id(const std::string& key) const {
     const auto* value = find<int64_t>(key);
-    return value ? std::optional(base::checked_cast<int32_t>(*value)) : std::nullopt;
+    VALIDATE(!value || (*value >= 0 && *value <= INT32_MAX), ExitCode::bad_data, file_, ": the metadata key ", key, " is ", *value,
+             ", which is no token id: the file is damaged or not what it claims to be");
+    return value ? std::optional(static_cast<int32_t>(*value)) : std::nullopt;
   }
   std::optional<bool> flag(const std::string& key) const {
     const auto* value = find<bool>(key);
@@ -69,9 +86,9 @@ void refuse_unsupported(const Metadata& metadata, const std::string& prefix, con
 // They are recovered here: the factor is the largest entry, the rest are the values of all published Llama 3 models.
 config::RopeScaling scaling_from_factors(const GgufTensorInfo& tensor, std::span<const std::byte> bytes,
                                          const config::ModelShape& shape, const std::string& file) {
-  std::vector<float> factors(static_cast<size_t>(shape.head_dim / 2));
   VALIDATE(tensor.shape == std::vector<int64_t>{shape.head_dim / 2} && gguf_type_name(tensor.type) == "F32", ExitCode::bad_data,
            file, ": rope_freqs.weight is not F32 [", shape.head_dim / 2, "]");
+  std::vector<float> factors(static_cast<size_t>(shape.head_dim / 2));
   dequantise(tensor.type, bytes.data() + tensor.begin, factors.size(), factors.data());
   const double largest = *std::max_element(factors.begin(), factors.end());
   const bool whole = std::abs(largest - std::round(largest)) < 1e-3;  // fp32 noise around 8 or 32
@@ -97,9 +114,24 @@ config::RopeScaling rope_scaling(const GgufHeader& header, std::span<const std::
   VALIDATE(kind == "none" || kind == "linear", ExitCode::bad_data, file, ": rope scaling '", kind, "' is not supported");
   if (kind == "linear") {
     VALIDATE(!factors, ExitCode::bad_data, file, ": linear rope scaling together with rope_freqs.weight is not supported");
-    return {config::RopeKind::linear, metadata.require<double>(prefix + "rope.scaling.factor")};
+    return {config::RopeKind::linear, metadata.positive(prefix + "rope.scaling.factor")};
   }
   return factors ? scaling_from_factors(*factors, bytes, shape, file) : config::RopeScaling{};
+}
+
+// Checked before anything is computed from them; the limits are those of config.json, under GGUF's names.
+void read_sizes(const Metadata& metadata, const std::string& prefix, config::ModelShape& shape, const std::string& file) {
+  shape.hidden = metadata.size(prefix + "embedding_length", 1 << 20);
+  shape.layers = metadata.size(prefix + "block_count", 1 << 14);
+  shape.ffn = metadata.size(prefix + "feed_forward_length", 1 << 22);
+  shape.heads = metadata.size(prefix + "attention.head_count", 1 << 14);
+  shape.kv_heads = metadata.size(prefix + "attention.head_count_kv", 1 << 14, shape.heads);
+  const std::string key = prefix + "attention.key_length";
+  VALIDATE(metadata.find<int64_t>(key) || shape.hidden % shape.heads == 0, ExitCode::bad_data, file, ": ", prefix, "embedding_length ",
+           shape.hidden, " is not a multiple of ", prefix, "attention.head_count ", shape.heads, " and ", key, " is not given");
+  shape.head_dim = metadata.size(key, 1 << 14, shape.hidden / shape.heads);
+  VALIDATE(shape.head_dim % 2 == 0, ExitCode::bad_data, file, ": heads of ", shape.head_dim, " elements (", key,
+           "): rotary embeddings turn pairs of elements");
 }
 
 void add_token_ids(config::ModelShape& shape, const Metadata& metadata) {
@@ -123,27 +155,20 @@ config::ModelShape gguf_shape(const GgufHeader& header, std::span<const std::byt
 
   config::ModelShape shape;
   shape.architecture = architecture == "qwen2" ? config::Architecture::qwen2 : config::Architecture::llama;
-  shape.hidden = metadata.require<int64_t>(prefix + "embedding_length");
-  shape.layers = metadata.require<int64_t>(prefix + "block_count");
-  shape.ffn = metadata.require<int64_t>(prefix + "feed_forward_length");
-  shape.heads = metadata.require<int64_t>(prefix + "attention.head_count");
-  shape.kv_heads = metadata.get<int64_t>(prefix + "attention.head_count_kv", shape.heads);
-  VALIDATE(shape.heads > 0 && shape.kv_heads > 0 && shape.hidden > 0 && shape.layers > 0 && shape.layers < 100'000,
-           ExitCode::bad_data, file, ": impossible sizes (", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads,
-           "/", shape.kv_heads, " heads)");
-  shape.head_dim = metadata.get<int64_t>(prefix + "attention.key_length", shape.hidden / shape.heads);
+  read_sizes(metadata, prefix, shape, file);
   VALIDATE(metadata.get<int64_t>(prefix + "rope.dimension_count", shape.head_dim) == shape.head_dim, ExitCode::bad_data, file,
            ": a rotary embedding of part of the head is not supported");
   const auto* embedding = find_tensor(header, "token_embd.weight");
   VALIDATE(embedding && embedding->shape.size() == 2, ExitCode::bad_data, file, ": there is no matrix token_embd.weight");
   shape.vocab = embedding->shape[0];
-  shape.norm_eps = metadata.require<double>(prefix + "attention.layer_norm_rms_epsilon");
-  shape.rope_theta = metadata.get<double>(prefix + "rope.freq_base", 10000.0);
+  VALIDATE(embedding->shape[0] <= INT32_MAX, ExitCode::bad_data, file, ": token_embd.weight has ", embedding->shape[0], " rows");
+  shape.norm_eps = metadata.positive(prefix + "attention.layer_norm_rms_epsilon");
+  shape.rope_theta = metadata.positive(prefix + "rope.freq_base", 10000.0);
   shape.rope_scaling = rope_scaling(header, bytes, metadata, prefix, shape, file);
   shape.tied = find_tensor(header, "output.weight") == nullptr;
   shape.qkv_bias = find_tensor(header, "blk.0.attn_q.bias") != nullptr;
   shape.o_bias = find_tensor(header, "blk.0.attn_output.bias") != nullptr;
-  shape.max_positions = metadata.require<int64_t>(prefix + "context_length");
+  shape.max_positions = metadata.size(prefix + "context_length", INT32_MAX);
   shape.dtype = "float32";
   add_token_ids(shape, metadata);
   // The same checks as for a config.json.
@@ -158,8 +183,10 @@ GgufTokenizer gguf_tokenizer(const GgufHeader& header, const std::string& file) 
   out.pre = metadata.get<std::string>(prefix + "pre", "");
   out.tokens = metadata.get<std::vector<std::string>>(prefix + "tokens", {});
   out.merges = metadata.get<std::vector<std::string>>(prefix + "merges", {});
-  for (const int64_t type : metadata.get<std::vector<int64_t>>(prefix + "token_type", {}))
-    out.types.push_back(base::checked_cast<int32_t>(type));
+  for (const int64_t type : metadata.get<std::vector<int64_t>>(prefix + "token_type", {})) {
+    VALIDATE(std::in_range<int32_t>(type), ExitCode::bad_data, file, ": the metadata key ", prefix, "token_type holds ", type);
+    out.types.push_back(static_cast<int32_t>(type));
+  }
   for (const double score : metadata.get<std::vector<double>>(prefix + "scores", {}))
     out.scores.push_back(static_cast<float>(score));
   VALIDATE(out.types.empty() || out.types.size() == out.tokens.size(), ExitCode::bad_data, file, ": ", out.types.size(),

@@ -7,36 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/reward/reward.hpp"
 
 extern "C" char** environ;
 
 namespace trireme::reward {
 namespace {
-
-// Process groups that are alive, for kill_plugins(): lock-free, since it may run in a signal handler.
-std::array<std::atomic<pid_t>, 64> live_groups{};
-
-void remember(pid_t group) {
-  for (auto& slot : live_groups) {
-    pid_t empty = 0;
-    if (slot.compare_exchange_strong(empty, group)) return;
-  }
-}
-void forget(pid_t group) {
-  for (auto& slot : live_groups) {
-    pid_t expected = group;
-    if (slot.compare_exchange_strong(expected, 0)) return;
-  }
-}
 
 struct Pipe {
   base::FileDescriptor read, write;
@@ -52,27 +33,14 @@ void make_non_blocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_N
 
 class SpawnSetup {
  public:
-  SpawnSetup(const Pipe& input, const Pipe& output, const std::string& log) {
+  SpawnSetup(int input, short flags) {
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, input.read.get(), 0);
-    posix_spawn_file_actions_adddup2(&actions, output.write.get(), 1);
-    posix_spawn_file_actions_addopen(&actions, 2, log.empty() ? "/dev/null" : log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
-    // Descriptors of MPI, the device or the run folder that some library left open across exec.
-    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-#endif
+    posix_spawn_file_actions_adddup2(&actions, input, 0);
     posix_spawnattr_init(&attributes);
-    // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2 are meant for the run, which
-    // still needs its plugin to finish the iteration, and would end most programs. TERM is left alone: programs that a plugin
-    // starts must be able to get it.
-    sigset_t run_signals, all;
-    sigemptyset(&run_signals);
-    for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&run_signals, signal);
+    sigset_t all;
     sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &run_signals);
     posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(&attributes, static_cast<short>(flags | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF));
   }
   ~SpawnSetup() {
     posix_spawn_file_actions_destroy(&actions);
@@ -81,16 +49,48 @@ class SpawnSetup {
   SpawnSetup(const SpawnSetup&) = delete;
   SpawnSetup& operator=(const SpawnSetup&) = delete;
 
+  void append_to(int stream, const std::string& file) {
+    posix_spawn_file_actions_addopen(&actions, stream, file.empty() ? "/dev/null" : file.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  }
+  // An errno value, 0 for success. `command[0]` is searched in PATH.
+  int start(const std::vector<std::string>& command, pid_t& pid) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
+    // Descriptors of MPI, the device or the run folder that some library left open across exec.
+    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+#endif
+    std::vector<char*> arguments;
+    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    return ::posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
+  }
+
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
 };
 
 }  // namespace
 
-void kill_plugins() noexcept {
-  for (auto& slot : live_groups) {
-    const pid_t group = slot.load();
-    if (group > 0) ::kill(-group, SIGKILL);
+// The death signal of Linux (PR_SET_PDEATHSIG) would reach the child alone, not what it started, and only if it is set between fork
+// and exec, which a process with MPI, a device and threads should not do by itself. The end of a pipe is seen however this process
+// ends. A shell is on every machine; what it is given is a number. It has a session of its own and all signals blocked: what a launcher
+// sends to the job's processes does not reach it, SIGKILL does.
+ProcessGuard::ProcessGuard(pid_t group) {
+  Pipe pipe = make_pipe();
+  SpawnSetup setup(pipe.read.get(), POSIX_SPAWN_SETSID);
+  setup.append_to(1, "");  // a launcher waits until nobody holds the run's own streams
+  setup.append_to(2, "");
+  sigset_t all;
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&setup.attributes, &all);
+  const int error = setup.start({"/bin/sh", "-c", "read -r end; kill -s KILL -- \"-$1\"", "trireme-plugin-guard", std::to_string(group)}, pid_);
+  VALIDATE(error == 0, ExitCode::unfit_environment, "cannot start /bin/sh, which ends reward plugins with their run (", std::strerror(error),
+           "): check the machine's limits on processes");
+  alive_ = std::move(pipe.write);
+}
+
+ProcessGuard::~ProcessGuard() {
+  ::kill(pid_, SIGKILL);  // before the pipe closes
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
@@ -100,18 +100,30 @@ std::string Exit::text() const {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const std::filesystem::path& log) {
   Pipe to_child = make_pipe(), from_child = make_pipe();
-  const SpawnSetup setup(to_child, from_child, log.string());
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const int error = ::posix_spawnp(&pid_, arguments[0], &setup.actions, &setup.attributes, arguments.data(), environ);
+  SpawnSetup setup(to_child.read.get(), POSIX_SPAWN_SETPGROUP);
+  posix_spawn_file_actions_adddup2(&setup.actions, from_child.write.get(), 1);
+  setup.append_to(2, log.string());
+  posix_spawnattr_setpgroup(&setup.attributes, 0);
+  // Batch systems and launchers send the run's signals to every process of the job. USR1 and USR2 are meant for the run, which
+  // still needs its plugin to finish the iteration, and would end most programs. TERM is left alone: programs that a plugin
+  // starts must be able to get it.
+  sigset_t run_signals;
+  sigemptyset(&run_signals);
+  for (const int signal : {SIGUSR1, SIGUSR2}) sigaddset(&run_signals, signal);
+  posix_spawnattr_setsigmask(&setup.attributes, &run_signals);
+  const int error = setup.start(command, pid_);
   VALIDATE(error == 0, error == EACCES ? ExitCode::permission : ExitCode::input_missing, "cannot start the reward plugin '",
            command[0], "' (", std::strerror(error), "): check reward.source.command and PATH");
   input_ = std::move(to_child.write);
   output_ = std::move(from_child.read);
   make_non_blocking(input_.get());
   make_non_blocking(output_.get());
-  remember(pid_);
+  try {
+    guard_.emplace(pid_);
+  } catch (...) {
+    kill_now();
+    throw;
+  }
 }
 
 ChildProcess::~ChildProcess() {
@@ -125,7 +137,7 @@ bool ChildProcess::collect(double seconds) {
     if (got == pid_ || (got < 0 && errno == ECHILD)) {
       collected_ = true;
       ::kill(-pid_, SIGKILL);  // grandchildren that are still there
-      forget(pid_);
+      guard_.reset();
       break;
     }
     if (watch.seconds() >= seconds) return false;

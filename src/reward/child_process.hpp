@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,22 @@ struct Exit {
   std::string text() const;
 };
 
+// Kills a process group as soon as this process is gone, however it ends: destructors, _exit, MPI_Abort, a signal, SIGKILL.
+class ProcessGuard {
+ public:
+  // Throws UserError(unfit_environment) when it cannot be started.
+  explicit ProcessGuard(pid_t group);
+  // Dismissed; the group is left alone.
+  ~ProcessGuard();
+  ProcessGuard(const ProcessGuard&) = delete;
+  ProcessGuard& operator=(const ProcessGuard&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+  base::FileDescriptor alive_;
+};
+
+// The child and all that it starts in its process group end with this process.
 class ChildProcess {
  public:
   // Starts command[0], searched in PATH, without a shell. Its stderr is appended to `log` (dropped when empty); it inherits no
@@ -43,6 +60,7 @@ class ChildProcess {
   pid_t pid_ = -1;
   base::FileDescriptor input_;
   base::FileDescriptor output_;
+  std::optional<ProcessGuard> guard_;  // until the child is collected
   bool collected_ = false;
   int status_ = 0;
 };

@@ -12,21 +12,29 @@ struct Pattern::Code {
   pcre2_code* code = nullptr;
   uint32_t groups = 0;
   std::string key;
-  mutable bool warned = false;
+  mutable int64_t given_up = 0;
 
   ~Code() { pcre2_code_free(code); }
 };
 
 namespace {
 
+constexpr uint32_t heap_kib = 256 << 10;  // of the interpreter; PCRE2 alone would take 20 GB
+
 struct MatchData {
-  explicit MatchData(const pcre2_code* code) : data(pcre2_match_data_create_from_pattern(code, nullptr)) {
-    VALIDATE(data != nullptr, ExitCode::out_of_memory, "no memory to match a regular expression");
+  explicit MatchData(const pcre2_code* code)
+      : data(pcre2_match_data_create_from_pattern(code, nullptr)), limits(pcre2_match_context_create(nullptr)) {
+    VALIDATE(data != nullptr && limits != nullptr, ExitCode::out_of_memory, "no memory to match a regular expression");
+    pcre2_set_heap_limit(limits, heap_kib);
   }
-  ~MatchData() { pcre2_match_data_free(data); }
+  ~MatchData() {
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(limits);
+  }
   MatchData(const MatchData&) = delete;
   MatchData& operator=(const MatchData&) = delete;
   pcre2_match_data* data;
+  pcre2_match_context* limits;
 };
 
 }  // namespace
@@ -54,15 +62,19 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
 namespace {
 
 // Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's limit does not match: what a
-// model writes must not stop the run.
+// model writes must not stop the run. The stack of the JIT's code is no such limit: it is full after some thousand rounds of a
+// group, which the interpreter keeps on the heap.
 template <class Code>
 bool run(const Code& code, std::string_view text, size_t start, const MatchData& match) {
-  const int found = pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, 0, match.data, nullptr);
+  const auto attempt = [&](uint32_t options) {
+    return pcre2_match(code.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, options, match.data, match.limits);
+  };
+  int found = attempt(0);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(PCRE2_NO_JIT);
   if (found >= 0) return true;
-  if (found != PCRE2_ERROR_NOMATCH && !code.warned) {
-    code.warned = true;
+  if (found != PCRE2_ERROR_NOMATCH && ++code.given_up == 1) {
     log::warning(base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found,
-                            "), which counts as no match; said once"));
+                            "), which counts as no match; said once, the metric pattern_limit counts on"));
   }
   return false;
 }
@@ -75,6 +87,8 @@ std::string_view captured(std::string_view text, const MatchData& match, uint32_
 }
 
 }  // namespace
+
+int64_t Pattern::given_up() const { return code_->given_up; }
 
 bool Pattern::matches(std::string_view text) const { return run(*code_, text, 0, MatchData(code_->code)); }
 

@@ -20,6 +20,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/reward/reward.hpp"
+#include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::reward {
@@ -54,6 +55,7 @@ class Answers {
   }
 
   bool complete() const { return count_ == answered_.size(); }
+  bool has(size_t i) const { return answered_[i]; }
   size_t count() const { return count_; }
   size_t size() const { return answered_.size(); }
   Scores take() { return std::move(scores_); }
@@ -82,6 +84,8 @@ class Answers {
     const auto id = json.find("id");
     VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer without an id (which request is it for?): ",
              excerpt(line));
+    VALIDATE(id->is_string() || id->is_number_integer(), ExitCode::bad_data, "reward plugin ", source_,
+             ": the id of an answer is neither a text nor a whole number: ", excerpt(line));
     const std::string text = id->is_string() ? id->get<std::string>() : id->dump();
     const auto found = place_.find(text);
     VALIDATE(found != place_.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer for id ", text,
@@ -130,10 +134,10 @@ class PluginSource : public Source {
     trace::Region region{"reward plugin", trace::no_argument, trace::Category::wait};
     if (requests.empty()) return {};
     const BlockSigpipe no_sigpipe;
+    Answers answers(requests, name_);  // those of a child that fails are kept
     for (int64_t attempt = 0;; ++attempt) {
       try {
         if (!child_) start();
-        Answers answers(requests, name_);
         converse(requests, answers);
         return answers.take();
       } catch (const ChildFailure& failure) {
@@ -166,18 +170,25 @@ class PluginSource : public Source {
     ::nanosleep(&time, nullptr);
   }
 
-  // Writes and reads at the same time: a child that answers as it goes would otherwise block both pipes.
+  // Asks for what is not answered yet. Writes and reads at the same time: a child that answers as it goes would otherwise block both
+  // pipes. The deadline starts anew at every answer, so it need not grow with the batch.
   void converse(std::span<const Request> requests, Answers& answers) {
     std::string outgoing;
-    for (const Request& request : requests) outgoing += request_line(request);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (!answers.has(i)) outgoing += request_line(requests[i]);
+    }
     refuse_unasked();
     inject_before();
     size_t sent = 0;
-    const base::Stopwatch watch;
+    size_t count = answers.count();
+    base::Stopwatch since_answer;
     while (!answers.complete()) {
-      const double left = options_.timeout.seconds - watch.seconds();
-      if (left <= 0) throw ChildFailure{base::text("no answer to ", answers.size() - answers.count(), " of ", answers.size(), " requests within ",
-                                                   base::human_seconds(options_.timeout.seconds))};
+      trace::note_activity();  // waiting within the plugin's own deadline is no hang
+      if (answers.count() > count) since_answer.restart();
+      count = answers.count();
+      const double left = options_.timeout.seconds - since_answer.seconds();
+      if (left <= 0) throw ChildFailure{base::text("no answer within ", base::human_seconds(options_.timeout.seconds), ", with ", count, " of ",
+                                                   answers.size(), " requests answered")};
       const bool sending = sent < outgoing.size();
       pollfd ends[2] = {{child_->output(), POLLIN, 0}, {child_->input(), POLLOUT, 0}};
       const int ready = ::poll(ends, sending ? 2 : 1, static_cast<int>(std::min(left, 1.0) * 1000) + 1);

@@ -72,6 +72,7 @@ class RuleSource : public Source {
     Scores out;
     for (const Request& request : requests) {
       double value = 0;
+      const int64_t limits = given_up();
       if (options_.rule != config::Rule::none) {
         const bool right = is_right(request);
         out.metrics["right"].push_back(right ? 1.f : 0.f);
@@ -87,6 +88,7 @@ class RuleSource : public Source {
         out.metrics["length_excess"].push_back(static_cast<float>(excess));
         value -= options_.length_weight * excess;
       }
+      if (answer_ || format_) out.metrics["pattern_limit"].push_back(given_up() > limits ? 1.f : 0.f);
       out.values.push_back(static_cast<float>(value));
     }
     return out;
@@ -129,6 +131,8 @@ class RuleSource : public Source {
              " has no label to compare with: check data.label_key and the data");
     return label;
   }
+
+  int64_t given_up() const { return (answer_ ? answer_->given_up() : 0) + (format_ ? format_->given_up() : 0); }
 
   double length_excess(const Request& request) const {
     const double tokens = static_cast<double>(request.ids.size()) - static_cast<double>(request.prompt_len);

@@ -11,7 +11,7 @@ namespace trireme::trace {
 namespace {
 
 constexpr int32_t not_recorded = -2;
-std::atomic<uint64_t> ended_on_main{0};
+std::atomic<uint64_t> ended_on_main{0};  // regions, and notes of activity
 
 void record_memory(ThreadRecord& record) {
   const HostMemory memory = host_memory();
@@ -21,6 +21,10 @@ void record_memory(ThreadRecord& record) {
 }  // namespace
 
 uint64_t activity() { return ended_on_main.load(std::memory_order_relaxed); }
+
+void note_activity() {
+  if (Recorder::instance().this_thread().id() == 0) ended_on_main.fetch_add(1, std::memory_order_relaxed);
+}
 
 const char* to_string(Category category) {
   static constexpr const char* names[] = {"phase", "work", "communication", "wait", "io", "kernel"};

@@ -3,8 +3,11 @@
 
 import json
 import math
+import resource
+import shutil
+import subprocess
 
-from trireme_run import ProgramTest, main, read_lines, read_safetensors, write_lines
+from trireme_run import PROGRAM, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
 
 
 class Tools(ProgramTest):
@@ -93,6 +96,29 @@ class Tools(ProgramTest):
         (line,) = read_lines(self.folder / "chat-out.jsonl")
         self.assertIn("hi", line["text"])
         self.assertTrue(line["ids"])
+
+    def test_tokenize_with_hostile_templates(self):
+        """A chat template comes with a stranger's model: refused soon, in little memory, by the exit code of bad data."""
+        write_lines(self.folder / "chat.jsonl", [{"messages": [{"role": "user", "content": "hi"}]}])
+        twice = "{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
+        mebibyte = "{% for i in range(20) %}{% set ns.l = ns.l + ns.l %}{% endfor %}"
+        hostile = {
+            "cycle": "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}",
+            "chain": "{{ 1" + "+1" * 100_000 + " }}",
+            "depth": "{% set ns = namespace(l=1) %}" + "{% for i in range(1000) %}" * 2 + "{% set ns.l = [ns.l] %}" + "{% endfor %}" * 2,
+            "shared": "{% set ns = namespace(l=1) %}" + twice + "{{ ns.l | tojson }}",
+            "text": "{% set ns = namespace(l='a') %}" + mebibyte + "{{ ns.l | replace('a', ns.l) }}",
+        }
+        for name, template in hostile.items():
+            with self.subTest(name):
+                shutil.copytree(self.folder / "model", self.folder / name)
+                (self.folder / name / "chat_template.jinja").write_text(template)
+                command = [PROGRAM, "tokenize", "--model", name, "--chat", "--input", "chat.jsonl", "--output", "chat-out.jsonl"]
+                limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (4_000_000 << 10, 4_000_000 << 10))
+                result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=20, preexec_fn=limited,
+                                        env=child_environment())
+                self.assertEqual(result.returncode, 65, result.stdout + result.stderr)
+                self.assertIn("chat_template.jinja: chat template, line 1, column ", result.stderr)
 
     def test_inspect(self):
         text = self.succeed("inspect", "run", "--verify").out

@@ -49,8 +49,10 @@ std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::stri
 //   request  {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}   one line each
 //   answer   {"id","reward","metrics"?}   in any order; the id as it came
 // Other lines and the child's stderr go to its log file. A reward that is not a finite number, an answer without an id, with an
-// unknown one or with one that was answered before, or an end of the child (exit code 0) that leaves requests unanswered is bad_data. A
-// crash or a passed deadline restarts the child with the whole batch; after `retries` restarts it is unfit_environment.
+// unknown one or with one that was answered before, or an end of the child (exit code 0) that leaves requests unanswered is bad_data.
+// The time since the last answer, at first since the batch was sent, is limited. A crash or a passed deadline restarts the child with
+// the requests that are not answered yet; after `retries` restarts it is unfit_environment. The child, and what it starts in its process
+// group, is killed when this process ends in whatever way.
 struct PluginEnvironment {
   int64_t retries = 3;            // reward.retries, per call of score()
   std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
@@ -59,8 +61,6 @@ struct PluginEnvironment {
 };
 std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
                                     const PluginEnvironment& environment);
-// Kills the process groups of all plugins of this process, for paths that leave without running destructors. Async-signal-safe.
-void kill_plugins() noexcept;
 
 // The sources of a deck and their weighted sum.
 class Rewards {

@@ -107,7 +107,7 @@ TEST(ChatTemplate, ErrorsWhileRenderingNameThePosition) {
       {"{{ 'a' | trim(1, 2) }}", "takes 0 to 1 arguments"},
       {"{{ 'a' | tojson(sort_keys=true) }}", "the argument 'sort_keys'"},
       {"{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}", "steps"},
-      {"{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "steps"},
+      {"{% set ns = namespace(x='aaaaaaaa') %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "longer than 64 MiB"},
       {"{% set ns = namespace(x=[1]) %}{% for a in range(90) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "steps"},
   };
   for (const auto& [text, expected] : cases) {
@@ -156,6 +156,92 @@ TEST(ChatTemplate, NestingIsBounded) {
   std::string blocks;
   for (int i = 0; i < 100000; ++i) blocks += "{% if 1 %}";
   EXPECT_NE(test::error_of(ExitCode::bad_data, [&] { render(blocks); }).find("nested deeper"), std::string::npos);
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+std::string looped(int times, const std::string& body) { return "{% for i in range(" + std::to_string(times) + ") %}" + body + "{% endfor %}"; }
+
+struct Hostile {
+  std::string text;
+  std::string expected;
+};
+
+void expect_refused(const std::vector<Hostile>& cases) {
+  for (const auto& [text, expected] : cases) {
+    const auto message = test::error_of(ExitCode::bad_data, [&, &text = text] { render(text); });
+    EXPECT_NE(message.find(expected), std::string::npos) << text.substr(0, 200) << "\n" << message;
+    EXPECT_LT(message.size(), 400u) << text.substr(0, 200);
+  }
+}
+
+// Mappings that hold themselves have no end.
+TEST(ChatTemplate, HasNoCycles) {
+  const std::string expected = "a namespace in a namespace is not known";
+  expect_refused({{"{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}", expected},
+                  {"{% set ns = namespace() %}{% set ns.a = [{'x': ns}] %}{{ ns | tojson }}", expected},
+                  {"{% set ns = namespace() %}{% set m = namespace(a=ns) %}{{ ns == m }}", expected},
+                  {"{% set x = namespace() %}" + repeated("{% set x = namespace(a=x) %}", 30000), expected}});
+  EXPECT_EQ(render("{% set ns = namespace(a=1) %}{{ [ns, {'b': ns}] | tojson }}"), R"([{"a": 1}, {"b": {"a": 1}}])");
+}
+
+// a + b + c is a tree whose left side is as high as the chain is long: evaluating it and taking it down are recursive.
+TEST(ChatTemplate, ChainsAreBounded) {
+  const std::string expected = "a chain of more than 200 operations";
+  for (const char* link : {" + 1", " ~ 1", " * 1", " or x", " and x", "| trim", ".a", "[0]", "[1:]", "(1)", " if x", " is defined"}) {
+    expect_refused({{"{{ 1" + repeated(link, 100000) + " }}", expected}, {"{% if 1 %}{{ [1" + repeated(link, 1000) + "] }}{% endif %}", expected}});
+  }
+  expect_refused({{"{{ f(a=1" + repeated(" + 1", 1000) + ") }}", expected}});
+  EXPECT_EQ(render("{{ 1" + repeated(" + 1", 190) + " }}"), "191");
+}
+
+TEST(ChatTemplate, ValuesAreBoundedInDepth) {
+  const std::string expected = "lists and mappings nested deeper than 200";
+  expect_refused({{"{% set ns = namespace(l=[]) %}" + looped(10000, looped(10, "{% set ns.l = [ns.l] %}")), expected},
+                  {"{% set ns = namespace(l=1) %}" + looped(10000, looped(10, "{% set ns.l = {'a': ns.l} %}")), expected},
+                  {"{% set ns = namespace(l=[1]) %}" + looped(300, "{% for x in [ns.l, 1] %}{% set ns.l = loop %}{% endfor %}"), expected}});
+  EXPECT_EQ(render("{% set ns = namespace(l=1) %}" + looped(100, "{% set ns.l = [ns.l] %}") + "{{ ns.l | tojson }}"),
+            std::string(100, '[') + "1" + std::string(100, ']'));
+}
+
+// Sixty lines make a list that holds another twice, and so on: 2^60 items to go through.
+TEST(ChatTemplate, SharedValuesAreChargedWhenTheyAreGoneThrough) {
+  const std::string two = "{% set ns = namespace(l=[1], m=[1]) %}" + looped(60, "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}");
+  const std::string steps = "the template took more than 2000000 steps";
+  expect_refused({{two + "{{ ns.l | tojson }}", steps},
+                  {two + "{{ ns.l | tojson(indent=16) }}", "a text is longer than 64 MiB"},
+                  {two + "{{ ns.l == ns.m }}", steps},
+                  {two + "{{ ns.l != ns.m }}", steps},
+                  {two + "{{ ns.l in [ns.m] }}", steps},
+                  {two + "{{ [ns.l] | select('equalto', ns.m) }}", steps},
+                  {two + "{{ {'a': ns.l} == {'a': ns.m} }}", steps}});
+}
+
+// What is made of texts is charged, and refused, before the memory is taken.
+TEST(ChatTemplate, TextsAreBoundedBeforeTheyAreMade) {
+  const std::string mebibyte = "{% set ns = namespace(x='a') %}" + looped(20, "{% set ns.x = ns.x + ns.x %}") + "{% set x = ns.x %}";
+  const std::string longer = "a text is longer than 64 MiB";
+  expect_refused({{mebibyte + "{{ x | replace('a', x) }}", longer},
+                  {mebibyte + "{{ x.replace('a', x) }}", longer},
+                  {mebibyte + "{{ range(10000) | join(x) }}", longer},
+                  {mebibyte + "{{ [" + repeated("x, ", 100) + "] | join }}", longer},
+                  {mebibyte + "{{ x" + repeated(" ~ x", 100) + " }}", "steps"},
+                  {mebibyte + looped(100, "{{ x }}"), longer},
+                  {mebibyte + "{{ {'a': [" + repeated("x, ", 100) + "]} | tojson }}", longer},
+                  {mebibyte + "{% set y = x ~ x %}{{ y | list | length }}", "steps"},
+                  {mebibyte + "{% for c in x ~ x %}{% endfor %}", "steps"}});
+  EXPECT_EQ(render(mebibyte + "{{ [" + repeated("x, ", 9000) + "] | length }}"), "9000") << "a list holds no copies";
+  // Worst cases of a search and of a set of characters: linear, not the product of the lengths.
+  EXPECT_EQ(render(mebibyte + "{% set n = x[:500000] ~ 'b' %}{{ n in x }} {{ x.replace(n, '') == x }} {{ x.strip(n) }}."), "False True .");
+}
+
+TEST(ChatTemplate, LongTemplatesAreRefused) {
+  EXPECT_EQ(render(std::string(1 << 20, 'a')).size(), size_t{1} << 20);
+  EXPECT_NE(test::error_of(ExitCode::bad_data, [] { render(std::string((1 << 20) + 1, 'a')); }).find("1048577 bytes (the limit is 1048576)"), std::string::npos);
 }
 
 TEST(ChatTemplate, TheClockIsNotDefined) {

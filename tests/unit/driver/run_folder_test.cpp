@@ -177,6 +177,44 @@ TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
   EXPECT_EQ(read_lines(path).back().at("iteration"), 4) << "the next line begins on its own";
 }
 
+// The log of a long run is larger than the memory, and the disk may be nearly full.
+TEST(SampleLog, IsCutInPlace) {
+  if (world().size() > 1) GTEST_SKIP() << "one rank calls it";
+  const SharedFolder folder;
+  const auto path = folder.path() / "samples.jsonl";
+  const auto peak_kib = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6));
+    }
+    return -1ll;
+  };
+  const auto lines = [&path](int64_t iteration) { std::ofstream(path, std::ios::app) << "{\"iteration\": " << iteration << ", \"id\": 1}\n"; };
+  lines(1);
+  const auto small = fs::file_size(path);
+  fs::resize_file(path, small + (uint64_t{512} << 20));  // a hole: one long line
+  std::ofstream(path, std::ios::app) << "\n";
+  for (const int64_t iteration : {2, 3, 11, 12}) lines(iteration);
+  const auto all = fs::file_size(path);
+  fs::create_hard_link(path, folder.path() / "same");
+  const auto before = peak_kib();
+  trim_sample_log(path, 12);
+  EXPECT_EQ(fs::file_size(path), all);
+  trim_sample_log(path, 3);
+  const auto kept = fs::file_size(path);
+  EXPECT_LT(kept, all);
+  EXPECT_LT(peak_kib() - before, 64 << 10);
+  EXPECT_TRUE(fs::equivalent(path, folder.path() / "same")) << "no second file was written";
+  std::ifstream in(path);
+  in.seekg(static_cast<std::streamoff>(kept - 25));
+  std::string tail(std::istreambuf_iterator<char>(in), {});
+  EXPECT_TRUE(tail.ends_with("{\"iteration\": 3, \"id\": 1}\n")) << tail;
+  trim_sample_log(path, 1);
+  EXPECT_EQ(fs::file_size(path), small + (uint64_t{512} << 20) + 1) << "what is no line of ours stays";
+  trim_sample_log(path, 0);
+  EXPECT_EQ(fs::file_size(path), 0u);
+}
+
 // ---- output of the tools ----
 
 TEST(OutputFile, HasItsNameWhenItIsWhole) {

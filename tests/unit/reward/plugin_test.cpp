@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/trace/activity.hpp"
 #include "unit/reward/support.hpp"
 
 namespace trireme::test {
@@ -53,6 +55,9 @@ class Plugin : public testing::Test {
     text << std::ifstream(folder_ / "plugin-judge-0.log").rdbuf();
     return text.str();
   }
+
+  // Where nobody reaps it, a process that has ended stays as a zombie, which has no program any more.
+  static bool runs(pid_t process) { return ::kill(process, 0) == 0 && std::filesystem::exists(base::text("/proc/", process, "/exe")); }
 
   std::filesystem::path folder_;
   reward::PluginEnvironment environment_;
@@ -117,10 +122,8 @@ TEST_F(Plugin, HangRunsIntoTheDeadlineAndItsGroupIsKilled) {
   pid_t grandchild = 0;
   std::ifstream(pid_file) >> grandchild;
   ASSERT_GT(grandchild, 0);
-  // Where nobody reaps it, it stays as a zombie, which has no program any more.
-  const auto runs = [grandchild] { return ::kill(grandchild, 0) == 0 && std::filesystem::exists(base::text("/proc/", grandchild, "/exe")); };
-  for (int i = 0; i < 100 && runs(); ++i) ::usleep(20'000);
-  EXPECT_FALSE(runs());
+  for (int i = 0; i < 100 && runs(grandchild); ++i) ::usleep(20'000);
+  EXPECT_FALSE(runs(grandchild));
 }
 
 TEST_F(Plugin, RewardsThatAreNoNumbers) {
@@ -251,11 +254,87 @@ TEST_F(Plugin, MetricsThatAreNoNumbers) {
   EXPECT_TRUE(answer("{}")->score(requests(1)).metrics.empty());
 }
 
-TEST_F(Plugin, KillPluginsEndsThem) {
+TEST_F(Plugin, DeadlineCountsSinceTheLastAnswer) {
   environment_.retries = 0;
-  const auto source = plugin(answer_all);
-  reward::kill_plugins();
-  expect_error(ExitCode::unfit_environment, "signal", [&] { source->score(requests(1)); });
+  const auto source = plugin(read_ids(12) + "for id in $ids; do sleep 0.25; echo '{\"id\":'$id',\"reward\":1}'; done; cat >/dev/null", 1.5);
+  const base::Stopwatch watch;
+  EXPECT_EQ(source->score(requests(12)).values, std::vector<float>(12, 1.f));
+  EXPECT_GT(watch.seconds(), 1.5) << "the batch takes longer than the deadline of one answer";
+}
+
+TEST_F(Plugin, ARestartAsksForWhatIsMissingOnly) {
+  const std::string first = (folder_ / "first").string(), second = (folder_ / "second").string();
+  const std::string answer_two = "set -- $ids; for id in $1 $3; do echo '{\"id\":'$id',\"reward\":1,\"metrics\":{\"life\":1}}'; done; ";
+  const auto source = plugin("if [ ! -e " + first + " ]; then touch " + first + "; " + read_ids(4) + answer_two + "kill -9 $$; fi; tee " + second + " | " + answer_all);
+  const auto scores = source->score(requests(4));
+  EXPECT_EQ(scores.values, (std::vector<float>{1, 0.5f, 1, 0.5f}));
+  EXPECT_EQ(scores.metrics.at("life")[0], 1);
+  EXPECT_TRUE(std::isnan(scores.metrics.at("life")[1]));
+  std::ifstream in(second);
+  std::vector<std::string> asked;
+  for (std::string line; std::getline(in, line);) asked.push_back(nlohmann::json::parse(line).at("id"));
+  EXPECT_EQ(asked, (std::vector<std::string>{"101", "103"}));
+}
+
+// A watchdog takes these for signs of life.
+TEST_F(Plugin, WaitingForAnswersIsActivity) {
+  const auto source = plugin("sleep 2.5; " + answer_all);
+  const uint64_t before = trace::activity();
+  EXPECT_EQ(source->score(requests(1)).values, std::vector<float>{0.5f});
+  EXPECT_GE(trace::activity() - before, 3u);
+}
+
+TEST_F(Plugin, AnIdIsATextOrANumber) {
+  const auto deep = plugin("read -r x; printf '{\"reward\":1,\"id\":'; head -c 500000 /dev/zero | tr '\\0' '['; head -c 500000 /dev/zero | tr '\\0' ']'; echo '}'; cat >/dev/null");
+  expect_error(ExitCode::bad_data, "neither a text nor a whole number", [&] { deep->score(requests(1)); });
+}
+
+// However the run's process ends: its plugin does not see the end of its input, being busy, and has started a program of its own.
+TEST_F(Plugin, EndsWithItsRun) {
+  const std::vector<std::pair<const char*, void (*)()>> ways{{"_exit", [] { ::_exit(0); }},
+                                                            {"abort", [] { ::abort(); }},
+                                                            {"SIGKILL", [] { ::kill(::getpid(), SIGKILL); }},
+                                                            {"SIGTERM to the group", [] { ::signal(SIGTERM, SIG_DFL), ::kill(0, SIGTERM); }}};
+  for (const auto& [way, leave] : ways) {
+    const std::filesystem::path pids = folder_ / "pids";
+    std::filesystem::remove(pids);
+    const pid_t run = ::fork();
+    ASSERT_GE(run, 0);
+    if (run == 0) {
+      ::setpgid(0, 0);
+      for (const int signal : {SIGABRT, SIGTERM}) ::signal(signal, SIG_DFL);
+      std::unique_ptr<reward::Source> source;
+      try {
+        source = plugin("trap '' TERM; sleep 1000 & echo $$ $! > " + pids.string() + ".new; mv " + pids.string() + ".new " + pids.string() + "; wait");
+      } catch (...) {
+        ::_exit(9);
+      }
+      while (!std::filesystem::exists(pids)) ::usleep(10'000);
+      leave();
+      ::_exit(9);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(run, &status, 0), run);
+    EXPECT_FALSE(WIFEXITED(status) && WEXITSTATUS(status) == 9) << way;
+    pid_t child = 0, grandchild = 0;
+    std::ifstream(pids) >> child >> grandchild;
+    ASSERT_GT(grandchild, 0) << way;
+    for (int i = 0; i < 250 && (runs(child) || runs(grandchild)); ++i) ::usleep(20'000);
+    EXPECT_FALSE(runs(child)) << way;
+    EXPECT_FALSE(runs(grandchild)) << way;
+    for (const pid_t one : {child, grandchild}) ::kill(one, SIGKILL);
+  }
+}
+
+// The guard goes with its child: no process is left over, and none that another child would be killed by.
+TEST_F(Plugin, LeavesNoProcessBehind) {
+  const auto children = [] {
+    std::ifstream in(base::text("/proc/self/task/", ::getpid(), "/children"));
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const std::string before = children();
+  for (int round = 0; round < 3; ++round) plugin(answer_all)->score(requests(2));
+  EXPECT_EQ(children(), before);
 }
 
 }  // namespace

@@ -188,6 +188,25 @@ TEST(Rule, RunawayPatternDoesNotMatch) {
   auto runaway = rule(Rule::regex);
   runaway.pattern = "^(a+)+$";
   EXPECT_EQ(score_one(runaway, std::string(5000, 'a') + "b", ""), 0);
+  const std::vector<reward::Request> requests{request(1, std::string(5000, 'a') + "b", ""), request(2, "aa", "")};
+  const auto scores = reward::make_rule(runaway, "runaway")->score(requests);
+  EXPECT_EQ(scores.values, (std::vector<float>{0, 1}));
+  EXPECT_EQ(scores.metrics.at("pattern_limit"), (std::vector<float>{1, 0}));
+}
+
+// A group that is repeated for each character fills the stack of PCRE2's JIT after some thousand.
+TEST(Rule, LongResponsesMatchAsShortOnes) {
+  auto repeated = rule(Rule::regex);
+  repeated.pattern = "^(.|\n)*42$";
+  auto think = rule(Rule::none);
+  think.format_pattern = "<think>(.|\n)*</think>(.|\n)*";
+  think.format_weight = 1;
+  for (const size_t length : {10u, 1000u, 20'000u, 200'000u}) {
+    const std::string text = std::string(length, 'x') + "\n";
+    EXPECT_EQ(score_one(repeated, text + "42", ""), 1) << length;
+    EXPECT_EQ(score_one(repeated, text + "43", ""), 0) << length;
+    EXPECT_EQ(score_one(think, "<think>" + text + "</think>42", ""), 1) << length;
+  }
 }
 
 TEST(Rewards, WeightedSumKeepsTheParts) {
