@@ -21,6 +21,8 @@ for number, line in enumerate(sys.stdin):
         os.abort()
     if behaviour == "hang":
         time.sleep(1000)
+    if behaviour == "slow" and number == 0:
+        time.sleep(9)
     if behaviour == "short" and number == 1:
         sys.exit(0)
     print(json.dumps(answer), flush=True)
@@ -130,6 +132,11 @@ class WrongThings(ProgramTest):
 
     def test_plugin_hangs(self):
         self.refuse(UNFIT, "judge", "within", deck=self.plugin("hang"), overrides=["reward.retries=0"])
+
+    def test_plugin_within_its_time_is_no_hang(self):
+        """It thinks for longer than run.hang_timeout, but not than it may."""
+        deck = self.plugin("slow")
+        self.succeed("ppo", deck, "run.dir=slow-plugin", "run.iterations=1", "run.hang_timeout=4", "reward.source.0.timeout=60")
 
     def test_plugin_returns_nan(self):
         self.refuse(BAD_DATA, "judge", "NaN", deck=self.plugin("nan"))
