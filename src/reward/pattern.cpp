@@ -61,6 +61,11 @@ Pattern::Pattern(std::string_view pattern, std::string_view key, Case letter_cas
 
 namespace {
 
+bool is_power_of_ten(int64_t count) {
+  while (count % 10 == 0) count /= 10;
+  return count == 1;
+}
+
 // Runs one match from `start`; false without a match. A pattern that backtracks beyond PCRE2's limit does not match: what a
 // model writes must not stop the run. The stack of the JIT's code is no such limit: it is full after some thousand rounds of a
 // group, which the interpreter keeps on the heap.
@@ -72,9 +77,9 @@ bool run(const Code& code, std::string_view text, size_t start, const MatchData&
   int found = attempt(0);
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(PCRE2_NO_JIT);
   if (found >= 0) return true;
-  if (found != PCRE2_ERROR_NOMATCH && ++code.given_up == 1) {
-    log::warning(base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found,
-                            "), which counts as no match; said once, the metric pattern_limit counts on"));
+  if (found != PCRE2_ERROR_NOMATCH && is_power_of_ten(++code.given_up)) {
+    log::warning(base::text(code.key, ": PCRE2 gave up on a text of ", text.size(), " bytes (error ", found, "), which counts as no match; ",
+                            code.given_up, " times so far: a pattern without repetitions in repetitions does not"));
   }
   return false;
 }

@@ -22,7 +22,8 @@ class Pattern {
   std::optional<std::string_view> find(std::string_view text) const;
   // The same of the last match.
   std::optional<std::string_view> find_last(std::string_view text) const;
-  // How often a match ended at a limit of PCRE2's, which counts as no match. The first time is a warning in the log.
+  // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th, ... time is a
+  // warning in the log.
   int64_t given_up() const;
 
  private:

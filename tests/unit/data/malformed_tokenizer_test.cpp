@@ -136,6 +136,19 @@ TEST_F(MalformedTokenizer, Patterns) {
   refuse("has no pattern", [](json& j) { j["pre_tokenizer"]["pretokenizers"][0].erase("pattern"); });
 }
 
+// A pattern may take for ever on a text; PCRE2 counts and gives up.
+TEST_F(MalformedTokenizer, APatternThatGivesUpNamesTheFile) {
+  json runaway = good_;
+  runaway["pre_tokenizer"] = json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": false},
+      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})");
+  folder_.write("tokenizer.json", runaway.dump());
+  const Tokenizer tokenizer = Tokenizer::load(folder_.path());
+  EXPECT_FALSE(tokenizer.encode("aaa").empty());
+  const std::string message = test::error_of(ExitCode::bad_data, [&] { tokenizer.encode(std::string(200, 'a') + "b"); });
+  EXPECT_NE(message.find("tokenizer.json: its pattern gives up on a text of 201 bytes"), std::string::npos) << message;
+}
+
 TEST_F(MalformedTokenizer, AddedTokens) {
   refuse("an added token has no text", [](json& j) { j["added_tokens"][0]["content"] = ""; });
   refuse("an added token has no text", [](json& j) { j["added_tokens"][0]["content"] = 3; });
