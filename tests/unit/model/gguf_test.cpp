@@ -6,11 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <functional>
-#include <map>
 #include <numbers>
 
+#include "gguf_builder.hpp"
 #include "scratch.hpp"
 #include "support/published_models.hpp"
 #include "whole_model.hpp"
@@ -19,49 +17,10 @@ namespace trireme::model {
 namespace {
 
 using test::error_of;
+using test::GgufBuilder;
 using test::raw;
 using test::Scratch;
 using testing::HasSubstr;
-
-std::string text(const std::string& value) { return raw(uint64_t{value.size()}) + value; }
-
-// Puts a GGUF file together from parts that a test may change.
-class GgufBuilder {
- public:
-  std::string magic = "GGUF";
-  uint32_t version = 3;
-
-  void integer(const std::string& key, uint32_t value) { entry(key, 4, raw(value)); }
-  void real(const std::string& key, float value) { entry(key, 6, raw(value)); }
-  void word(const std::string& key, const std::string& value) { entry(key, 8, text(value)); }
-  void words(const std::string& key, const std::vector<std::string>& values) {
-    std::string body = raw(uint32_t{8}) + raw(uint64_t{values.size()});
-    for (const auto& value : values) body += text(value);
-    entry(key, 9, body);
-  }
-  void entry(const std::string& key, uint32_t type, const std::string& body) {
-    metadata_ += text(key) + raw(type) + body;
-    ++entries_;
-  }
-  // `shape` with the fastest dimension first, as in the file.
-  void tensor(const std::string& name, const std::vector<uint64_t>& shape, uint32_t type, const std::string& data) {
-    infos_ += text(name) + raw(static_cast<uint32_t>(shape.size()));
-    for (const uint64_t extent : shape) infos_ += raw(extent);
-    infos_ += raw(type) + raw(uint64_t{data_.size()});
-    data_ += data;
-    data_.resize((data_.size() + 31) / 32 * 32, '\0');
-    ++tensors_;
-  }
-  std::string build() const {
-    std::string out = magic + raw(version) + raw(tensors_) + raw(entries_) + metadata_ + infos_;
-    out.resize((out.size() + 31) / 32 * 32, '\0');
-    return out + data_;
-  }
-
- private:
-  std::string metadata_, infos_, data_;
-  uint64_t entries_ = 0, tensors_ = 0;
-};
 
 std::string f32_data(const at::Tensor& x) {
   const at::Tensor c = x.to(at::kFloat).contiguous();
@@ -96,8 +55,7 @@ config::ModelShape tiny_shape(config::Architecture architecture) {
   return shape;
 }
 
-// The key `without` is left to the caller.
-void add_metadata(GgufBuilder& file, const config::ModelShape& shape, const std::string& without) {
+void add_metadata(GgufBuilder& file, const config::ModelShape& shape) {
   const std::string name = shape.architecture == config::Architecture::qwen2 ? "qwen2" : "llama";
   file.word("general.architecture", name);
   file.integer(name + ".embedding_length", static_cast<uint32_t>(shape.hidden));
@@ -114,8 +72,8 @@ void add_metadata(GgufBuilder& file, const config::ModelShape& shape, const std:
   file.word("tokenizer.ggml.model", "gpt2");
   file.word("tokenizer.ggml.pre", "smollm");
   file.words("tokenizer.ggml.merges", {"a b", "ab c"});
-  if (without != "tokenizer.ggml.bos_token_id") file.integer("tokenizer.ggml.bos_token_id", 1);
-  if (without != "tokenizer.ggml.eos_token_id") file.integer("tokenizer.ggml.eos_token_id", 2);
+  file.integer("tokenizer.ggml.bos_token_id", 1);
+  file.integer("tokenizer.ggml.eos_token_id", 2);
   file.entry("tokenizer.ggml.add_bos_token", 7, std::string(1, '\1'));
 }
 
@@ -145,9 +103,9 @@ at::Tensor drawn(const ModelSpec& spec, size_t i) {
   return out;
 }
 
-GgufBuilder tiny_model(const config::ModelShape& shape, const std::string& without = "") {
+GgufBuilder tiny_model(const config::ModelShape& shape) {
   GgufBuilder file;
-  add_metadata(file, shape, without);
+  add_metadata(file, shape);
   const auto spec = describe(shape, HeadKind::language);
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     const auto& [tensor, role] = spec.parameters[i];
@@ -329,81 +287,6 @@ TEST(Gguf, refuses_what_it_cannot_read_by_name) {
   GgufBuilder other;
   other.word("general.architecture", "gemma3");
   EXPECT_THAT(refused(other), HasSubstr("'gemma3'"));
-}
-
-// The keys that `head` gives instead of the usual ones, in a file with one matrix and factors for the rotary embedding.
-GgufBuilder crafted(const std::function<void(GgufBuilder&)>& head, uint64_t factors) {
-  GgufBuilder file;
-  head(file);
-  file.tensor("token_embd.weight", {8, 4}, 0, std::string(128, '\0'));
-  file.tensor("rope_freqs.weight", {factors}, 0, std::string(factors * 4, '\0'));
-  return file;
-}
-
-void add_sizes(GgufBuilder& file, const std::string& without) {
-  file.word("general.architecture", "llama");
-  for (const auto& [key, value] : std::map<std::string, uint32_t>{{"llama.embedding_length", 8}, {"llama.block_count", 1}, {"llama.feed_forward_length", 8},
-                                                                 {"llama.attention.head_count", 1}, {"llama.context_length", 16}}) {
-    if (key != without) file.integer(key, value);
-  }
-  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"}) {
-    if (key != without) file.real(key, 1);
-  }
-}
-
-TEST(Gguf, sizes_are_checked_before_they_are_used) {
-  const Scratch scratch;
-  constexpr uint32_t signed_64 = 11;
-  const auto refused = [&](const std::string& key, int64_t value, uint64_t factors) {
-    const auto file = crafted([&](GgufBuilder& b) { add_sizes(b, key), b.entry(key, signed_64, raw(value)); }, factors);
-    return error_of(ExitCode::bad_data, [&] { GgufFile open(scratch.write("m.gguf", file.build())); });
-  };
-  for (const std::string key : {"llama.attention.key_length", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length",
-                                "llama.attention.head_count", "llama.attention.head_count_kv", "llama.context_length"}) {
-    for (const int64_t value : {int64_t{0}, int64_t{-2}, int64_t{1} << 33, INT64_MIN, INT64_MAX}) {
-      EXPECT_THAT(refused(key, value, 1), testing::AllOf(HasSubstr("m.gguf: "), HasSubstr(key + " is " + std::to_string(value)))) << value;
-    }
-  }
-  EXPECT_THAT(refused("llama.attention.key_length", 1, 1), HasSubstr("attention.key_length"));
-  EXPECT_THAT(refused("llama.attention.key_length", 1, 0), HasSubstr("'rope_freqs.weight' has a dimension of 0"));
-  EXPECT_THAT(refused("llama.attention.key_length", 8, 3), HasSubstr("rope_freqs.weight is not F32 [4]"));
-  EXPECT_THAT(refused("llama.attention.head_count", 3, 1), HasSubstr("is not a multiple of llama.attention.head_count 3"));
-  for (const std::string key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.padding_token_id"}) {
-    for (const int64_t value : {int64_t{-1}, int64_t{1} << 40}) {
-      GgufBuilder file = tiny_model(tiny_shape(config::Architecture::qwen2), key);
-      file.entry(key, signed_64, raw(value));
-      EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(scratch.write("m.gguf", file.build())); }),
-                  HasSubstr("m.gguf: the metadata key " + key + " is " + std::to_string(value)));
-    }
-  }
-}
-
-TEST(Gguf, numbers_are_checked_before_they_are_used) {
-  const Scratch scratch;
-  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"}) {
-    for (const float value : {0.f, -1.f, NAN, INFINITY}) {
-      GgufBuilder file;
-      add_sizes(file, key);
-      file.real(key, value);
-      file.tensor("token_embd.weight", {8, 4}, 0, std::string(128, '\0'));
-      EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(scratch.write("m.gguf", file.build())); }), HasSubstr("m.gguf: the metadata key " + key + " is "));
-    }
-  }
-  GgufBuilder linear;
-  add_sizes(linear, "");
-  linear.word("llama.rope.scaling.type", "linear");
-  linear.real("llama.rope.scaling.factor", NAN);
-  linear.tensor("token_embd.weight", {8, 4}, 0, std::string(128, '\0'));
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(scratch.write("m.gguf", linear.build())); }), HasSubstr("llama.rope.scaling.factor is nan"));
-}
-
-// A file that is mostly a hole costs nobody anything; what is read from its header takes memory.
-TEST(Gguf, a_header_has_a_limit) {
-  const Scratch scratch;
-  const auto path = scratch.write("m.gguf", std::string("GGUF") + raw(uint32_t{3}) + raw(uint64_t{0}) + raw(uint64_t{1}) + text("x") + raw(uint32_t{9}) +
-                                                raw(uint32_t{0}) + raw(uint64_t{1} << 31));
-  std::filesystem::resize_file(path, uint64_t{1} << 32);
-  EXPECT_THAT(error_of(ExitCode::bad_data, [&] { GgufFile open(path); }), HasSubstr("2147483648 array elements"));
 }
 
 TEST(Gguf, truncated_files_are_refused) {
