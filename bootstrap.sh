@@ -370,7 +370,7 @@ prepare_tests() {
 
 run_tests() {
   prepare_tests "$@"
-  [ $# -gt 0 ] || set -- -LE gpu
+  [ $# -gt 0 ] || set -- -LE 'gpu|isa_full'
   say "running the tests"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   local parallel

@@ -41,6 +41,10 @@ void add_train_keys(KeyList<Options>& keys) {
            "the pass back. always: the pass is made in every iteration.")
       .departs("OpenRLHF always makes the pass; slime: --use-rollout-logprobs.");
 
+  keys.add(KEY(generate.backend),
+           "What generates: fused are kernels of our own, for CPUs only; torch are LibTorch's operations, for any device; auto: fused on "
+           "CPUs, torch on GPUs.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
       .range(1, 1024)
       .departs("OpenRLHF: vllm.tensor_parallel_size.");

@@ -1,17 +1,13 @@
-// Sixteen fp32 lanes by the compiler's vector extension, for kernels that are compiled for several instruction sets: whole files
-// with flags of their own, or functions marked TRIREME_CLONES, chosen at load time. The lanes and their order are the same in
-// all of them, and contraction is off (cmake/TriremeToolchain.cmake), so the results are too. Everything is inlined or has
-// internal linkage, so that no code for a newer CPU gets into functions that an older one runs. For the kernels of this module and of model.
+// Sixteen fp32 lanes by the compiler's vector extension, for kernels that are written once and compiled once per instruction
+// set: files with flags of their own, chosen at run time by base::active_isa(). The lanes and their order are the same in all
+// of them, and contraction is off (cmake/TriremeToolchain.cmake), so the results are too. Everything is inlined or has internal
+// linkage, so that no code for a newer CPU gets into functions that an older one runs (tests/style/check_isa_objects.py looks).
+// For the kernels of this module and of model.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define TRIREME_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TRIREME_CLONES
-#endif
 #define TRIREME_LANES_INLINE inline __attribute__((always_inline))
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // always inlined: the ABI of wide vector arguments does not matter
@@ -25,25 +21,58 @@ typedef int32_t Int __attribute__((vector_size(64)));
 typedef uint32_t Word __attribute__((vector_size(64)));
 typedef uint16_t Half __attribute__((vector_size(32)));
 
+// The sixteen lanes as registers of the instruction set that this file is compiled for. GCC splits sums and products of wider
+// vectors by itself, but takes their comparisons and conversions apart into single lanes.
+#if defined(__AVX512F__)
+constexpr int registers = 1;
+#elif defined(__AVX2__)
+constexpr int registers = 2;
+#else
+constexpr int registers = 4;
+#endif
+typedef float FloatRegister __attribute__((vector_size(64 / registers)));
+typedef uint32_t WordRegister __attribute__((vector_size(64 / registers)));
+typedef uint16_t HalfRegister __attribute__((vector_size(32 / registers)));
+
+// op(a, b), a register at a time. V: vectors of one register or of several.
+template <class V, class Op>
+TRIREME_LANES_INLINE V by_register(V a, V b, Op&& op) {
+  constexpr auto parts = sizeof(V) / sizeof(FloatRegister);
+  FloatRegister x[parts], y[parts];
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  for (size_t i = 0; i < parts; ++i) x[i] = op(x[i], y[i]);
+  std::memcpy(&a, x, sizeof a);
+  return a;
+}
+
 TRIREME_LANES_INLINE Float load(const float* from) {
   Float out;
   std::memcpy(&out, from, sizeof out);
   return out;
 }
 TRIREME_LANES_INLINE Float load(const uint16_t* from) {  // bf16
-  Half bits;
-  std::memcpy(&bits, from, sizeof bits);
-  return (Float)(__builtin_convertvector(bits, Word) << 16);
+  HalfRegister bits[registers];
+  WordRegister wide[registers];
+  std::memcpy(bits, from, sizeof bits);
+  for (int i = 0; i < registers; ++i) wide[i] = __builtin_convertvector(bits[i], WordRegister) << 16;
+  Float out;
+  std::memcpy(&out, wide, sizeof out);
+  return out;
 }
 TRIREME_LANES_INLINE void store(float* to, Float value) { std::memcpy(to, &value, sizeof value); }
-// bf16: round to nearest even; a NaN keeps its sign and becomes quiet.
+// bf16: round to nearest even; a NaN keeps its sign and becomes quiet (base/bf16.hpp).
 TRIREME_LANES_INLINE void store(uint16_t* to, Float value) {
   const Word bits = (Word)value;
   const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Word quiet = (bits >> 16) | 0x40u;
-  const Word chosen = value != value ? quiet : rounded;
-  const Half out = __builtin_convertvector(chosen, Half);
-  std::memcpy(to, &out, sizeof out);
+  const Word is_nan = (Word)((0x7f800000 - (Int)(bits & 0x7fffffffu)) >> 31);  // all ones or none
+  const Word chosen = (quiet & is_nan) | (rounded & ~is_nan);
+  WordRegister wide[registers];
+  HalfRegister out[registers];
+  std::memcpy(wide, &chosen, sizeof wide);
+  for (int i = 0; i < registers; ++i) out[i] = __builtin_convertvector(wide[i], HalfRegister);
+  std::memcpy(to, out, sizeof out);
 }
 // The first n <= 16 elements, the other lanes `fill`.
 template <class T>
@@ -78,35 +107,54 @@ TRIREME_LANES_INLINE void for_each_vector(int64_t elements, Body&& body) {
   if (i < elements) body(i, elements - i);
 }
 
-TRIREME_LANES_INLINE Float max(Float a, Float b) { return a > b ? a : b; }
+// The functions of one argument take vectors of any number of lanes (V).
+template <class V>
+TRIREME_LANES_INLINE V max(V a, V b) {
+  return by_register(a, b, [](FloatRegister x, FloatRegister y) __attribute__((always_inline)) { return x > y ? x : y; });
+}
 // A NaN stays one.
-TRIREME_LANES_INLINE Float clamp(Float x, float low, float high) {
-  x = x < low ? Float{} + low : x;
-  return x > high ? Float{} + high : x;
+template <class V>
+TRIREME_LANES_INLINE V clamp(V x, float low, float high) {
+  return by_register(x, x, [low, high](FloatRegister y, FloatRegister) __attribute__((always_inline)) {
+    y = y < low ? FloatRegister{} + low : y;
+    return y > high ? FloatRegister{} + high : y;
+  });
+}
+// `y` where x >= low or x is NaN, else 0.
+template <class V>
+TRIREME_LANES_INLINE V zero_below(V x, float low, V y) {
+  return by_register(x, y, [low](FloatRegister a, FloatRegister b) __attribute__((always_inline)) {
+    return a < low ? FloatRegister{} : b;
+  });
 }
 
 // exp(x) within 2 ulp for -87.3 <= x <= 88: 2^n times a polynomial of degree 6 (Cephes expf).
-TRIREME_LANES_INLINE Float exp_in_range(Float x) {
-  const Float magic = Float{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
-  const Float shifted = x * 1.44269504f + magic;
-  const Float n = shifted - magic;
-  const Float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Float p = Float{} + 1.9875691500e-4f;
+template <class V>
+TRIREME_LANES_INLINE V exp_in_range(V x) {
+  using Whole = decltype(x < x);     // as many lanes of int32_t
+  const V magic = V{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+  const V shifted = x * 1.44269504f + magic;
+  const V n = shifted - magic;
+  const V r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  V p = V{} + 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
-  return p * (Float)(((Int)shifted - (Int)magic + 127) << 23);
+  return p * (V)(((Whole)shifted - (Whole)magic + 127) << 23);
 }
 // 0 below -87.3; x <= 88.
-TRIREME_LANES_INLINE Float exp(Float x) {
-  const Float y = exp_in_range(clamp(x, -87.3f, 88.f));
-  return x < -87.3f ? Float{} : y;
+template <class V>
+TRIREME_LANES_INLINE V exp(V x) {
+  return zero_below(x, -87.3f, exp_in_range(clamp(x, -87.3f, 88.f)));
 }
 // Below -87 that of -87, never 0, and above 88 that of 88.
-TRIREME_LANES_INLINE Float exp_above_zero(Float x) { return exp_in_range(clamp(x, -87.f, 88.f)); }
+template <class V>
+TRIREME_LANES_INLINE V exp_above_zero(V x) {
+  return exp_in_range(clamp(x, -87.f, 88.f));
+}
 TRIREME_LANES_INLINE Float sigmoid(Float x) { return 1.f / (1.f + exp_above_zero(-x)); }
 
 TRIREME_LANES_INLINE float horizontal_max(Float v) {
