@@ -16,11 +16,11 @@ constexpr float infinity = __builtin_inff();
 constexpr float lowest = -__FLT_MAX__;
 
 // Far below zero instead of -infinity: the exponential of both is 0, but only one of them times 0 is 0. A NaN stays one.
-TRIREME_LANES_INLINE lanes::Float finite(lanes::Float u) { return lanes::max(lanes::Float{} - 1e30f, u); }
+TRIREME_LANES_INLINE lanes::Float finite(lanes::Float u) { return lanes::max(lanes::broadcast(-1e30f), u); }
 
 template <class T>
 TRIREME_LANES_INLINE float chunk_max(const T* logits, int64_t count, float scale) {
-  lanes::Float best = lanes::Float{} + lowest;
+  lanes::Float best = lanes::broadcast(lowest);
   int64_t i = 0;
   for (; i + lanes::count <= count; i += lanes::count) best = lanes::max(best, lanes::load(logits + i) * scale);
   if (i < count) best = lanes::max(best, lanes::load(logits + i, count - i, lowest) * scale);

@@ -5,6 +5,7 @@
 // For the kernels of this module and of model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -16,116 +17,34 @@ namespace trireme::kernels::lanes {
 namespace {
 
 constexpr int64_t count = 16;
-typedef float Float __attribute__((vector_size(64)));
-typedef int32_t Int __attribute__((vector_size(64)));
-typedef uint32_t Word __attribute__((vector_size(64)));
-typedef uint16_t Half __attribute__((vector_size(32)));
 
-// The sixteen lanes as registers of the instruction set that this file is compiled for. GCC splits sums and products of wider
-// vectors by itself, but takes their comparisons and conversions apart into single lanes.
+// One vector of sixteen lanes. On processors with narrower registers GCC keeps such vectors in memory and takes their comparisons
+// and conversions apart lane by lane: kernels use Float below.
+typedef float Vector __attribute__((vector_size(64)));
+typedef uint32_t Word __attribute__((vector_size(64)));
+
+// Registers of the instruction set that this file is compiled for.
 #if defined(__AVX512F__)
-constexpr int registers = 1;
+constexpr size_t registers = 1;
 #elif defined(__AVX2__)
-constexpr int registers = 2;
+constexpr size_t registers = 2;
 #else
-constexpr int registers = 4;
+constexpr size_t registers = 4;
 #endif
 typedef float FloatRegister __attribute__((vector_size(64 / registers)));
 typedef uint32_t WordRegister __attribute__((vector_size(64 / registers)));
 typedef uint16_t HalfRegister __attribute__((vector_size(32 / registers)));
 
-// op(a, b), a register at a time. V: vectors of one register or of several.
-template <class V, class Op>
-TRIREME_LANES_INLINE V by_register(V a, V b, Op&& op) {
-  constexpr auto parts = sizeof(V) / sizeof(FloatRegister);
-  FloatRegister x[parts], y[parts];
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  for (size_t i = 0; i < parts; ++i) x[i] = op(x[i], y[i]);
-  std::memcpy(&a, x, sizeof a);
-  return a;
-}
-
-TRIREME_LANES_INLINE Float load(const float* from) {
-  Float out;
-  std::memcpy(&out, from, sizeof out);
-  return out;
-}
-TRIREME_LANES_INLINE Float load(const uint16_t* from) {  // bf16
-  HalfRegister bits[registers];
-  WordRegister wide[registers];
-  std::memcpy(bits, from, sizeof bits);
-  for (int i = 0; i < registers; ++i) wide[i] = __builtin_convertvector(bits[i], WordRegister) << 16;
-  Float out;
-  std::memcpy(&out, wide, sizeof out);
-  return out;
-}
-TRIREME_LANES_INLINE void store(float* to, Float value) { std::memcpy(to, &value, sizeof value); }
-// bf16: round to nearest even; a NaN keeps its sign and becomes quiet (base/bf16.hpp).
-TRIREME_LANES_INLINE void store(uint16_t* to, Float value) {
-  const Word bits = (Word)value;
-  const Word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Word quiet = (bits >> 16) | 0x40u;
-  const Word is_nan = (Word)((0x7f800000 - (Int)(bits & 0x7fffffffu)) >> 31);  // all ones or none
-  const Word chosen = (quiet & is_nan) | (rounded & ~is_nan);
-  WordRegister wide[registers];
-  HalfRegister out[registers];
-  std::memcpy(wide, &chosen, sizeof wide);
-  for (int i = 0; i < registers; ++i) out[i] = __builtin_convertvector(wide[i], HalfRegister);
-  std::memcpy(to, out, sizeof out);
-}
-// The first n <= 16 elements, the other lanes `fill`.
-template <class T>
-TRIREME_LANES_INLINE Float load(const T* from, int64_t n, float fill = 0) {
-  if (n == count) return load(from);
-  T part[count] = {};
-  for (int64_t i = 0; i < n; ++i) part[i] = from[i];
-  Float out = load(part);
-  for (int64_t i = n; i < count; ++i) out[i] = fill;
-  return out;
-}
-template <class T>
-TRIREME_LANES_INLINE void store(T* to, Float value, int64_t n) {
-  if (n == count) return store(to, value);
-  T part[count];
-  store(part, value);
-  for (int64_t i = 0; i < n; ++i) to[i] = part[i];
-}
-// The value as it would come back from memory of type T.
-TRIREME_LANES_INLINE Float rounded(Float value, const float*) { return value; }
-TRIREME_LANES_INLINE Float rounded(Float value, const uint16_t*) {
-  uint16_t buffer[count];
-  store(buffer, value);
-  return load(buffer);
-}
-
-// Calls body(i, n) for i = 0, 16, ... with n = 16, and once with the rest; body sees n as a constant 16 where it is one.
-template <class Body>
-TRIREME_LANES_INLINE void for_each_vector(int64_t elements, Body&& body) {
-  int64_t i = 0;
-  for (; i + count <= elements; i += count) body(i, count);
-  if (i < elements) body(i, elements - i);
-}
-
 // The functions of one argument take vectors of any number of lanes (V).
 template <class V>
 TRIREME_LANES_INLINE V max(V a, V b) {
-  return by_register(a, b, [](FloatRegister x, FloatRegister y) __attribute__((always_inline)) { return x > y ? x : y; });
+  return a > b ? a : b;
 }
 // A NaN stays one.
 template <class V>
 TRIREME_LANES_INLINE V clamp(V x, float low, float high) {
-  return by_register(x, x, [low, high](FloatRegister y, FloatRegister) __attribute__((always_inline)) {
-    y = y < low ? FloatRegister{} + low : y;
-    return y > high ? FloatRegister{} + high : y;
-  });
-}
-// `y` where x >= low or x is NaN, else 0.
-template <class V>
-TRIREME_LANES_INLINE V zero_below(V x, float low, V y) {
-  return by_register(x, y, [low](FloatRegister a, FloatRegister b) __attribute__((always_inline)) {
-    return a < low ? FloatRegister{} : b;
-  });
+  x = x < low ? V{} + low : x;
+  return x > high ? V{} + high : x;
 }
 
 // exp(x) within 2 ulp for -87.3 <= x <= 88: 2^n times a polynomial of degree 6 (Cephes expf).
@@ -148,30 +67,172 @@ TRIREME_LANES_INLINE V exp_in_range(V x) {
 // 0 below -87.3; x <= 88.
 template <class V>
 TRIREME_LANES_INLINE V exp(V x) {
-  return zero_below(x, -87.3f, exp_in_range(clamp(x, -87.3f, 88.f)));
+  const V y = exp_in_range(clamp(x, -87.3f, 88.f));
+  return x < -87.3f ? V{} : y;
 }
 // Below -87 that of -87, never 0, and above 88 that of 88.
 template <class V>
 TRIREME_LANES_INLINE V exp_above_zero(V x) {
   return exp_in_range(clamp(x, -87.f, 88.f));
 }
-TRIREME_LANES_INLINE Float sigmoid(Float x) { return 1.f / (1.f + exp_above_zero(-x)); }
 
-TRIREME_LANES_INLINE float horizontal_max(Float v) {
-  float out = v[0];
-  for (int i = 1; i < count; ++i) out = out > v[i] ? out : v[i];
+// Sixteen lanes in as many registers as they take.
+struct Float {
+  FloatRegister part[registers];
+
+  TRIREME_LANES_INLINE Float() : part{} {}
+  TRIREME_LANES_INLINE Float(Vector all) { std::memcpy(part, &all, sizeof part); }
+  TRIREME_LANES_INLINE operator Vector() const {
+    Vector all;
+    std::memcpy(&all, part, sizeof all);
+    return all;
+  }
+  TRIREME_LANES_INLINE float operator[](int64_t lane) const {
+    float all[count];
+    std::memcpy(all, part, sizeof all);
+    return all[lane];
+  }
+  TRIREME_LANES_INLINE void set(int64_t lane, float value) {
+    float all[count];
+    std::memcpy(all, part, sizeof all);
+    all[lane] = value;
+    std::memcpy(part, all, sizeof part);
+  }
+};
+
+// op(register of a, register of b, ...) for each register.
+template <class Op, class... Others>
+TRIREME_LANES_INLINE Float each(Op&& op, const Float& a, const Others&... others) {
+  Float out;
+  for (size_t i = 0; i < registers; ++i) out.part[i] = op(a.part[i], others.part[i]...);
+  return out;
+}
+TRIREME_LANES_INLINE Float broadcast(float value) {
+  Float out;
+  for (size_t i = 0; i < registers; ++i) out.part[i] = FloatRegister{} + value;
+  return out;
+}
+
+#define TRIREME_LANES_LAMBDA(...) [&](__VA_ARGS__) __attribute__((always_inline))
+TRIREME_LANES_INLINE Float operator+(const Float& a, const Float& b) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x + y; }, a, b);
+}
+TRIREME_LANES_INLINE Float operator-(const Float& a, const Float& b) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x - y; }, a, b);
+}
+TRIREME_LANES_INLINE Float operator*(const Float& a, const Float& b) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x * y; }, a, b);
+}
+TRIREME_LANES_INLINE Float operator/(const Float& a, const Float& b) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return x / y; }, a, b);
+}
+TRIREME_LANES_INLINE Float operator-(const Float& a) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x) { return -x; }, a);
+}
+TRIREME_LANES_INLINE Float operator+(const Float& a, float b) { return a + broadcast(b); }
+TRIREME_LANES_INLINE Float operator-(const Float& a, float b) { return a - broadcast(b); }
+TRIREME_LANES_INLINE Float operator*(const Float& a, float b) { return a * broadcast(b); }
+TRIREME_LANES_INLINE Float operator+(float a, const Float& b) { return broadcast(a) + b; }
+TRIREME_LANES_INLINE Float operator-(float a, const Float& b) { return broadcast(a) - b; }
+TRIREME_LANES_INLINE Float operator*(float a, const Float& b) { return broadcast(a) * b; }
+TRIREME_LANES_INLINE Float operator/(float a, const Float& b) { return broadcast(a) / b; }
+TRIREME_LANES_INLINE Float& operator+=(Float& a, const Float& b) { return a = a + b; }
+
+TRIREME_LANES_INLINE Float max(const Float& a, const Float& b) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister x, FloatRegister y) { return max(x, y); }, a, b);
+}
+TRIREME_LANES_INLINE Float clamp(const Float& x, float low, float high) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return clamp(y, low, high); }, x);
+}
+TRIREME_LANES_INLINE Float exp(const Float& x) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return exp(y); }, x);
+}
+TRIREME_LANES_INLINE Float exp_above_zero(const Float& x) {
+  return each(TRIREME_LANES_LAMBDA(FloatRegister y) { return exp_above_zero(y); }, x);
+}
+TRIREME_LANES_INLINE Float sigmoid(const Float& x) { return 1.f / (1.f + exp_above_zero(-x)); }
+
+TRIREME_LANES_INLINE Float load(const float* from) {
+  Float out;
+  for (size_t i = 0; i < registers; ++i) std::memcpy(&out.part[i], from + i * (count / registers), sizeof out.part[i]);
+  return out;
+}
+TRIREME_LANES_INLINE Float load(const uint16_t* from) {  // bf16
+  Float out;
+  for (size_t i = 0; i < registers; ++i) {
+    HalfRegister bits;
+    std::memcpy(&bits, from + i * (count / registers), sizeof bits);
+    out.part[i] = (FloatRegister)(__builtin_convertvector(bits, WordRegister) << 16);
+  }
+  return out;
+}
+TRIREME_LANES_INLINE void store(float* to, const Float& value) {
+  for (size_t i = 0; i < registers; ++i) std::memcpy(to + i * (count / registers), &value.part[i], sizeof value.part[i]);
+}
+// bf16: round to nearest even; a NaN keeps its sign and becomes quiet (base/bf16.hpp).
+TRIREME_LANES_INLINE void store(uint16_t* to, const Float& value) {
+  for (size_t i = 0; i < registers; ++i) {
+    const FloatRegister part = value.part[i];
+    const WordRegister bits = (WordRegister)part;
+    const WordRegister rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const WordRegister quiet = (bits >> 16) | 0x40u;
+    const HalfRegister out = __builtin_convertvector(part != part ? quiet : rounded, HalfRegister);
+    std::memcpy(to + i * (count / registers), &out, sizeof out);
+  }
+}
+// The first n <= 16 elements, the other lanes `fill`.
+template <class T>
+TRIREME_LANES_INLINE Float load(const T* from, int64_t n, float fill = 0) {
+  if (n == count) return load(from);
+  T part[count] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = from[i];
+  float all[count];
+  store(all, load(part));
+  for (int64_t i = n; i < count; ++i) all[i] = fill;
+  return load(all);
+}
+template <class T>
+TRIREME_LANES_INLINE void store(T* to, const Float& value, int64_t n) {
+  if (n == count) return store(to, value);
+  T part[count];
+  store(part, value);
+  for (int64_t i = 0; i < n; ++i) to[i] = part[i];
+}
+// The value as it would come back from memory of type T.
+TRIREME_LANES_INLINE Float rounded(const Float& value, const float*) { return value; }
+TRIREME_LANES_INLINE Float rounded(const Float& value, const uint16_t*) {
+  uint16_t buffer[count];
+  store(buffer, value);
+  return load(buffer);
+}
+
+// Calls body(i, n) for i = 0, 16, ... with n = 16, and once with the rest; body sees n as a constant 16 where it is one.
+template <class Body>
+TRIREME_LANES_INLINE void for_each_vector(int64_t elements, Body&& body) {
+  int64_t i = 0;
+  for (; i + count <= elements; i += count) body(i, count);
+  if (i < elements) body(i, elements - i);
+}
+
+TRIREME_LANES_INLINE float horizontal_max(const Float& v) {
+  float all[count];
+  store(all, v);
+  float out = all[0];
+  for (int64_t i = 1; i < count; ++i) out = out > all[i] ? out : all[i];
   return out;
 }
 // In order of the lanes.
-TRIREME_LANES_INLINE double horizontal_sum(Float v) {
+TRIREME_LANES_INLINE double horizontal_sum(const Float& v) {
+  float all[count];
+  store(all, v);
   double out = 0;
-  for (int i = 0; i < count; ++i) out += static_cast<double>(v[i]);
+  for (int64_t i = 0; i < count; ++i) out += static_cast<double>(all[i]);
   return out;
 }
 // Halves onto halves, in fp32.
-TRIREME_LANES_INLINE float tree_sum(Float v) {
+TRIREME_LANES_INLINE float tree_sum(const Float& v) {
   float a[count];
-  std::memcpy(a, &v, sizeof a);
+  store(a, v);
   for (int64_t width = count / 2; width > 0; width /= 2) {
     for (int64_t i = 0; i < width; ++i) a[i] += a[i + width];
   }

@@ -123,7 +123,7 @@ TEST(Lanes, Bf16StoresRoundToNearestEven) {
                                          0x8001, 0x8002, 0xa5a5, 0xbfff, 0xc000, 0xfffd, 0xfffe, 0xffff};
   for (uint32_t high = 0; high < 0x10000; ++high) {
     lanes::Float value;
-    for (int i = 0; i < 16; ++i) value[i] = std::bit_cast<float>(high << 16 | low[static_cast<size_t>(i)]);
+    for (int i = 0; i < 16; ++i) value.set(i, std::bit_cast<float>(high << 16 | low[static_cast<size_t>(i)]));
     std::array<uint16_t, 16> stored{};
     lanes::store(stored.data(), value);
     for (size_t i = 0; i < 16; ++i) {
@@ -203,7 +203,7 @@ TEST(Lanes, PartsOfAVectorTouchNothingBeyond) {
 
 TEST(Lanes, RoundedIsWhatComesBackFromMemory) {
   lanes::Float value;
-  for (int i = 0; i < 16; ++i) value[i] = 1.f + 0.001f * static_cast<float>(i);
+  for (int i = 0; i < 16; ++i) value.set(i, 1.f + 0.001f * static_cast<float>(i));
   const lanes::Float f32 = lanes::rounded(value, static_cast<const float*>(nullptr));
   const lanes::Float bf16 = lanes::rounded(value, static_cast<const uint16_t*>(nullptr));
   for (int i = 0; i < 16; ++i) {
@@ -225,7 +225,7 @@ TEST(Lanes, SumsHaveTheirOrder) {
     float one_by_one = 0;
     double in_double = 0;
     for (int i = 0; i < 16; ++i) {
-      v[i] = values[static_cast<size_t>(i)];
+      v.set(i, values[static_cast<size_t>(i)]);
       one_by_one += v[i];
       in_double += static_cast<double>(v[i]);
     }
@@ -239,7 +239,7 @@ TEST(Lanes, SumsHaveTheirOrder) {
 TEST(Lanes, MaximumOfAnyLane) {
   for (int at = 0; at < 16; ++at) {
     lanes::Float v = lanes::Float{} - infinity;
-    v[at] = -3.f;
+    v.set(at, -3.f);
     EXPECT_EQ(lanes::horizontal_max(v), -3.f);
     EXPECT_EQ(lanes::horizontal_max(lanes::max(v, lanes::Float{} - 2.f)), -2.f);
     v = lanes::clamp(v, -5.f, -4.f);
