@@ -68,13 +68,16 @@ readonly packages=(
   "libbenchmark-dev       kernel benchmarks"
 )
 
-# For tests that are skipped without: label `slurm` starts a Slurm of its own and ends it, label `style` reads the scripts.
+# For tests that are skipped without: label `slurm` starts a Slurm of its own and ends it, label `style` reads the scripts, label `cross`
+# builds for another processor.
 readonly test_packages=(
   "munge                  signs the messages between Slurm's daemons"
   "slurm-client           sbatch, srun, scancel"
   "slurmctld              Slurm's controller"
   "slurmd                 Slurm's daemon of a node"
   "shellcheck             the batch scripts' linter"
+  "g++-aarch64-linux-gnu  label cross: the kernels for ARM"
+  "qemu-user-static       and runs them"
 )
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
@@ -361,7 +364,7 @@ demo() {
 prepare_tests() {
   build -DTRIREME_TESTS=ON
   compile
-  case "${*:--L slurm}" in *slurm* | *style*) install_test_packages ;; esac
+  case "${*:--L slurm}" in *slurm* | *style* | *cross*) install_test_packages ;; esac
   if [ $# -eq 0 ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"
@@ -370,7 +373,7 @@ prepare_tests() {
 
 run_tests() {
   prepare_tests "$@"
-  [ $# -gt 0 ] || set -- -LE gpu
+  [ $# -gt 0 ] || set -- -LE 'gpu|isa_full'
   say "running the tests"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   local parallel

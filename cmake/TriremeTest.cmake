@@ -1,5 +1,6 @@
-# trireme_add_test(NAME SOURCES ... USES modules... [NP 1 2 4] [LABELS unit] [TIMEOUT s] [LIBRARIES ...] [TORCH])
-# One executable, one ctest per rank count. NP without a value means no MPI launcher (one process).
+# trireme_add_test(NAME SOURCES ... USES modules... [NP 1 2 4] [ISA 1 2] [LABELS unit] [TIMEOUT s] [LIBRARIES ...] [TORCH])
+# One executable, one ctest per rank count. NP without a value means no MPI launcher (one process). ISA: the rank counts at which the
+# test runs again as on older processors (trireme_register_under_isa).
 include(TriremeModule)
 find_program(TRIREME_MPIEXEC NAMES mpirun mpiexec HINTS ENV MPI_HOME PATH_SUFFIXES bin REQUIRED)
 set(TRIREME_MPI_FLAGS "")
@@ -19,7 +20,7 @@ if(TRIREME_SANITIZE)  # Open MPI leaves 3357 allocations behind in every program
 endif()
 
 function(trireme_add_test NAME)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;USES;NP;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;USES;NP;ISA;LABELS;LIBRARIES" ${ARGN})
   trireme_units(_sources ${NAME} ${ARG_SOURCES})
   add_executable(${NAME} ${_sources})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
@@ -42,12 +43,28 @@ function(trireme_add_test NAME)
     set(ARG_LABELS unit)
   endif()
   foreach(_np ${ARG_NP})
-    if(_np EQUAL 1)
-      trireme_register_test(${NAME} ${_np} "${ARG_LABELS}" ${ARG_TIMEOUT} $<TARGET_FILE:${NAME}>)
-    else()
-      trireme_register_test(${NAME}/np${_np} ${_np} "${ARG_LABELS}" ${ARG_TIMEOUT}
-        ${TRIREME_MPIEXEC} ${TRIREME_MPI_FLAGS} -n ${_np} $<TARGET_FILE:${NAME}>)
+    set(_test ${NAME})
+    set(_command $<TARGET_FILE:${NAME}>)
+    if(_np GREATER 1)
+      set(_test ${NAME}/np${_np})
+      set(_command ${TRIREME_MPIEXEC} ${TRIREME_MPI_FLAGS} -n ${_np} $<TARGET_FILE:${NAME}>)
     endif()
+    trireme_register_test(${_test} ${_np} "${ARG_LABELS}" ${ARG_TIMEOUT} ${_command})
+    if(_np IN_LIST ARG_ISA)
+      trireme_register_under_isa(${_test} ${_np} isa ${ARG_TIMEOUT} ${_command})
+    endif()
+  endforeach()
+endfunction()
+
+# trireme_register_under_isa(NAME NP LABEL TIMEOUT COMMAND...): the command under TRIREME_ISA=avx2 and portable, as tests NAME/avx2 and
+# NAME/portable. LABEL is isa, or isa_full for what ./bootstrap.sh test leaves out.
+function(trireme_register_under_isa NAME NP LABEL TIMEOUT)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    return()  # one instruction set only
+  endif()
+  foreach(_isa avx2 portable)
+    trireme_register_test(${NAME}/${_isa} ${NP} ${LABEL} ${TIMEOUT} ${ARGN})
+    set_property(TEST ${NAME}/${_isa} APPEND PROPERTY ENVIRONMENT TRIREME_ISA=${_isa})
   endforeach()
 endfunction()
 

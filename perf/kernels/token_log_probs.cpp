@@ -13,6 +13,8 @@
 #include <fstream>
 #include <string>
 
+#include "trireme/base/isa.hpp"
+
 namespace {
 
 using at::Tensor;
@@ -89,6 +91,7 @@ void add(const char* name, Tensor (*log_probs)(const Problem&), at::ScalarType t
 }  // namespace
 
 int main(int argc, char** argv) {
+  trireme::base::cap_libraries();  // TRIREME_ISA
   add("f32/log_softmax(linear)", naive, at::kFloat);
   add("f32/chunks", chunked, at::kFloat);
   add("f32/chunks+entropy", chunked_with_entropy, at::kFloat);

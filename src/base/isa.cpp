@@ -1,13 +1,18 @@
 #include "trireme/base/isa.hpp"
 
+#include <array>
 #include <atomic>
+#include <cstdlib>
+#include <string>
 
 #include "trireme/base/error.hpp"
 
 namespace trireme::base {
 namespace {
 
-Isa detect() {
+constexpr std::array<std::string_view, 4> isa_words{"portable", "avx2", "avx512", "avx512_bf16"};
+
+Isa detect_isa() {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // also asks the operating system whether it keeps the wide registers
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -20,34 +25,84 @@ Isa detect() {
   return Isa::portable;
 }
 
-std::atomic<Isa>& chosen() {
+Isa isa_of_environment() {
+  const char* word = std::getenv("TRIREME_ISA");
+  if (word == nullptr || *word == '\0' || std::string_view(word) == "auto") return processor_isa();
+  const std::optional<Isa> isa = isa_from(word);
+  VALIDATE(isa, ExitCode::usage, "TRIREME_ISA=", word,
+           " is no instruction set: use auto, avx512_bf16, avx512, avx2 or portable, or unset it");
+  VALIDATE(*isa <= processor_isa(), ExitCode::unfit_environment, "TRIREME_ISA=", word, ", but this processor has no ", word,
+           " (it offers ", to_string(processor_isa()), "): use that or a lower one");
+  return *isa;
+}
+
+std::atomic<Isa>& isa_in_use() {
   static std::atomic<Isa> isa{best_isa()};
   return isa;
 }
 
-}  // namespace
+struct LibraryVariable {
+  const char* name;
+  std::array<const char*, 4> value;  // by Isa; null: unset
+};
+// On processors that are not Intel's MKL takes no notice of MKL_ENABLE_INSTRUCTIONS: it has its own AVX2 code for AMD's, and leaves
+// that only for MKL_CBWR=COMPATIBLE, its plain SSE2 code, which Intel's take as well.
+constexpr std::array library_variables{
+    LibraryVariable{"ATEN_CPU_CAPABILITY", {"default", "avx2", "avx512", "avx512"}},
+    LibraryVariable{"ONEDNN_MAX_CPU_ISA", {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16"}},
+    LibraryVariable{"MKL_ENABLE_INSTRUCTIONS", {"SSE4_2", "AVX2", "AVX512", "AVX512"}},
+    LibraryVariable{"MKL_CBWR", {"COMPATIBLE", nullptr, nullptr, nullptr}},
+};
 
-std::string to_string(Isa isa) {
-  switch (isa) {
-    case Isa::portable: return "portable";
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    case Isa::avx512_bf16: return "avx512_bf16";
-  }
-  return "unknown";
+std::string& variables_set() {
+  static std::string set;
+  return set;
 }
 
-Isa best_isa() {
-  static const Isa isa = detect();
+}  // namespace
+
+std::string to_string(Isa isa) { return std::string(isa_words[static_cast<size_t>(isa)]); }
+
+std::optional<Isa> isa_from(std::string_view word) {
+  for (size_t i = 0; i < isa_words.size(); ++i) {
+    if (isa_words[i] == word) return static_cast<Isa>(i);
+  }
+  return std::nullopt;
+}
+
+Isa processor_isa() {
+  static const Isa isa = detect_isa();
   return isa;
 }
 
-Isa active_isa() { return chosen().load(std::memory_order_relaxed); }
+Isa best_isa() {
+  static const Isa isa = isa_of_environment();
+  return isa;
+}
+
+Isa active_isa() { return isa_in_use().load(std::memory_order_relaxed); }
 
 void use_isa(Isa isa) {
-  VALIDATE(isa <= best_isa(), ExitCode::unfit_environment, "this processor has no ", to_string(isa), " (it offers ",
-           to_string(best_isa()), ")");
-  chosen().store(isa, std::memory_order_relaxed);
+  VALIDATE(isa <= processor_isa(), ExitCode::unfit_environment, "this processor has no ", to_string(isa), " (it offers ",
+           to_string(processor_isa()), "): ask for that or a lower one");
+  VALIDATE(isa <= best_isa(), ExitCode::unfit_environment, to_string(isa), " is above the cap of TRIREME_ISA=", to_string(best_isa()),
+           ": raise or unset that, or ask for a lower one");
+  isa_in_use().store(isa, std::memory_order_relaxed);
 }
+
+void cap_libraries() {
+  const Isa isa = active_isa();
+  if (isa == processor_isa()) return;
+  std::string set;
+  for (const LibraryVariable& variable : library_variables) {
+    const char* value = variable.value[static_cast<size_t>(isa)];
+    if (value == nullptr) continue;
+    ::setenv(variable.name, value, 1);
+    set += text(set.empty() ? "" : " ", variable.name, "=", value);
+  }
+  variables_set() = set;
+}
+
+std::string library_caps() { return variables_set(); }
 
 }  // namespace trireme::base

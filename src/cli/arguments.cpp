@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "build_facts.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/key_table.hpp"
@@ -121,7 +122,7 @@ class Parser {
                             }, config::Device::cpu};
         }
         return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
-                          options->run.device};
+                          options->run.device, base::isa_from(config::to_string(options->run.isa))};
       };
     });
   }
@@ -153,6 +154,10 @@ class Parser {
     sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
     sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
+    sub->add_option_function<std::string>(
+           "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },
+           "fused (kernels of our own, on CPUs) or torch (LibTorch's operations); default auto")
+        ->check(CLI::IsMember({"auto", "fused", "torch"}));
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
     add_dtype(*sub, c->dtype);

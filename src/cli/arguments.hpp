@@ -3,9 +3,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/base/isa.hpp"
 #include "trireme/driver/commands.hpp"
 
 namespace trireme::cli {
@@ -17,6 +19,7 @@ struct Invocation {
   Needs needs = Needs::nothing;
   std::function<ExitCode(const comm::Session*)> action;
   config::Device device = config::Device::cpu;  // where its tensors may live; the tools compute on CPUs
+  std::optional<base::Isa> isa = {};            // the deck's run.isa; none: auto
 };
 
 // Parses the arguments; decks are read and validated here, before MPI starts. Prints help and versions itself and returns

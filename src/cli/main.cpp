@@ -1,6 +1,7 @@
 // The program: parse, start MPI where the command needs it, run, and turn errors into one message and an exit code.
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +11,7 @@
 
 #include "cli/arguments.hpp"
 #include "cli/variant.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 
 namespace {
@@ -80,12 +82,22 @@ int run_in_job(const trireme::cli::Invocation& invocation) {
   }
 }
 
+// The deck's instruction set, within the cap of TRIREME_ISA: before the first tensor, since libraries read their caps once.
+void choose_isa(const trireme::cli::Invocation& invocation) {
+  using namespace trireme::base;
+  if (!invocation.isa) return;
+  use_isa(*invocation.isa <= processor_isa() ? std::min(*invocation.isa, best_isa()) : *invocation.isa);
+  cap_libraries();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
+    trireme::base::cap_libraries();
     const auto invocation = trireme::cli::parse(argc, argv);
     if (!invocation.action) return 0;
+    choose_isa(invocation);
     trireme::cli::enter_variant(invocation.device, argv);
     keep_freed_memory();
     if (invocation.needs == trireme::cli::Needs::mpi) return run_in_job(invocation);

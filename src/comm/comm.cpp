@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/mpi_support.hpp"
+#include "trireme/base/bf16.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -49,24 +50,10 @@ MPI_Datatype to_mpi(DType type) {
 
 namespace {
 
-float from_bf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-uint16_t to_bf16(float value) {  // round to nearest even; NaN stays NaN
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 void sum_bf16(void* in, void* inout, int* count, MPI_Datatype*) {
   const auto* a = static_cast<const uint16_t*>(in);
   auto* b = static_cast<uint16_t*>(inout);
-  for (int i = 0; i < *count; ++i) b[i] = to_bf16(from_bf16(a[i]) + from_bf16(b[i]));
+  for (int i = 0; i < *count; ++i) b[i] = base::float_to_bf16(base::bf16_to_float(a[i]) + base::bf16_to_float(b[i]));
 }
 
 MPI_Op bf16_sum() {

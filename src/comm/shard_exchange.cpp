@@ -10,12 +10,7 @@
 #include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/log.hpp"
-
-#if defined(__x86_64__)
-#define TRIREME_CLONES __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
-#else
-#define TRIREME_CLONES
-#endif
+#include "trireme/base/vector_add.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -23,25 +18,17 @@ namespace {
 constexpr int64_t kAlign = 64;
 constexpr int64_t kAlignElements = 32;  // 64 bytes of bf16, 128 of fp32
 
-TRIREME_CLONES void add(float* into, const float* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) into[i] += values[i];
-}
-
 // Two ranks on a node and a single rank are the common cases: one pass, no intermediate sum in memory.
-TRIREME_CLONES void add_pair(float* into, const float* a, const float* b, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) into[i] += a[i] + b[i];
-}
-
 void add_range(float* into, const std::vector<const float*>& sources, int64_t offset, int64_t count) {
   constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
-  if (sources.size() == 1) return add(into, sources[0] + offset, count);
-  if (sources.size() == 2) return add_pair(into, sources[0] + offset, sources[1] + offset, count);
+  if (sources.size() == 1) return base::add(into, sources[0] + offset, count);
+  if (sources.size() == 2) return base::add_pair(into, sources[0] + offset, sources[1] + offset, count);
   float sum[kChunk];
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t n = std::min(kChunk, count - begin);
     std::memcpy(sum, sources[0] + offset + begin, static_cast<size_t>(n) * sizeof(float));
-    for (size_t s = 1; s < sources.size(); ++s) add(sum, sources[s] + offset + begin, n);
-    add(into + begin, sum, n);
+    for (size_t s = 1; s < sources.size(); ++s) base::add(sum, sources[s] + offset + begin, n);
+    base::add(into + begin, sum, n);
   }
 }
 

@@ -33,6 +33,10 @@ void add_run_keys(KeyList<Options>& keys) {
       .range(0, 9007199254740992.0)
       .departs("OpenRLHF: train.seed.");
   keys.add(KEY(run.device), "Where tensors live; auto takes CUDA when the build has it and every rank sees a GPU.");
+  keys.add(KEY(run.isa),
+           "Instruction set of the kernels on CPUs, and the most that LibTorch, oneDNN and MKL may use; auto: the processor's best. The "
+           "environment variable TRIREME_ISA caps it for every program.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(run.iterations),
            "Iterations to run (sft, rm, dpo: optimizer steps); 0: train.num_episodes passes over the data. Fixes the length of "
            "the "

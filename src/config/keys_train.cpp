@@ -3,6 +3,27 @@
 
 namespace trireme::config {
 
+namespace {
+
+void add_generate_keys(KeyList<Options>& keys) {
+  keys.add(KEY(generate.backend),
+           "What generates: fused are kernels of our own, for CPUs only; torch are LibTorch's operations, for any device; auto: fused on "
+           "CPUs, torch on GPUs.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
+      .range(1, 1024)
+      .departs("OpenRLHF: vllm.tensor_parallel_size.");
+  keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").range(1, 4096);
+  keys.add(KEY(generate.kv_memory), "Memory of the KV cache: a share of what is free when generation starts, or a size.")
+      .departs("OpenRLHF: vllm.gpu_memory_utilization = 0.95 of the whole device; here a share of what the other roles leave.");
+  keys.add(KEY(generate.max_batch), "Sequences that a replica decodes together.").range(1, 1 << 20);
+  keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
+  keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
+      .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
+}
+
+}  // namespace
+
 void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.batch_size), "Sequences per optimizer step, over all ranks (rm, dpo: pairs).").range(1, 1 << 26);
   keys.add(KEY(train.micro_batch_tokens),
@@ -41,16 +62,7 @@ void add_train_keys(KeyList<Options>& keys) {
            "the pass back. always: the pass is made in every iteration.")
       .departs("OpenRLHF always makes the pass; slime: --use-rollout-logprobs.");
 
-  keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
-      .range(1, 1024)
-      .departs("OpenRLHF: vllm.tensor_parallel_size.");
-  keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").range(1, 4096);
-  keys.add(KEY(generate.kv_memory), "Memory of the KV cache: a share of what is free when generation starts, or a size.")
-      .departs("OpenRLHF: vllm.gpu_memory_utilization = 0.95 of the whole device; here a share of what the other roles leave.");
-  keys.add(KEY(generate.max_batch), "Sequences that a replica decodes together.").range(1, 1 << 20);
-  keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
-  keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
-      .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
+  add_generate_keys(keys);
 
   keys.add(KEY(weightsync.delta),
            "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.")

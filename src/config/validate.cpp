@@ -82,6 +82,8 @@ void Checks::general() {
             "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
   refuse_if(!is_thread_setting(o_.run.threads), "run.threads = \"", o_.run.threads,
             "\" (allowed: auto, phase, or a number of at least 1)");
+  refuse_if(o_.generate.backend == GenerateBackend::fused && o_.run.device == Device::cuda,
+            "generate.backend = \"fused\" with run.device = \"cuda\" (the fused kernels are for CPUs): use auto or torch");
   refuse_if(o_.model.max_len > 0 && o_.model.max_len < o_.data.max_len, "model.max_len ", o_.model.max_len,
             " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
   refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),

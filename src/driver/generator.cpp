@@ -20,6 +20,7 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   engine.prefill_chunk_tokens = options.generate.max_batch_tokens;
   engine.threads = threads;
   engine.prefix_sharing = options.generate.prefix_sharing;
+  engine.backend = engine_backend(options.generate.backend);
   engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.dtype,
                                    options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
@@ -43,6 +44,15 @@ void append(Samples& samples, const generate::Result& result, const data::Prompt
 }
 
 }  // namespace
+
+generate::BackendKind engine_backend(config::GenerateBackend backend) {
+  switch (backend) {
+    case config::GenerateBackend::automatic: return generate::BackendKind::automatic;
+    case config::GenerateBackend::fused: return generate::BackendKind::fused;
+    case config::GenerateBackend::torch: return generate::BackendKind::torch;
+  }
+  throw InternalError("unknown generation backend");
+}
 
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
                        config::DType dtype, int64_t sequences, int64_t max_len, int64_t free) {

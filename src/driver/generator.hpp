@@ -61,6 +61,9 @@ class Generator {
 // none.
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
+// The deck's generate.backend as the engine takes it.
+generate::BackendKind engine_backend(config::GenerateBackend backend);
+
 // Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
                        config::DType dtype, int64_t sequences, int64_t max_len, int64_t free);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "driver/device.hpp"
+#include "driver/instruction_set.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/reader.hpp"
@@ -122,6 +123,7 @@ double measure_clock_offset(const comm::CommView& world) {
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command) {
   const auto& facts = session.facts();
   warn_of_affinity(options, roles);
+  log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
   log::info("launcher: " + comm::describe(facts.launch));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",

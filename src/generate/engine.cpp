@@ -29,7 +29,7 @@ void check_options(const EngineOptions& o) {
 BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& weights) {
   if (options.backend == BackendKind::automatic) return weights.place() == Place::host ? BackendKind::fused : BackendKind::torch;
   VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host, ExitCode::configuration,
-           "the fused generation kernels run on the host, but the weights are on a GPU: use the LibTorch backend");
+           "the fused generation kernels run on the host, but the weights are on a GPU: set generate.backend = \"auto\" or \"torch\"");
   return options.backend;
 }
 

@@ -13,7 +13,7 @@
 namespace trireme::kernels {
 namespace {
 
-using lanes::Float;
+using Float = lanes::Vector;
 using lanes::Word;
 
 constexpr int64_t max_words = max_head_dim;  // of a query head

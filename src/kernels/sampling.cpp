@@ -1,72 +1,20 @@
 #include "trireme/kernels/sampling.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
-#include "trireme/kernels/vector16.hpp"
+#include "kernels/lane_kernels.hpp"
+#include "trireme/base/bf16.hpp"
 
 namespace trireme::kernels {
 namespace {
 
-using lanes::Float;
-constexpr float lowest = std::numeric_limits<float>::lowest();
-
-float bf16_value(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-template <class T>
-TRIREME_LANES_INLINE Float take(const T* from, int64_t left) {
-  return lanes::load(from, std::min(left, lanes::count), lowest);
-}
-
-template <class T>
-TRIREME_LANES_INLINE int64_t argmax_of(const T* logits, int64_t count) {
-  Float best = Float{} + lowest;
-  for (int64_t i = 0; i < count; i += lanes::count) best = lanes::max(best, take(logits + i, count - i));
-  const float wanted = lanes::horizontal_max(best);
-  for (int64_t i = 0; i < count; i += lanes::count) {
-    const Float v = take(logits + i, count - i);
-    for (int64_t j = 0; j < std::min<int64_t>(lanes::count, count - i); ++j) {
-      if (v[j] == wanted) return i + j;
-    }
-  }
-  return 0;  // only NaN: any id will do
-}
-
-// The first index of [begin, end) at which the running sum of exp(z - max) passes target; the last with a probability
-// above zero when rounding lets none pass.
-template <class T>
-TRIREME_LANES_INLINE int64_t walk(const T* logits, int64_t begin, int64_t end, float scale, float max, double target) {
-  double sum = 0;
-  int64_t last = begin;
-  for (int64_t i = begin; i < end; i += lanes::count) {
-    const int64_t count = std::min<int64_t>(lanes::count, end - i);
-    const Float p = lanes::exp(lanes::max(take(logits + i, end - i) * scale - max, Float{} - 1e30f));
-    for (int64_t j = 0; j < count; ++j) {
-      sum += static_cast<double>(p[j]);
-      if (p[j] > 0) last = i + j;
-      if (sum > target) return i + j;
-    }
-  }
-  return last;
-}
-
-template <class T>
-TRIREME_LANES_INLINE void collect(const T* logits, int64_t count, int64_t first_id, float scale, float threshold,
-                                  std::vector<Candidate>& out) {
-  for (int64_t i = 0; i < count; i += lanes::count) {
-    const Float z = take(logits + i, count - i) * scale;
-    if (!(lanes::horizontal_max(z) >= threshold)) continue;
-    for (int64_t j = 0; j < std::min<int64_t>(lanes::count, count - i); ++j) {
-      if (z[j] >= threshold) out.push_back({z[j], static_cast<int32_t>(first_id + i + j)});
-    }
-  }
+// What `body` returns for the row's kernels and data.
+template <class Body>
+auto with_kernels(const LogitsRow& row, const Body& body) {
+  if (row.type == ElementType::f32) return body(lane_kernels().f32, static_cast<const float*>(row.data));
+  return body(lane_kernels().bf16, static_cast<const uint16_t*>(row.data));
 }
 
 // Mass of a running sum in units of exp(z - max); nothing where each of its fp32 terms would be 0 in these units.
@@ -89,7 +37,7 @@ double sort_and_cut(std::vector<Candidate>& candidates, const Truncation& trunca
 }  // namespace
 
 float LogitsRow::operator[](int64_t i) const {
-  return type == ElementType::f32 ? static_cast<const float*>(data)[i] : bf16_value(static_cast<const uint16_t*>(data)[i]);
+  return type == ElementType::f32 ? static_cast<const float*>(data)[i] : base::bf16_to_float(static_cast<const uint16_t*>(data)[i]);
 }
 
 void accumulate(const LogitsRow& row, float scale, std::vector<LogSumExp>& after) {
@@ -106,9 +54,8 @@ void accumulate(const LogitsRow& row, float scale, std::vector<LogSumExp>& after
   }
 }
 
-TRIREME_CLONES int64_t argmax(const LogitsRow& row) {
-  if (row.type == ElementType::f32) return argmax_of(static_cast<const float*>(row.data), row.count);
-  return argmax_of(static_cast<const uint16_t*>(row.data), row.count);
+int64_t argmax(const LogitsRow& row) {
+  return with_kernels(row, [&](const auto& kernels, const auto* logits) { return kernels.argmax(logits, row.count); });
 }
 
 LogSumExp combine(std::span<const LogSumExp> slices) {
@@ -134,7 +81,7 @@ SliceChoice choose_slice(std::span<const LogSumExp> slices, const LogSumExp& tot
   return choice;
 }
 
-TRIREME_CLONES int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumExp> after, double target) {
+int64_t choose_index(const LogitsRow& row, float scale, std::span<const LogSumExp> after, double target) {
   const float max = after.back().max;
   size_t chunk = 0;
   double sum = 0;
@@ -145,16 +92,19 @@ TRIREME_CLONES int64_t choose_index(const LogitsRow& row, float scale, std::span
   }
   const int64_t begin = static_cast<int64_t>(chunk) * vocabulary_chunk;
   const int64_t end = std::min(begin + vocabulary_chunk, row.count);
-  if (row.type == ElementType::f32) return walk(static_cast<const float*>(row.data), begin, end, scale, max, target - sum);
-  return walk(static_cast<const uint16_t*>(row.data), begin, end, scale, max, target - sum);
+  return with_kernels(row, [&](const auto& kernels, const auto* logits) {
+    return kernels.pass(logits, begin, end, scale, max, target - sum);
+  });
 }
 
-TRIREME_CLONES void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, float threshold,
-                                       std::vector<Candidate>& out) {
-  if (row.type == ElementType::f32) {
-    collect(static_cast<const float*>(row.data), row.count, first_id, scale, threshold, out);
-  } else {
-    collect(static_cast<const uint16_t*>(row.data), row.count, first_id, scale, threshold, out);
+void collect_candidates(const LogitsRow& row, int64_t first_id, float scale, float threshold, std::vector<Candidate>& out) {
+  std::array<int32_t, candidate_block> index;
+  std::array<float, candidate_block> z;
+  for (int64_t first = 0; first < row.count; first += candidate_block) {
+    const int64_t found = with_kernels(row, [&](const auto& kernels, const auto* logits) {
+      return kernels.at_least(logits + first, std::min(candidate_block, row.count - first), scale, threshold, index.data(), z.data());
+    });
+    for (size_t i = 0; i < static_cast<size_t>(found); ++i) out.push_back({z[i], static_cast<int32_t>(first_id + first) + index[i]});
   }
 }
 

@@ -11,7 +11,7 @@ const RowKernelTable& table() {
   if (base::active_isa() >= base::Isa::avx512) return row_kernels_avx512;
   if (base::active_isa() >= base::Isa::avx2) return row_kernels_avx2;
 #endif
-  return row_kernels_generic;
+  return row_kernels_portable;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The row kernels, written once with GCC's vector extension and compiled once per instruction set: included by
-// row_kernels_{generic,avx2,avx512}.cpp, each with its own compiler flags (see vector16.hpp).
+// row_kernels_{portable,avx2,avx512}.cpp, each with its own compiler flags (see vector16.hpp).
 #pragma once
 
 #include "trireme/kernels/vector16.hpp"

@@ -20,7 +20,7 @@ struct RowKernelTable {
   RowKernels<uint16_t> bf16;
 };
 
-extern const RowKernelTable row_kernels_generic;
+extern const RowKernelTable row_kernels_portable;
 #if defined(__x86_64__)
 extern const RowKernelTable row_kernels_avx2;
 extern const RowKernelTable row_kernels_avx512;

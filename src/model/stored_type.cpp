@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "trireme/base/bf16.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::model {
@@ -34,12 +35,6 @@ T load(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
-}
-
-uint16_t float_to_bf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);  // keep NaN a NaN
-  return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
 uint16_t float_to_f16(float value) {
@@ -85,7 +80,7 @@ void to_float(StoredType type, const std::byte* from, size_t count, float* out) 
   switch (type) {
     case StoredType::f32: std::memcpy(out, from, count * sizeof(float)); return;
     case StoredType::bf16:
-      for (size_t i = 0; i < count; ++i) out[i] = bf16_to_float(load<uint16_t>(from + 2 * i));
+      for (size_t i = 0; i < count; ++i) out[i] = base::bf16_to_float(load<uint16_t>(from + 2 * i));
       return;
     case StoredType::f16:
       for (size_t i = 0; i < count; ++i) out[i] = f16_to_float(load<uint16_t>(from + 2 * i));
@@ -102,7 +97,7 @@ void from_float(StoredType type, const float* from, size_t count, std::byte* out
   switch (type) {
     case StoredType::f32: std::memcpy(out, from, count * sizeof(float)); return;
     case StoredType::bf16:
-      for (size_t i = 0; i < count; ++i) store(i, float_to_bf16(from[i]));
+      for (size_t i = 0; i < count; ++i) store(i, base::float_to_bf16(from[i]));
       return;
     case StoredType::f16:
       for (size_t i = 0; i < count; ++i) store(i, float_to_f16(from[i]));

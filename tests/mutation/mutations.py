@@ -63,7 +63,7 @@ MUTATIONS = [
     Mutation("temperature_in_gradient", "the gradient of log-probs forgets the temperature", "src/kernels/token_log_probs.cpp",
              "own + scale * grad[i]", "own + grad[i]"),
     # Optimizer and sharding
-    Mutation("no_bias_correction", "AdamW's first moment without bias correction", "src/kernels/adamw.cpp",
+    Mutation("no_bias_correction", "AdamW's first moment without bias correction", "src/kernels/lane_kernels.cpp",
              "s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.step)))", "s.lr"),
     Mutation("norms_decay", "weight decay on norm weights", "src/zero/optimizer.cpp",
              "const bool decay = decays(map.layout().tensors()[p].name);", "const bool decay = true;"),

@@ -10,6 +10,9 @@
 #include <string>
 #include <thread>
 
+#include "trireme/base/error.hpp"
+#include "trireme/base/isa.hpp"
+
 namespace {
 
 // One line per failure on the ranks that do not print the whole report.
@@ -68,9 +71,21 @@ int test_limit_seconds() {
   return text ? std::atoi(text) : 100;
 }
 
+// TRIREME_ISA, before anything computes. What this processor lacks is no failure: the test cannot run here.
+int cap_instruction_set() {
+  try {
+    trireme::base::cap_libraries();
+    return 0;
+  } catch (const trireme::UserError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return error.code() == trireme::ExitCode::unfit_environment ? 125 : static_cast<int>(error.code());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const int code = cap_instruction_set(); code != 0) return code;
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   int rank = 0;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -16,6 +18,15 @@ constexpr std::string_view to_string(E value) {
   return Words<E>::list[static_cast<size_t>(value)];
 }
 
+// The enumerator of a word; none for other words.
+template <class E>
+constexpr std::optional<E> choice_of(std::string_view word) {
+  for (size_t i = 0; i < std::size(Words<E>::list); ++i) {
+    if (Words<E>::list[i] == word) return static_cast<E>(i);
+  }
+  return std::nullopt;
+}
+
 enum class Command { ppo, sft, rm, dpo };
 template <>
 struct Words<Command> {
@@ -26,6 +37,20 @@ enum class Device { automatic, cpu, cuda };
 template <>
 struct Words<Device> {
   static constexpr std::string_view list[] = {"auto", "cpu", "cuda"};
+};
+
+// base::Isa by its word, or the best one there is.
+enum class InstructionSet { automatic, avx512_bf16, avx512, avx2, portable };
+template <>
+struct Words<InstructionSet> {
+  static constexpr std::string_view list[] = {"auto", "avx512_bf16", "avx512", "avx2", "portable"};
+};
+
+// What generates on CPUs: kernels of our own, or LibTorch's operations.
+enum class GenerateBackend { automatic, fused, torch };
+template <>
+struct Words<GenerateBackend> {
+  static constexpr std::string_view list[] = {"auto", "fused", "torch"};
 };
 
 enum class DType { fp32, bf16 };

@@ -40,6 +40,7 @@ struct RunOptions {
   std::string dir = "run";
   int64_t seed = 42;
   Device device = Device::automatic;
+  InstructionSet isa = InstructionSet::automatic;
   int64_t iterations = 0;  // 0: train.num_episodes passes over the data
   Duration walltime;       // 0: no limit of our own
   Duration term_grace{30};
@@ -270,6 +271,7 @@ struct TrainOptions {
 };
 
 struct GenerateOptions {
+  GenerateBackend backend = GenerateBackend::automatic;
   int64_t tensor_parallel = 1;
   int64_t page_size = 16;  // tokens
   MemoryShare kv_memory{0.5, 0};

@@ -33,6 +33,7 @@ struct GenerateCommand {
   uint64_t seed = 1;
   std::vector<std::string> stop;
   config::DType dtype = config::DType::bf16;
+  config::GenerateBackend backend = config::GenerateBackend::automatic;
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;

@@ -1,5 +1,5 @@
 // The optimizer pass on one rank's shard: clip, AdamW, cast to the compute dtype, and which of its values changed, reading
-// and writing every byte once. Host memory; AVX-512 where the CPU has it, else portable code with the same bits.
+// and writing every byte once. Host memory; the same bits on every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +42,10 @@ double clip_factor(double norm, double max_norm);
 // Sum of squares, each block of 4096 in fp64, blocks added in order: the same bits for any number of threads.
 double squared_norm(const float* values, int64_t elements);
 
-// Round to nearest even, as LibTorch does; NaN stays NaN.
+// Round to nearest even, as LibTorch does; a NaN stays one (base/bf16.hpp).
 void cast_to_bf16(const float* values, uint16_t* out, int64_t elements);
 
 // average = beta * average + (1 - beta) * value (F27; OpenRLHF: utils/deepspeed/deepspeed.py, moving_average).
 void moving_average(float* average, const float* values, double beta, int64_t elements);
-
-// The portable code, whatever the CPU: for tests.
-int64_t adamw_portable(const AdamWShard& shard, const AdamWStep& step);
 
 }  // namespace trireme::kernels

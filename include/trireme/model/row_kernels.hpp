@@ -36,7 +36,7 @@ void rope_rows(const float* x, const int64_t* positions, const float* cos, const
 void rope_rows(const uint16_t* x, const int64_t* positions, const float* cos, const float* sin, uint16_t* y, int64_t tokens,
                int64_t heads, int64_t head_dim, float direction);
 
-// "avx512", "avx2" or "generic".
+// "avx512", "avx2" or "portable".
 const char* row_kernels_target();
 
 }  // namespace trireme::model

@@ -46,12 +46,6 @@ void to_float(StoredType type, const std::byte* from, size_t count, float* out);
 // fp32 to f32, bf16 or f16 with round to nearest even; NaN stays NaN. Precondition: one of these three.
 void from_float(StoredType type, const float* from, size_t count, std::byte* out);
 
-inline float bf16_to_float(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float out = 0;
-  __builtin_memcpy(&out, &wide, sizeof out);
-  return out;
-}
 float f16_to_float(uint16_t bits);
 
 }  // namespace trireme::model

@@ -79,6 +79,7 @@ class GenerateTool {
   generate::EngineOptions engine_options() const {
     generate::EngineOptions options;
     options.threads = threads_.generator;
+    options.backend = engine_backend(command_.backend);
     int64_t longest = 0;
     for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);

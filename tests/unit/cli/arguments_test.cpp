@@ -148,6 +148,7 @@ TEST_F(CommandLine, MistakesAreUsageErrors) {
       {{"generate", "--model", "m"}, "--input"},
       {with(generate, {"--n", "0"}), "--n"},
       {with(generate, {"--n", "4096"}), "--n"},
+      {with(generate, {"--backend", "fast"}), "--backend"},
       {with(generate, {"--max-new-tokens", "0"}), "--max-new-tokens"},
       {with(generate, {"--temperature", "-1"}), "--temperature"},
       {with(generate, {"--temperature", "hot"}), "--temperature"},

@@ -38,6 +38,17 @@ TEST(Validate, GoodDeckPasses) {
   EXPECT_TRUE(warnings(good(), Command::ppo).empty());
 }
 
+TEST(Validate, FusedKernelsAreForCpus) {
+  for (const Device device : {Device::automatic, Device::cpu}) {
+    Options o = good();
+    o.run.device = device;
+    o.generate.backend = GenerateBackend::fused;
+    EXPECT_NO_THROW(validate(o, Command::ppo, no_files()));
+  }
+  EXPECT_THAT(refusal_after([](Options& o) { o.run.device = Device::cuda, o.generate.backend = GenerateBackend::fused; }),
+              HasSubstr("the fused kernels are for CPUs"));
+}
+
 TEST(Validate, CombinationsOfTheAlgorithm) {
   for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo}) {
     EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),

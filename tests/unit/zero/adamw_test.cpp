@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 
+#include "support/instruction_sets.hpp"
+
 namespace trireme::test {
 namespace {
 
@@ -50,12 +52,13 @@ kernels::AdamWStep some_step() {
   return step;
 }
 
-// Lengths around a vector, a bitmap word and a task; the vector code has the bits of the portable one.
-TEST(AdamW, VectorAndPortableCodeAgreeBitwise) {
+// Lengths around a vector, a bitmap word and a task; tests/unit/kernels/isa_test.cpp has the edges.
+TEST(AdamW, InstructionSetsAgreeBitwise) {
   for (const int64_t n : {1, 15, 16, 63, 64, 65, 1000, 70001}) {
     State a(n, 3), b(n, 3);
     const int64_t changed_a = kernels::adamw(a.shard(), some_step());
-    const int64_t changed_b = kernels::adamw_portable(b.shard(), some_step());
+    const UnderInstructionSet portable(base::Isa::portable);
+    const int64_t changed_b = kernels::adamw(b.shard(), some_step());
     EXPECT_EQ(changed_a, changed_b);
     EXPECT_TRUE(a.p.equal(b.p) && a.m.equal(b.m) && a.v.equal(b.v) && a.compute.equal(b.compute)) << n;
     EXPECT_EQ(a.changed, b.changed);

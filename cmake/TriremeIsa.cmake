@@ -1,0 +1,26 @@
+# trireme_isa_sources(OUT STEM...): for each STEM the files STEM_portable.cpp and, on x86-64, STEM_avx2.cpp, STEM_avx512.cpp and, where
+# there is one, STEM_avx512_bf16.cpp, which include one body and are compiled with the flags of their instruction set;
+# base::active_isa() chooses among them at run time.
+# Never in a unity build and without the precompiled header: no function of another file may be compiled with these flags.
+set(TRIREME_VECTOR_FLAGS -O3 -Wno-psabi)
+set(TRIREME_AVX2_FLAGS ${TRIREME_VECTOR_FLAGS} -mavx2 -mfma)
+set(TRIREME_AVX512_FLAGS ${TRIREME_VECTOR_FLAGS} -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+function(trireme_isa_sources OUT)
+  set(_all "")
+  foreach(_stem ${ARGN})
+    set(_files ${_stem}_portable.cpp)
+    set_source_files_properties(${_stem}_portable.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_VECTOR_FLAGS}")
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+      list(APPEND _files ${_stem}_avx2.cpp ${_stem}_avx512.cpp)
+      set_source_files_properties(${_stem}_avx2.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_AVX2_FLAGS}")
+      set_source_files_properties(${_stem}_avx512.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_AVX512_FLAGS}")
+      if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_stem}_avx512_bf16.cpp)
+        list(APPEND _files ${_stem}_avx512_bf16.cpp)
+        set_source_files_properties(${_stem}_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_AVX512_FLAGS};-mavx512bf16")
+      endif()
+    endif()
+    set_source_files_properties(${_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+    list(APPEND _all ${_files})
+  endforeach()
+  set(${OUT} ${_all} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,5 @@
+#include "base/vector_add_body.hpp"
+
+namespace trireme::base {
+extern const VectorAdd vector_add_avx512{vector_add};
+}  // namespace trireme::base

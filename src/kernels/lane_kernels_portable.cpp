@@ -1,0 +1,5 @@
+#include "kernels/lane_kernels_body.hpp"
+
+namespace trireme::kernels {
+extern const LaneKernels lane_kernels_portable{lane_kernels_here};
+}  // namespace trireme::kernels
