@@ -60,6 +60,10 @@ void add_train_keys(KeyList<Options>& keys) {
       .departs("Not in OpenRLHF: a message per tensor.");
   keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(weightsync.shared_memory),
+           "auto: ranks of a node pass weights through shared memory; on a node where it cannot be had they send messages, and the log says so. "
+           "never: messages everywhere.")
+      .departs("Not in OpenRLHF.");
 }
 
 }  // namespace trireme::config
