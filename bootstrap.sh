@@ -16,7 +16,7 @@
 #   TRIREME_TORCH_ROOT=DIR   a LibTorch of your own (the folder with include/ and lib/)
 #   TRIREME_PYTHON=python3   the Python whose pip fetches the wheels
 #   TRIREME_JOBS=N           parallel compilations (default: cores, at most one per 2 GiB of memory)
-#   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB; 750 MB where the CUDA toolkit has
+#   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB; 800 MB where the CUDA toolkit has
 #                            neither cuDNN nor NCCL) and insist on nvcc
 #   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)

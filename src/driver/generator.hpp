@@ -30,6 +30,12 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
+// How an answer may end before its limit.
+struct Stops {
+  std::vector<int32_t> ids;          // sorted, each once
+  std::vector<std::string> strings;  // what one token cannot say
+};
+
 // Bytes of this rank, of pages also their number.
 struct GeneratorMemory {
   int64_t weights = 0;
@@ -70,11 +76,6 @@ class Generator {
 // included; empty when there are none.
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
-// How an answer may end before its limit.
-struct Stops {
-  std::vector<int32_t> ids;          // sorted, each once
-  std::vector<std::string> strings;  // what one token cannot say
-};
 // The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token becomes
 // that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
 Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings,

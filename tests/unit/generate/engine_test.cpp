@@ -161,8 +161,11 @@ TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
     const generate::DrawRequest request{{kernels::ElementType::f32, row.data(), vocab}, &params, 3, position, without};
     return sampler.draw({&request, 1}).front();
   };
-  for (const generate::SamplingParams& params : {generate::SamplingParams{.temperature = 0}, generate::SamplingParams{},
-                                                 generate::SamplingParams{.top_p = 0.7}, generate::SamplingParams{.top_k = 40}}) {
+  std::vector<generate::SamplingParams> ways(4);
+  ways[1].temperature = 0;
+  ways[2].top_p = 0.7;
+  ways[3].top_k = 40;
+  for (const generate::SamplingParams& params : ways) {
     for (uint32_t position = 0; position < 300; ++position) {
       const auto got = draw(logits, params, position, forbidden);
       EXPECT_EQ(got.id, draw(masked, params, position, {}).id) << position;
