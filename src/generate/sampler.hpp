@@ -45,7 +45,6 @@ class Sampler {
     float full_max = 0;
     float best = 0;  // largest logit times the scale
     int32_t best_id = 0;
-    int32_t unused = 0;
   };
   struct Choice {
     int32_t id = -1;  // -1: another rank has it
