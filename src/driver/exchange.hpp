@@ -16,8 +16,8 @@ struct Card {
 };
 using Cards = std::vector<Card>;
 std::vector<int64_t> lengths_of(const Cards& cards);
-// The rank of `targets` that gets each sequence, token counts near even; the same on every rank, without a message. For many thousand
-// sequences and ranks: O(sequences) memory.
+// The rank of `targets` that gets each sequence, token counts near even; the same on every rank, without a message. For many
+// thousand sequences and ranks: O(sequences) memory.
 std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets);
 
 struct MoveCounters {

@@ -80,8 +80,8 @@ std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokeni
   };
 }
 
-Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings,
-               int64_t vocabulary, const std::string& key) {
+Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key) {
   Stops stops;
   if (!ignore_eos) stops.ids.assign(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
   for (const int64_t id : ids) {
@@ -107,8 +107,8 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
-      stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop, spec.shape.vocab,
-                      "rollout.stop_token_ids")),
+      stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
+                      spec.shape.vocab, "rollout.stop_token_ids")),
       threads_(threads),
       weights_(spec, options.model.dtype, roles.tensor_ranks->rank(), roles.tensor_parallel,
                device.is_cuda() ? generate::Place::cuda : generate::Place::host),

@@ -76,10 +76,10 @@ class Generator {
 // included; empty when there are none.
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
-// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token becomes
-// that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
-Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings,
-               int64_t vocabulary, const std::string& key);
+// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
+// becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
+Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
 
 // Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,

@@ -64,11 +64,13 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
   std::vector<std::string> mistakes;
   const auto check = [&](const std::string& asked, int64_t length, const std::string& who, int64_t positions) {
     if (length <= positions) return;
-    mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions, " positions of ", who, ": set ", asked, " = ", positions,
-                                  " or less"));
+    mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions, " positions of ", who, ": set ", asked,
+                                  " = ", positions, " or less"));
   };
   check(key, options.max_len(), "the actor (model.path or model.shape)", actor.spec.shape.max_positions);
-  if (critic) check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
+  if (critic) {
+    check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
+  }
   if (needs_reference(options) && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
           config::load_model_shape(options.reference.path).max_positions);

@@ -45,8 +45,8 @@ std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& wo
 
 }  // namespace
 
-void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts, int64_t max_len,
-                         IterationMetrics& metrics) {
+void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
+                         int64_t max_len, IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
   enum : size_t { count, reward, length, truncated, clipped, tokens, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
@@ -150,9 +150,9 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   const auto host = trace::host_memory();
   std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
   for (const auto& [name, use] : models) {
-    const std::pair<const char*, int64_t> kinds[] = {{"master", use.master},     {"gradients", use.gradients}, {"moments", use.moments},
-                                                     {"average", use.average},   {"weights", use.weights},     {"gradient_slots", use.exchange},
-                                                     {"activations", use.activations}};
+    const std::pair<const char*, int64_t> kinds[] = {
+        {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
+        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"activations", use.activations}};
     const bool trained = use.master > 0;
     for (const auto& [kind, bytes] : kinds) {
       if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);

@@ -18,10 +18,10 @@
 
 namespace trireme::driver {
 
-// reward, its parts, response_length, truncated share, response_clip_ratio (share of sequences of `max_len` tokens), tokens, of samples
-// that lie on any ranks. `parts` names the reward sources. Collective over world.
-void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts, int64_t max_len,
-                         IterationMetrics& metrics);
+// reward, its parts, response_length, truncated share, response_clip_ratio (share of sequences of `max_len` tokens), tokens, of
+// samples that lie on any ranks. `parts` names the reward sources. Collective over world.
+void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
+                         int64_t max_len, IterationMetrics& metrics);
 
 // `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
 void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
@@ -33,12 +33,13 @@ void share_training_state(const Roles& roles, IterationMetrics& metrics, Progres
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;
-// Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where this
-// rank is no generator. Collective over world.
+// Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where
+// this rank is no generator. Collective over world.
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
                         IterationMetrics& metrics);
 
-// eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is above 0.5.
+// eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is
+// above 0.5.
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics);
 
 // Prompt of a sample within its iteration: the samples of one prompt share it.

@@ -187,7 +187,8 @@ void Trainer::average(UpdateReport& report) const {
 
 std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const {
   if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
-  std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0), static_cast<double>(pipeline.kl.size())};
+  std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0),
+                             static_cast<double>(pipeline.kl.size())};
   sum(sums);
   return sums[0] / std::max(1.0, sums[1]);
 }

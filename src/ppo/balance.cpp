@@ -115,8 +115,8 @@ Bins interleaved_bins(std::span<const int64_t> lengths, int64_t k) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
   });
-  // Rounds of k items, heaviest first; the last may be short. The rounds of the first half are dealt in turn with those of the second,
-  // which come from the light end and backwards.
+  // Rounds of k items, heaviest first; the last may be short. The rounds of the first half are dealt in turn with those of the
+  // second, which come from the light end and backwards.
   const auto count = static_cast<int64_t>(order.size());
   const int64_t rounds = base::ceil_div(count, k);
   Bins out(static_cast<size_t>(k));

@@ -57,8 +57,8 @@ WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& 
   size_buffers();
 }
 
-// Plan, flows and rings; false when some nodes cannot share memory: their ranks now count as nodes of their own, and it begins anew, since
-// the plan chooses whom to ask by nodes. Every round takes at least one node away. Collective.
+// Plan, flows and rings; false when some nodes cannot share memory: their ranks now count as nodes of their own, and it begins
+// anew, since the plan chooses whom to ask by nodes. Every round takes at least one node away. Collective.
 bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::ShardLayout& target) {
   plan_ = make_plan(source, target, members_, comm_.rank(), options_.plan);
   outgoing_.clear();
@@ -84,8 +84,9 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
   const auto first = std::find_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
   if (first == problems.end()) return true;
   if (comm_.rank() == 0) {
-    log::warning(base::text("weight sync: ", std::count_if(problems.begin(), problems.end(), [](const auto& text) { return !text.empty(); }),
-                            " ranks send messages inside their node instead of sharing memory (weightsync.shared_memory): ", *first));
+    const auto count = std::count_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
+    log::warning(base::text("weight sync: ", count, " ranks send messages inside their node instead of sharing memory (",
+                            "weightsync.shared_memory): ", *first));
   }
   window_ = {};
   node_comm_ = {};

@@ -47,7 +47,8 @@ class GenerateTool {
         threads_(plan_threads(as_options(command, spec_), roles_)),
         weights_(spec_, command.dtype, roles_.tensor_ranks->rank(), roles_.tensor_parallel) {
     tokenizer_.check_model(spec_.shape.vocab);
-    stops_ = stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab, "--stop-token-ids");
+    stops_ = stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
+                      "--stop-token-ids");
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     load_weights(spec_, *folder_.weights, weights_);
     at::set_num_threads(threads_.generator);
