@@ -17,7 +17,8 @@
 #   TRIREME_TORCH_ROOT=DIR   a LibTorch of your own (the folder with include/ and lib/)
 #   TRIREME_PYTHON=python3   the Python whose pip fetches the wheels
 #   TRIREME_JOBS=N           parallel compilations (default: cores, at most one per 2 GiB of memory)
-#   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB) and insist on nvcc and NCCL
+#   TRIREME_GPU=1            also fetch what the GPU variant of the program needs (230 MB; 800 MB where the CUDA toolkit has
+#                            neither cuDNN nor NCCL) and insist on nvcc
 #   TRIREME_CMAKE_FLAGS=...  more flags for the configuration, e.g. -DTRIREME_CUDA=OFF
 #   XDG_CACHE_HOME           LibTorch, models and the test environment lie in $XDG_CACHE_HOME/trireme (default ~/.cache/trireme)
 set -eEuo pipefail
@@ -186,9 +187,24 @@ cuda_runtime_there() {
   done
 }
 
-# The GPU variant also loads libtorch_cuda; the CUDA toolkit has all that this needs except these.
+# Whether a CUDA toolkit, a module (LD_LIBRARY_PATH) or the system has a library.
+toolkit_has() {
+  local folder folders nvcc
+  nvcc=$(command -v nvcc) || nvcc=
+  [ -z "$nvcc" ] || nvcc=$(readlink -f "$nvcc")
+  IFS=: read -r -a folders <<<"${LD_LIBRARY_PATH:-}:${CUDA_HOME:-/usr/local/cuda}/lib64:${nvcc:+${nvcc%/bin/nvcc}/lib64}"
+  for folder in "${folders[@]}"; do
+    [ -z "$folder" ] || [ ! -e "$folder/$1" ] || return 0
+  done
+  PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -F "$1" >/dev/null
+}
+
+# The GPU variant also loads libtorch_cuda; a plain CUDA toolkit has all that this needs except these, in the versions that the
+# metadata of the torch wheel name.
 gpu_wheels() {
   [ "${TRIREME_GPU:-0}" = 1 ] || return 0
+  [ -e "$wheels/nvidia/cudnn/lib/libcudnn.so.9" ] || toolkit_has libcudnn.so.9 || echo nvidia-cudnn-cu13==9.19.0.56
+  [ -e "$wheels/nvidia/nccl/lib/libnccl.so.2" ] || toolkit_has libnccl.so.2 || echo nvidia-nccl-cu13==2.28.9
   [ -e "$wheels/nvidia/cusparselt/lib/libcusparseLt.so.0" ] || echo nvidia-cusparselt-cu13==0.8.0
   [ -e "$wheels/nvidia/nvshmem/lib/libnvshmem_host.so.3" ] || echo nvidia-nvshmem-cu13==3.4.5
   [ -e "$wheels/nvidia/cu13/lib/libcufile.so.0" ] || echo nvidia-cufile==1.15.1.6

@@ -2,25 +2,47 @@
 # (the program's GPU variant and the tests of label gpu are linked: that also needs all that libtorch_cuda needs).
 set(TRIREME_WITH_CUDA OFF)
 set(TRIREME_GPU_VARIANT OFF)
+
+# Of the devices of 2020, 2022 and 2024 (A100, H100, B200) those that this nvcc knows, the last one also as PTX for newer ones. A device
+# finds code of its own generation only: an 8.6 takes that of 8.0, but no H100 runs it.
+function(trireme_default_architectures NVCC RESULT)
+  execute_process(COMMAND ${NVCC} --list-gpu-arch OUTPUT_VARIABLE _known ERROR_QUIET)
+  set(_chosen "")
+  foreach(_architecture 80 90 100)
+    if("${_known}\n" MATCHES "compute_${_architecture}[\r\n]")
+      list(APPEND _chosen ${_architecture}-real)
+    endif()
+  endforeach()
+  if(NOT _chosen)
+    set(_chosen 80-real)
+  endif()
+  list(POP_BACK _chosen _last)
+  string(REPLACE "-real" "" _last ${_last})
+  list(APPEND _chosen ${_last})
+  set(${RESULT} "${_chosen}" PARENT_SCOPE)
+endfunction()
+
 if(NOT TRIREME_CUDA STREQUAL "OFF")
   find_program(TRIREME_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
   if(TRIREME_NVCC)
     set(CMAKE_CUDA_COMPILER ${TRIREME_NVCC})
     if(NOT CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 90)
+      trireme_default_architectures(${TRIREME_NVCC} CMAKE_CUDA_ARCHITECTURES)
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the static runtime would be a second one beside LibTorch's
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     find_package(CUDAToolkit REQUIRED)
-    find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${TRIREME_WHEEL_ROOT}/nvidia/nccl/include)
-    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR} ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib)
+    # The wheel is only there when something was missing: then header and library come from it.
+    find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TRIREME_WHEEL_ROOT}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(NCCL_LIBRARY NAMES libnccl.so.2 nccl
+      HINTS ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib ${CUDAToolkit_LIBRARY_DIR} ENV LD_LIBRARY_PATH)
     if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
       set(TRIREME_WITH_CUDA ON)
     endif()
   endif()
   if(TRIREME_CUDA STREQUAL "ON" AND NOT TRIREME_WITH_CUDA)
-    message(FATAL_ERROR "TRIREME_CUDA=ON, but nvcc (${TRIREME_NVCC}) or NCCL (${NCCL_LIBRARY}) was not found")
+    message(FATAL_ERROR "TRIREME_CUDA=ON, but nvcc (${TRIREME_NVCC}) or NCCL (${NCCL_LIBRARY}, ${NCCL_INCLUDE_DIR}) was not found: load a module with CUDA 13, or TRIREME_GPU=1 ./bootstrap.sh deps, which fetches NCCL")
   endif()
 endif()
 
@@ -28,9 +50,10 @@ if(TRIREME_WITH_CUDA)
   add_library(trireme_nccl INTERFACE)
   target_include_directories(trireme_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(trireme_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
-  # libtorch_cuda is linked with these three, which the CUDA toolkit lacks: library, folder of the wheel, wheel.
+  message(STATUS "CUDA architectures: ${CMAKE_CUDA_ARCHITECTURES} (CMAKE_CUDA_ARCHITECTURES)")
+  # libtorch_cuda is linked with these, which a plain CUDA toolkit lacks: library, folder of the wheel, wheel.
   set(_missing "")
-  foreach(_entry "libcusparseLt.so.0|cusparselt|nvidia-cusparselt-cu13==0.8.0" "libnvshmem_host.so.3|nvshmem|nvidia-nvshmem-cu13==3.4.5"
+  foreach(_entry "libcudnn.so.9|cudnn|nvidia-cudnn-cu13==9.19.0.56" "libnccl.so.2|nccl|nvidia-nccl-cu13==2.28.9" "libcusparseLt.so.0|cusparselt|nvidia-cusparselt-cu13==0.8.0" "libnvshmem_host.so.3|nvshmem|nvidia-nvshmem-cu13==3.4.5"
           "libcufile.so.0|cu13|nvidia-cufile==1.15.1.6")
     string(REPLACE "|" ";" _entry "${_entry}")
     list(GET _entry 0 _name)
@@ -58,6 +81,7 @@ if(TRIREME_WITH_CUDA)
     add_library(torch_gpu_interface INTERFACE)
     target_link_libraries(torch_gpu_interface INTERFACE torch::cpu
       -Wl,--no-as-needed torch::torch_cuda torch::c10_cuda -Wl,--as-needed CUDA::cudart)
+    target_link_options(torch_gpu_interface INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR} -Wl,-rpath-link,${CUDAToolkit_LIBRARY_DIR})
     add_library(torch::gpu ALIAS torch_gpu_interface)
   endif()
 endif()

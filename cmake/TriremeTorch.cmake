@@ -34,7 +34,8 @@ endforeach()
 
 # libtorch_cpu of a CUDA wheel needs libcudart and libcupti even without a GPU; they come from the toolkit or from two small wheels.
 set(TRIREME_TORCH_RPATH ${TRIREME_TORCH_ROOT}/lib)
-foreach(_dir ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib /usr/local/cuda/lib64 ${TRIREME_WHEEL_ROOT}/nvidia/cusparselt/lib
+foreach(_dir ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib ${TRIREME_WHEEL_ROOT}/nvidia/cudnn/lib ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib
+        /usr/local/cuda/lib64 ${TRIREME_WHEEL_ROOT}/nvidia/cusparselt/lib
         ${TRIREME_WHEEL_ROOT}/nvidia/nvshmem/lib)
   if(EXISTS ${_dir})
     list(APPEND TRIREME_TORCH_RPATH ${_dir})

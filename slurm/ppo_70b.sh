@@ -12,6 +12,8 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --time=12:00:00
 #SBATCH --exclusive
+# All memory of the nodes: --exclusive alone leaves a job the site's default per core.
+#SBATCH --mem=0
 ##SBATCH --account=          remove one '#' and fill in, where your center asks for it
 ##SBATCH --partition=
 ##SBATCH --qos=

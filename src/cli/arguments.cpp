@@ -148,11 +148,13 @@ class Parser {
     sub->add_option("--output", c->output, "Answers; - for standard output")->required();
     sub->add_option("--n", c->n, "Samples of each prompt")->check(CLI::Range(1, 4095));
     sub->add_option("--max-new-tokens", c->max_new_tokens, "Length limit")->check(CLI::PositiveNumber);
+    sub->add_option("--min-new-tokens", c->min_new_tokens, "Tokens before an answer may end")->check(CLI::NonNegativeNumber);
     sub->add_option("--temperature", c->temperature, "0: greedy")->check(CLI::NonNegativeNumber);
     sub->add_option("--top-p", c->top_p, "Nucleus")->check(CLI::Range(0.0, 1.0));
     sub->add_option("--top-k", c->top_k, "0: off")->check(CLI::NonNegativeNumber);
     sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
+    sub->add_option("--stop-token-ids", c->stop_token_ids, "Tokens that end an answer, also with --ignore-eos")->delimiter(',');
     sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
     sub->add_option_function<std::string>(
            "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },

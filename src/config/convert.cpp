@@ -219,6 +219,10 @@ std::string read(const Value& value, const Limits& limits, std::vector<double>& 
   return read_list(value, limits, out, "a list of numbers");
 }
 
+std::string read(const Value& value, const Limits& limits, std::vector<int64_t>& out) {
+  return read_list(value, limits, out, "a list of integers");
+}
+
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -255,6 +259,7 @@ std::string write(const MemoryShare& value) {
 std::string write(const Range& value) { return write_list(value); }
 std::string write(const Strings& value) { return write_list(value); }
 std::string write(const std::vector<double>& value) { return write_list(value); }
+std::string write(const std::vector<int64_t>& value) { return write_list(value); }
 
 std::string type_name(const bool*) { return "true or false"; }
 std::string type_name(const int64_t*) { return "integer"; }
@@ -266,6 +271,7 @@ std::string type_name(const MemoryShare*) { return "fraction or size"; }
 std::string type_name(const Range*) { return "two numbers"; }
 std::string type_name(const Strings*) { return "list of texts"; }
 std::string type_name(const std::vector<double>*) { return "list of numbers"; }
+std::string type_name(const std::vector<int64_t>*) { return "list of integers"; }
 std::string type_of_words(std::span<const std::string_view> words) {
   return "one of " + base::join(std::vector<std::string>(words.begin(), words.end()));
 }

@@ -39,6 +39,7 @@ std::string read(const Value& value, const Limits& limits, MemoryShare& out);
 std::string read(const Value& value, const Limits& limits, Range& out);
 std::string read(const Value& value, const Limits& limits, Strings& out);
 std::string read(const Value& value, const Limits& limits, std::vector<double>& out);
+std::string read(const Value& value, const Limits& limits, std::vector<int64_t>& out);
 // A word of a fixed list; `index` of the one chosen.
 std::string read_word(const Value& value, std::span<const std::string_view> words, size_t& index);
 
@@ -72,6 +73,7 @@ std::string write(const MemoryShare& value);
 std::string write(const Range& value);
 std::string write(const Strings& value);
 std::string write(const std::vector<double>& value);
+std::string write(const std::vector<int64_t>& value);
 std::string quoted(std::string_view text);
 template <class E>
 requires std::is_enum_v<E> std::string write(E value) { return quoted(to_string(value)); }
@@ -90,6 +92,7 @@ std::string type_name(const MemoryShare*);
 std::string type_name(const Range*);
 std::string type_name(const Strings*);
 std::string type_name(const std::vector<double>*);
+std::string type_name(const std::vector<int64_t>*);
 std::string type_of_words(std::span<const std::string_view> words);
 template <class E>
 requires std::is_enum_v<E> std::string type_name(const E*) { return type_of_words(Words<E>::list); }

@@ -10,9 +10,19 @@ void add_rollout_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.top_p), "Samples from the likeliest tokens that hold this probability together.").above(0).at_most(1);
   keys.add(KEY(rollout.top_k), "Samples from this many likeliest tokens; 0: all.").at_least(0);
   keys.add(KEY(rollout.max_new_tokens), "Longest answer in tokens; 0: what data.max_len leaves after the prompt.").at_least(0);
+  keys.add(KEY(rollout.min_new_tokens),
+           "Tokens of an answer before it may end: the end token and rollout.stop_token_ids are not drawn and rollout.stop is "
+           "not looked at until there are so many.")
+      .range(0, 1 << 24)
+      .departs("OpenRLHF: always 1, as vLLM's min_tokens.");
   keys.add(KEY(rollout.ignore_eos), "Goes on after the end token up to the length limit, for performance studies.")
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(rollout.stop), "Texts that end an answer; they stay in it.");
+  keys.add(KEY(rollout.stop),
+           "Texts that end an answer; they stay in it. Special tokens count with their text, and one that is a text of its own "
+           "here is a stop token.");
+  keys.add(KEY(rollout.stop_token_ids), "Tokens that end an answer beside the model's end tokens, also with rollout.ignore_eos.")
+      .range(0, 0x7FFFFFFF)
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.micro_batch_tokens),
            "Tokens of one forward pass for log-probabilities, values and rewards; 0: train.micro_batch_tokens.")
       .at_least(0)

@@ -2,6 +2,24 @@
 #include "config/key.hpp"
 
 namespace trireme::config {
+namespace {
+
+void add_weightsync_keys(KeyList<Options>& keys) {
+  keys.add(KEY(weightsync.delta),
+           "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(weightsync.bucket_bytes), "Weights are sent in pieces of this size, several at a time.")
+      .range(4096, 0x1p40)
+      .departs("Not in OpenRLHF: a message per tensor.");
+  keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(weightsync.shared_memory),
+           "auto: ranks of a node pass weights through shared memory; on a node where it cannot be had they send messages, and "
+           "the log says so. never: messages everywhere.")
+      .departs("Not in OpenRLHF.");
+}
+
+}  // namespace
 
 namespace {
 
@@ -64,14 +82,7 @@ void add_train_keys(KeyList<Options>& keys) {
 
   add_generate_keys(keys);
 
-  keys.add(KEY(weightsync.delta),
-           "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.")
-      .departs("Not in OpenRLHF.");
-  keys.add(KEY(weightsync.bucket_bytes), "Weights are sent in pieces of this size, several at a time.")
-      .range(4096, 0x1p40)
-      .departs("Not in OpenRLHF: a message per tensor.");
-  keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
-      .departs("Not in OpenRLHF.");
+  add_weightsync_keys(keys);
 }
 
 }  // namespace trireme::config

@@ -126,6 +126,9 @@ void Checks::ppo_batches() {
             "; the last optimizer step of an epoch would be a smaller one): change one of the three");
   refuse_if(o_.rollout.max_new_tokens >= o_.data.max_len, "rollout.max_new_tokens ", o_.rollout.max_new_tokens,
             " leaves no token of data.max_len ", o_.data.max_len, " for the prompt");
+  refuse_if(o_.rollout.max_new_tokens > 0 && o_.rollout.min_new_tokens > o_.rollout.max_new_tokens, "rollout.min_new_tokens ",
+            o_.rollout.min_new_tokens, " is more than rollout.max_new_tokens ", o_.rollout.max_new_tokens,
+            " (no answer could end but by its length): lower it");
   refuse_if(o_.rollout.temperature == 0,
             "rollout.temperature 0 takes the likeliest token (the policy gradient needs samples): use 1");
   refuse_if(o_.algo.dynamic_filtering_enable && o_.rollout.n_samples_per_prompt == 1,

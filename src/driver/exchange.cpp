@@ -17,6 +17,15 @@ std::vector<int64_t> lengths_of(const Cards& cards) {
   return lengths;
 }
 
+std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets) {
+  const auto bins = ppo::interleaved_bins(lengths_of(cards), static_cast<int64_t>(targets.size()));
+  std::vector<int> rank_of(cards.size(), 0);
+  for (size_t bin = 0; bin < bins.size(); ++bin) {
+    for (const int64_t item : bins[bin]) rank_of[static_cast<size_t>(item)] = targets[bin];
+  }
+  return rank_of;
+}
+
 Cards Exchange::cards(const Samples& mine) const {
   std::string bytes(static_cast<size_t>(mine.size()) * sizeof(Card), '\0');
   for (int64_t i = 0; i < mine.size(); ++i) {
@@ -64,12 +73,7 @@ Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vecto
 
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
   const Cards all = cards(mine);
-  const auto bins = ppo::balanced_bins(lengths_of(all), static_cast<int64_t>(targets.size()), ppo::BinSize::any);
-  std::vector<int> rank_of(all.size(), 0);
-  for (size_t bin = 0; bin < bins.size(); ++bin) {
-    for (const int64_t item : bins[bin]) rank_of[static_cast<size_t>(item)] = targets[bin];
-  }
-  return move(mine, all, rank_of);
+  return move(mine, all, spread_over(all, targets));
 }
 
 }  // namespace trireme::driver

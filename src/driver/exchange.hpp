@@ -16,6 +16,9 @@ struct Card {
 };
 using Cards = std::vector<Card>;
 std::vector<int64_t> lengths_of(const Cards& cards);
+// The rank of `targets` that gets each sequence, token counts near even; the same on every rank, without a message. For many
+// thousand sequences and ranks: O(sequences) memory.
+std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets);
 
 struct MoveCounters {
   int64_t sequences_sent = 0;  // to another rank
@@ -31,7 +34,7 @@ class Exchange {
   Cards cards(const Samples& mine) const;
   // Collective: sequence i of `cards` goes to world rank rank_of[i]; returns this rank's, in id order.
   Samples move(const Samples& mine, const Cards& cards, const std::vector<int>& rank_of);
-  // cards() and move() to the ranks `targets`, token counts as even as they get.
+  // cards() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
 
   const MoveCounters& counters() const { return counters_; }

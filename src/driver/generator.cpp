@@ -7,6 +7,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/ppo/experience.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -27,20 +28,21 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
 }
 
 // Appends a finished request to the samples.
-void append(Samples& samples, const generate::Result& result, const data::PromptRecord& prompt, int64_t row) {
-  samples.id.push_back(result.id);
-  samples.prompt_row.push_back(row);
-  samples.prompt_len.push_back(static_cast<int32_t>(prompt.ids.size()));
-  samples.finish_reason.push_back(result.finish_reason);
-  samples.ids.insert(samples.ids.end(), prompt.ids.begin(), prompt.ids.end());
-  samples.ids.insert(samples.ids.end(), result.output_ids.begin(), result.output_ids.end());
-  samples.action_mask.resize(samples.action_mask.size() + prompt.ids.size(), 0);
-  samples.action_mask.resize(samples.action_mask.size() + result.output_ids.size(), 1);
-  samples.log_probs.resize(samples.log_probs.size() + prompt.ids.size(), 0.0f);
-  samples.log_probs.insert(samples.log_probs.end(), result.log_probs.begin(), result.log_probs.end());
-  samples.version.resize(samples.version.size() + prompt.ids.size(), -1);
-  samples.version.insert(samples.version.end(), result.versions.begin(), result.versions.end());
-  samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+void append(Samples& samples, generate::Result result, const data::PromptRecord& prompt, int64_t row, int64_t max_len) {
+  const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
+    values.insert(values.begin(), prompt.ids.size(), {});
+    return values;
+  };
+  ppo::RolloutSequence sequence;
+  sequence.id = result.id;
+  sequence.prompt_row = row;
+  sequence.ids.assign(prompt.ids.begin(), prompt.ids.end());
+  sequence.ids.insert(sequence.ids.end(), result.output_ids.begin(), result.output_ids.end());
+  sequence.action_ranges = {{static_cast<int64_t>(prompt.ids.size()), static_cast<int64_t>(sequence.ids.size())}};
+  sequence.log_probs = behind_prompt(std::move(result.log_probs));
+  sequence.versions = behind_prompt(std::move(result.versions));
+  sequence.finish_reason = result.finish_reason;
+  ppo::append_sequence(samples, sequence, max_len);
 }
 
 }  // namespace
@@ -74,15 +76,40 @@ std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokeni
     data::StreamingDecoder decoder;
     std::string tail;
   };
-  auto state = std::make_shared<State>(State{data::StreamingDecoder(tokenizer), {}});
+  auto state = std::make_shared<State>(State{data::StreamingDecoder(tokenizer, data::Skip::nothing), {}});
   return [state, strings, longest](int32_t token) {
     const std::string piece = state->decoder.push(token);
+    const size_t before = state->tail.size();
     state->tail += piece;
-    const bool found = std::any_of(strings.begin(), strings.end(),
-                                   [&](const std::string& text) { return state->tail.find(text) != std::string::npos; });
+    // Only a text that ends in this piece is new: an earlier one may have come while the answer was not yet allowed to end.
+    const bool found = !piece.empty() && std::any_of(strings.begin(), strings.end(), [&](const std::string& text) {
+      return state->tail.find(text, before + 1 > text.size() ? before + 1 - text.size() : 0) != std::string::npos;
+    });
     if (state->tail.size() > longest) state->tail.erase(0, state->tail.size() - longest);
     return found;
   };
+}
+
+Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key) {
+  Stops stops;
+  if (!ignore_eos) stops.ids.assign(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
+  for (const int64_t id : ids) {
+    VALIDATE(id >= 0 && id < vocabulary, ExitCode::configuration, key, " has ", id, ", the model's vocabulary has ", vocabulary,
+             " tokens (such a token never comes): correct or remove it");
+    stops.ids.push_back(static_cast<int32_t>(id));
+  }
+  for (const std::string& text : strings) {
+    const auto id = tokenizer.token_to_id(text);
+    if (id && tokenizer.is_special(*id) && *id < vocabulary) {
+      stops.ids.push_back(*id);
+    } else if (!text.empty()) {
+      stops.strings.push_back(text);
+    }
+  }
+  std::sort(stops.ids.begin(), stops.ids.end());
+  stops.ids.erase(std::unique(stops.ids.begin(), stops.ids.end()), stops.ids.end());
+  return stops;
 }
 
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
@@ -90,11 +117,18 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
+      stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
+                      spec.shape.vocab, "rollout.stop_token_ids")),
       threads_(threads),
       weights_(spec, options.model.dtype, roles.tensor_ranks->rank(), roles.tensor_parallel,
                device.is_cuda() ? generate::Place::cuda : generate::Place::host),
       engine_(std::make_unique<generate::Engine>(spec, weights_, engine_options(options, roles, spec, threads, kv_memory),
                                                  roles.tensor_ranks.view())) {}
+
+GeneratorMemory Generator::memory() const {
+  const auto& counters = engine_->counters();
+  return {weights_.bytes(), counters.pages_peak * counters.page_bytes, counters.pages_peak};
+}
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {
   generate::Request request;
@@ -106,12 +140,10 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   const int64_t room = options_.max_len() - static_cast<int64_t>(prompt.ids.size());
   const int64_t wish = options_.rollout.max_new_tokens;
   request.sampling.max_new_tokens = wish > 0 ? std::min(wish, room) : room;
+  request.sampling.min_new_tokens = options_.rollout.min_new_tokens;
   request.sampling.seed = plan.seed;
-  if (!options_.rollout.ignore_eos) {
-    const auto ends = tokenizer_.eos_ids();
-    request.sampling.stop_ids.assign(ends.begin(), ends.end());
-  }
-  request.stop = stop_string_predicate(tokenizer_, options_.rollout.stop);
+  request.sampling.stop_ids = stops_.ids;
+  request.stop = stop_string_predicate(tokenizer_, stops_.strings);
   return request;
 }
 
@@ -130,10 +162,10 @@ Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& ba
     }
   }
   Samples samples;
-  engine_->run(std::move(requests), [&](const generate::Result& result) {
+  engine_->run(std::move(requests), [&](generate::Result result) {
     if (!roles_.leads_replica()) return;
     const int64_t row = row_of.at(result.id);
-    append(samples, result, prompts[row], row);
+    append(samples, std::move(result), prompts[row], row, options_.max_len());
   });
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return samples.sorted();

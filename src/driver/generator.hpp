@@ -30,6 +30,19 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
+// How an answer may end before its limit.
+struct Stops {
+  std::vector<int32_t> ids;          // sorted, each once
+  std::vector<std::string> strings;  // what one token cannot say
+};
+
+// Bytes of this rank, of pages also their number.
+struct GeneratorMemory {
+  int64_t weights = 0;
+  int64_t kv_cache_peak = 0;  // of the pages in use at the same time
+  int64_t kv_pages_peak = 0;
+};
+
 class Generator {
  public:
   // Collective over the replica. Weights are zero until the first sync. `kv_memory`: bytes that the KV cache may share out.
@@ -38,6 +51,7 @@ class Generator {
 
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
+  GeneratorMemory memory() const;
   std::vector<std::string> describe() const { return engine_->describe(); }
   std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
@@ -52,17 +66,22 @@ class Generator {
   config::Options options_;
   const Roles& roles_;
   data::Tokenizer tokenizer_;
+  Stops stops_;
   int threads_;
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
 };
 
-// A predicate that sees tokens one by one and says when one of `strings` has appeared in their text; empty when there are
-// none.
+// A predicate that sees tokens one by one and says whether this one completed one of `strings` in their text, special tokens
+// included; empty when there are none.
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
 // The deck's generate.backend as the engine takes it.
 generate::BackendKind engine_backend(config::GenerateBackend backend);
+// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
+// becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
+Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
 
 // Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,

@@ -55,6 +55,19 @@ void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& re
   reference_->load(read);
 }
 
+std::vector<std::pair<std::string, zero::MemoryUse>> Judge::memory() const {
+  std::vector<std::pair<std::string, zero::MemoryUse>> out;
+  if (reference_) out.emplace_back("reference", reference_->memory());
+  for (size_t i = 0; i < rewards_.size(); ++i) {
+    if (const int64_t bytes = rewards_.source(i).weight_bytes(); bytes > 0) {
+      zero::MemoryUse use;
+      use.weights = bytes;
+      out.emplace_back("reward_" + part_names_[i], use);
+    }
+  }
+  return out;
+}
+
 std::vector<reward::Request> Judge::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
   std::vector<reward::Request> requests;
   for (int64_t i = 0; i < samples.size(); ++i) {

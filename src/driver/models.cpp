@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/host_mirror.hpp"
+#include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/trace/region.hpp"
@@ -56,6 +57,34 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
            " has a vocabulary of ", start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");
   return start;
+}
+
+void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic) {
+  const std::string key = options.model.max_len > 0 ? "model.max_len" : "data.max_len";
+  std::vector<std::string> mistakes;
+  const auto check = [&](const std::string& asked, int64_t length, const std::string& who, int64_t positions) {
+    if (length <= positions) return;
+    mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions, " positions of ", who, ": set ", asked,
+                                  " = ", positions, " or less"));
+  };
+  check(key, options.max_len(), "the actor (model.path or model.shape)", actor.spec.shape.max_positions);
+  if (critic) {
+    check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
+  }
+  if (needs_reference(options) && !options.reference.path.empty()) {
+    check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
+          config::load_model_shape(options.reference.path).max_positions);
+  }
+  for (size_t i = 0; i < options.reward.source.size(); ++i) {
+    const auto& source = options.reward.source[i];
+    if (source.kind != config::RewardKind::model) continue;
+    const std::string own = base::text("reward.source.", i, ".");
+    const bool set = source.max_len > 0;
+    check(set ? own + "max_len" : key, set ? source.max_len : options.max_len(), base::text(own, "path = ", source.path),
+          config::load_model_shape(source.path).max_positions);
+  }
+  if (mistakes.empty()) return;
+  throw UserError(ExitCode::configuration, base::join(mistakes, "; "));
 }
 
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,

@@ -31,6 +31,11 @@ ModelStart actor_start(const config::Options& options);  // with a language-mode
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
+// Whether every model of a PPO run takes sequences as long as the deck allows: actor, and as far as the run has them critic,
+// reference and reward models. Reads config.json only, on every rank; nothing is collective. Throws UserError(configuration)
+// naming the keys of all that are too short.
+void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
+
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
 // `model` is null on ranks that are no trainers; it lives on `device`.
 enum class Weights : uint8_t { trained, average };

@@ -89,6 +89,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
   }
   tokenizer_.check_model(actor_start_.spec.shape.vocab);
   if (options_.has_critic()) critic_start_ = critic_start(options_, actor_start_);
+  check_positions(options_, actor_start_, critic_start_);
   make_roles_of_this_rank();
   weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
   checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
@@ -160,7 +161,7 @@ ExitCode PpoLoop::run() {
     metrics.iteration = iteration;
 
     Samples samples = collect(iteration);  // generators write, reward ranks score
-    add_rollout_metrics(roles_.world, samples, reward_names(options_), metrics);
+    add_rollout_metrics(roles_.world, samples, reward_names(options_), options_.max_len(), metrics);
     samples = to_trainers(std::move(samples), iteration);  // balanced by tokens
     // One step ahead: generators write the next batch while trainers learn from this one.
     if (options_.train.async_depth > 0 && iteration < iterations_) pending_ = generate(draw(iteration + 1, 0));
@@ -170,7 +171,7 @@ ExitCode PpoLoop::run() {
     progress_.iteration = iteration;
 
     if (evaluation_due(iteration)) evaluate_held_out(metrics);
-    add_memory_metrics(roles_.world, trainer_.get(), generator_ ? &generator_->counters() : nullptr, metrics);
+    add_memory(metrics);
     report(metrics, watch.seconds());
     if (const auto code = settle(metrics, watch.seconds())) return *code;  // stopped; saves when it is time
   }
@@ -254,8 +255,9 @@ void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
     const Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
     const auto pipeline = trainer_->shape(experience, cards_);  // KL, returns, whitening
     const auto update = trainer_->update(experience, cards_, owner_, metrics.iteration - 1);  // epochs, optimizer steps
-    add_training_metrics(options_, roles_, *trainer_, pipeline, mismatch, update, metrics);
-    trainer_->adapt_kl(metrics.get("kl"), options_.sequences_per_iteration());
+    const auto kl = trainer_->kl_to_reference(pipeline, update);
+    add_training_metrics(options_, roles_, *trainer_, pipeline, mismatch, update, kl, metrics);
+    trainer_->adapt_kl(kl, options_.sequences_per_iteration());
     progress_.actor_steps = trainer_->actor().steps();
     progress_.critic_steps = trainer_->critic() ? trainer_->critic()->steps() : 0;
     progress_.kl_coefficient = trainer_->kl_coefficient();
@@ -296,6 +298,16 @@ void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
   Samples samples = generator_ ? generator_->rollout(*held_out_, batch, plan) : Samples{};
   samples = score(std::move(samples), *held_out_, metrics.iteration);
   add_evaluation_metrics(roles_.world, samples, plan.n, metrics);
+}
+
+void PpoLoop::add_memory(IterationMetrics& metrics) {
+  std::vector<ModelMemory> models = judge_ ? judge_->memory() : std::vector<ModelMemory>{};
+  if (trainer_) {
+    models.emplace_back("actor", trainer_->actor().memory());
+    if (trainer_->critic()) models.emplace_back("critic", trainer_->critic()->memory());
+  }
+  const auto generator = generator_ ? std::optional(generator_->memory()) : std::nullopt;
+  add_memory_metrics(roles_.world, models, generator ? &*generator : nullptr, metrics);
 }
 
 void PpoLoop::save_samples(const Samples& samples, int64_t iteration) {

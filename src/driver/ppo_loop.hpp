@@ -43,6 +43,7 @@ class PpoLoop : public Loop {
   void draw_texts();
   std::vector<RowBatch> texts_of(int64_t step) const;
   void evaluate_held_out(IterationMetrics& metrics);
+  void add_memory(IterationMetrics& metrics);
   void save_samples(const Samples& samples, int64_t iteration);
   // The actor, its moving average and the critic, as far as the deck wants them.
   void export_trained(const std::string& name) override;

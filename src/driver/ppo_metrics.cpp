@@ -1,11 +1,11 @@
 #include "driver/ppo_metrics.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <sstream>
 
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
@@ -46,13 +46,15 @@ void sum_over(const comm::CommView& ranks, std::vector<double>& values) {
 }
 
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
-                         IterationMetrics& metrics) {
+                         int64_t max_len, IterationMetrics& metrics) {
   const trace::Phase phase{"report", metrics.iteration};
-  enum : size_t { count, reward, length, truncated, tokens, first_part };
+  enum : size_t { count, reward, length, truncated, clipped, tokens, first_part };
   std::vector<double> sums(first_part + parts.size(), 0.0);
+  const std::vector<uint8_t> at_limit = ppo::clipped(samples, max_len);
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     sums[count] += 1;
+    sums[clipped] += at_limit[s];
     sums[reward] += double{samples.reward[s]};
     sums[length] += static_cast<double>(samples.response_len(i));
     sums[truncated] += samples.finish_reason[s] == FinishReason::length;
@@ -68,18 +70,18 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
   }
   metrics.set("response_length", sums[length] / n);
   metrics.set("truncated", sums[truncated] / n);
+  metrics.set("response_clip_ratio", sums[clipped] / n);
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
 }
 
 void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
                           const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
-                          IterationMetrics& metrics) {
+                          const std::optional<double>& kl, IterationMetrics& metrics) {
   const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
-  std::vector<double> sums{total(pipeline.kl), total(pipeline.group_std), total(pipeline.returns),
-                           static_cast<double>(pipeline.kl.size())};
+  std::vector<double> sums{total(pipeline.group_std), total(pipeline.returns), static_cast<double>(pipeline.group_std.size())};
   sum_over(roles.trainers.view(), sums);
-  const double n = std::max(1.0, sums[3]);
-  metrics.set("kl", sums[0] / n);
+  const double n = std::max(1.0, sums[2]);
+  metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
   metrics.set("policy_loss", update.policy_loss);
   metrics.set("value_loss", options.has_critic() ? update.value_loss : std::numeric_limits<double>::quiet_NaN());
   metrics.set("entropy", options.actor.entropy_coef ? update.entropy : std::numeric_limits<double>::quiet_NaN());
@@ -93,8 +95,8 @@ void add_training_metrics(const config::Options& options, const Roles& roles, co
   metrics.set("kl_coefficient", trainer.kl_coefficient());
   metrics.set("kl_loss", update.kl_loss);
   if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);
-  metrics.set("group_reward_std", sums[1] / n);
-  metrics.set("return", sums[2] / n);
+  metrics.set("group_reward_std", sums[0] / n);
+  metrics.set("return", sums[1] / n);
   metrics.set("mismatch_max", mismatch.max);
   metrics.set("mismatch_mean", mismatch.mean);
   metrics.set("mismatch_p999", mismatch.p999);
@@ -143,23 +145,35 @@ void share_training_state(const Roles& roles, IterationMetrics& metrics, Progres
   }
 }
 
-void add_memory_metrics(const comm::CommView& world, Trainer* trainer, const generate::EngineCounters* generator,
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
                         IterationMetrics& metrics) {
-  zero::MemoryUse use;
-  if (trainer) use = trainer->actor().memory();
   const auto host = trace::host_memory();
-  const std::array<std::pair<const char*, int64_t>, 8> mine{{{"host", host.resident},
-                                                              {"host_peak", host.peak},
-                                                              {"actor_master", use.master},
-                                                              {"actor_gradients", use.gradients},
-                                                              {"actor_moments", use.moments},
-                                                              {"actor_weights", use.weights},
-                                                              {"actor_activations", use.activations},
-                                                              {"kv_pages_peak", generator ? generator->pages_peak : 0}}};
-  std::array<int64_t, mine.size()> largest{};
-  for (size_t i = 0; i < mine.size(); ++i) largest[i] = mine[i].second;
-  world.all_reduce(largest.data(), static_cast<int64_t>(largest.size()), comm::DType::i64, comm::Op::max);
-  for (size_t i = 0; i < mine.size(); ++i) metrics.memory[mine[i].first] = largest[i];
+  std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
+  for (const auto& [name, use] : models) {
+    const std::pair<const char*, int64_t> kinds[] = {
+        {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
+        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"activations", use.activations}};
+    const bool trained = use.master > 0;
+    for (const auto& [kind, bytes] : kinds) {
+      if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);
+    }
+  }
+  if (generator) {
+    mine.emplace_back("generator_weights", generator->weights);
+    mine.emplace_back("kv_cache_peak", generator->kv_cache_peak);
+    mine.emplace_back("kv_pages_peak", generator->kv_pages_peak);
+  }
+  // The roles of a rank decide which kinds it has: they travel with their names.
+  std::string lines;
+  for (const auto& [name, bytes] : mine) lines += base::text(name, '\0', bytes, '\0');
+  for (const std::string& part : world.all_gather(lines)) {
+    std::istringstream in(part);
+    std::string name;
+    for (std::string bytes; std::getline(in, name, '\0') && std::getline(in, bytes, '\0');) {
+      int64_t& largest = metrics.memory[name];
+      largest = std::max<int64_t>(largest, std::stoll(bytes));
+    }
+  }
 }
 
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics) {

@@ -2,40 +2,47 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "driver/generator.hpp"
 #include "driver/metrics.hpp"
 #include "driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/samples.hpp"
-#include "trireme/generate/engine.hpp"
 #include "trireme/ppo/experience.hpp"
+#include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
 
 // Collective over ranks.
 void sum_over(const comm::CommView& ranks, std::vector<double>& values);
 
-// reward, its parts, response_length, truncated share, tokens, of samples that lie on any ranks. `parts` names the reward
-// sources. Collective over world.
+// reward, its parts, response_length, truncated share, response_clip_ratio (share of sequences of `max_len` tokens), tokens, of
+// samples that lie on any ranks. `parts` names the reward sources. Collective over world.
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
-                         IterationMetrics& metrics);
+                         int64_t max_len, IterationMetrics& metrics);
 
-// kl, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
+// `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
 void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
                           const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
-                          IterationMetrics& metrics);
+                          const std::optional<double>& kl, IterationMetrics& metrics);
 
 // Every rank gets what the trainers know: their metrics and the part of the progress that they keep. Collective over world.
 void share_training_state(const Roles& roles, IterationMetrics& metrics, Progress& progress);
 
-// Bytes by kind, the largest over ranks. Null where this rank lacks the role. Collective over world.
-void add_memory_metrics(const comm::CommView& world, Trainer* trainer, const generate::EngineCounters* generator,
+// A model of this rank: actor, critic, reference, reward_NAME.
+using ModelMemory = std::pair<std::string, zero::MemoryUse>;
+// Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where
+// this rank is no generator. Collective over world.
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
                         IterationMetrics& metrics);
 
-// eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is above 0.5.
+// eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is
+// above 0.5.
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics);
 
 // Prompt of a sample within its iteration: the samples of one prompt share it.

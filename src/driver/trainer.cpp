@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -184,10 +185,18 @@ void Trainer::average(UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-void Trainer::adapt_kl(double kl, int64_t samples) {
+std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const {
+  if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
+  std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0),
+                             static_cast<double>(pipeline.kl.size())};
+  sum(sums);
+  return sums[0] / std::max(1.0, sums[1]);
+}
+
+void Trainer::adapt_kl(const std::optional<double>& kl, int64_t samples) {
   const auto& options = options_.algo.kl;
-  if (!options.target) return;
-  kl_coefficient_ = ppo::adapt_kl_coefficient(kl_coefficient_, kl, *options.target, static_cast<double>(samples),
+  if (!options.target || !kl) return;
+  kl_coefficient_ = ppo::adapt_kl_coefficient(kl_coefficient_, *kl, *options.target, static_cast<double>(samples),
                                               static_cast<double>(options.horizon));
 }
 

@@ -49,8 +49,12 @@ class Trainer {
   // which trainer has each sequence. `iteration` seeds the order of the optimizer steps and tells whether the actor still waits
   // for the critic (critic.freezing_steps).
   UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
-  // Adapts the KL coefficient to the KL that was seen (F26).
-  void adapt_kl(double kl, int64_t samples);
+  // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
+  // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
+  // it was not computed: in the loss while the actor waits for the critic. Collective.
+  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const;
+  // Adapts the KL coefficient to the KL that was seen (F26); without one it stays.
+  void adapt_kl(const std::optional<double>& kl, int64_t samples);
 
   // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
   static std::vector<int> place(const config::Options& options, const Cards& cards, int trainers, int64_t iteration);

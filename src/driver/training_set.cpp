@@ -1,6 +1,7 @@
 #include "driver/training_set.hpp"
 
 #include <array>
+#include <utility>
 
 #include "trireme/ppo/balance.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -58,12 +59,15 @@ void TrainingSet::append(int64_t row, Samples& samples) const {
   std::visit([&](const auto& set) { append_row(samples, row, set[row]); }, set_);
 }
 
+std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int rank) {
+  return std::move(ppo::interleaved_bins(lengths, ranks)[static_cast<size_t>(rank)]);
+}
+
 std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows, const comm::CommView& ranks,
                                 int64_t micro_batch_tokens) {
   std::vector<int64_t> lengths;
   for (const int64_t row : rows) lengths.push_back(set.tokens(row));
-  const auto shares = ppo::balanced_bins(lengths, ranks.size(), ppo::BinSize::any);
-  const auto& mine = shares[static_cast<size_t>(ranks.rank())];
+  const std::vector<int64_t> mine = share_of(lengths, ranks.size(), ranks.rank());
 
   std::vector<int64_t> my_lengths;
   for (const int64_t place : mine) my_lengths.push_back(lengths[static_cast<size_t>(place)]);

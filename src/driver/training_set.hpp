@@ -38,6 +38,9 @@ struct RowBatch {
   std::vector<float> margins;  // per row
 };
 
+// The places of the rows that rank `rank` of `ranks` gets, token counts near even: a pure function, O(rows) memory.
+std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int rank);
+
 // This rank's share of `rows`, balanced by tokens, in micro-batches under `micro_batch_tokens`; both sequences of a pair lie in
 // one. The same number on every rank, empty ones at the end. Collective over `ranks`.
 std::vector<RowBatch> share_out(const TrainingSet& set, std::span<const int64_t> rows, const comm::CommView& ranks,

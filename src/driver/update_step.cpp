@@ -104,6 +104,7 @@ void actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config:
   pretraining_gradients(actor, step, options.actor.ptx_coef, device, report);
   report.lr = lr;
   const auto result = actor.step(adamw_options(options.actor, lr));
+  ++report.actor_steps;
   report.grad_norm += result.grad_norm;
   report.changed_values += result.changed_values;
   report.skipped_steps += !result.updated;

@@ -30,6 +30,7 @@ struct UpdateReport {
   double critic_lr = 0;
   ppo::PolicyStatistics statistics;
   int64_t steps = 0;
+  int64_t actor_steps = 0;    // of these; fewer while the actor waits for the critic (critic.freezing_steps)
   int64_t changed_values = 0;
   int64_t skipped_steps = 0;  // the gradient was not finite
 };

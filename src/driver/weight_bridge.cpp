@@ -9,6 +9,7 @@ WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, c
   weightsync::SyncOptions sync;
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
+  sync.shared_memory = options.weightsync.shared_memory == config::SharedMemory::automatic;
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   const auto groups = roles.shard_ranks();

@@ -49,10 +49,12 @@ struct Engine::Impl {
        const comm::CommView& comm)
       : spec(model_spec), weights(rank_weights), options(engine_options), shape(local_shape(model_spec, rank_weights)),
         kind(backend_of(options, weights)), team(options.threads > 0 ? options.threads : at::get_num_threads()),
-        pages(page_count(options, kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
-                                                             : TorchBackend::page_bytes(shape, options.page_size), comm)),
+        page_bytes(kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
+                                              : TorchBackend::page_bytes(shape, options.page_size)),
+        pages(page_count(options, page_bytes, comm)),
         scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }),
         sampler(spec.shape.vocab, shape.vocabulary_first, team, comm), version(weights.version()) {
+    scheduler.counters().page_bytes = page_bytes;
     if (kind == BackendKind::fused) {
       backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm);
     } else {
@@ -76,6 +78,7 @@ struct Engine::Impl {
   LocalShape shape;
   BackendKind kind;
   ThreadTeam team;
+  int64_t page_bytes;
   int64_t pages;
   Scheduler scheduler;
   Sampler sampler;
@@ -97,6 +100,9 @@ void Engine::Impl::check(const Request& request) const {
   VALIDATE(p.max_new_tokens >= 1 && p.temperature >= 0 && p.top_p > 0 && p.top_p <= 1 && p.top_k >= 0, ExitCode::configuration,
            "request ", request.id, " asks for temperature ", p.temperature, ", top_p ", p.top_p, ", top_k ", p.top_k, ", max_new_tokens ",
            p.max_new_tokens, ": temperature and top_k must be at least 0, top_p in (0, 1], max_new_tokens at least 1");
+  VALIDATE(p.min_new_tokens <= 0 || static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) < spec.shape.vocab,
+           ExitCode::configuration, "request ", request.id, " forbids every token (all ", spec.shape.vocab,
+           " are stop tokens, and min_new_tokens is ", p.min_new_tokens, "): name fewer stop tokens");
   const int64_t needed = base::ceil_div(longest(request) - 1, options.page_size);
   VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ", longest(request), " tokens = ", needed,
            " KV pages of ", options.page_size, " tokens, more than the ", pages, " pages that ",
@@ -122,7 +128,9 @@ std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, const std::ve
                                              std::vector<Sequence*>& owners) const {
   std::vector<DrawRequest> out;
   const auto add = [&](Sequence& s, const kernels::LogitsRow& row) {
-    out.push_back({row, &s.request.sampling, s.request.id, static_cast<uint32_t>(s.length())});
+    const SamplingParams& p = s.request.sampling;
+    const bool may_end = static_cast<int64_t>(s.result.output_ids.size()) >= p.min_new_tokens;
+    out.push_back({row, &p, s.request.id, static_cast<uint32_t>(s.length()), may_end ? std::span<const int32_t>{} : p.stop_ids});
     owners.push_back(&s);
   };
   size_t next = 0;
@@ -179,8 +187,9 @@ bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
   const Request& request = sequence.request;
   const bool stopped = std::ranges::find(request.sampling.stop_ids, token) != request.sampling.stop_ids.end();
   // The predicate sees every token, the stop token too: a decoder behind it must not miss one.
-  const bool stop_string = request.stop && request.stop(token);
-  const bool full = static_cast<int64_t>(sequence.result.output_ids.size()) >= request.sampling.max_new_tokens ||
+  const auto tokens = static_cast<int64_t>(sequence.result.output_ids.size());
+  const bool stop_string = request.stop && request.stop(token) && tokens > request.sampling.min_new_tokens;
+  const bool full = tokens >= request.sampling.max_new_tokens ||
                     sequence.length() >= spec.shape.max_positions;
   sequence.result.finish_reason = stopped ? FinishReason::stop : stop_string ? FinishReason::stop_string : FinishReason::length;
   return stopped || stop_string || full;

@@ -17,9 +17,12 @@ struct Sampler::Row {
   Kind kind = Kind::plain;
   float scale = 1;
   kernels::Truncation truncation;
+  kernels::LogitsRow logits;      // what is drawn from: the request's, or a copy in which forbidden ids are as good as impossible
+  std::vector<std::byte> masked;  // that copy
   std::vector<LogSumExp> after;   // of this rank's slice
   std::vector<LogSumExp> slices;  // of all ranks
   LogSumExp total;
+  LogSumExp full;                 // of all ids
   Candidate chosen;
   std::optional<float> sample_log_prob;
 };
@@ -33,6 +36,28 @@ constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
   throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
                                                  " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
                                                  "the learning rate)"));
+}
+
+// A copy of the row with the smallest finite value in the places of the forbidden ids that it holds; empty when it holds none.
+std::vector<std::byte> mask(const kernels::LogitsRow& row, int64_t first_id, std::span<const int32_t> forbidden) {
+  std::vector<std::byte> copy;
+  const auto bytes = static_cast<size_t>(row.count) * (row.type == kernels::ElementType::f32 ? sizeof(float) : sizeof(uint16_t));
+  for (const int32_t id : forbidden) {
+    const int64_t index = id - first_id;
+    if (index < 0 || index >= row.count) continue;
+    if (copy.empty()) {
+      const auto* from = static_cast<const std::byte*>(row.data);
+      copy.assign(from, from + bytes);
+    }
+    if (row.type == kernels::ElementType::f32) {
+      constexpr float lowest = std::numeric_limits<float>::lowest();
+      std::memcpy(copy.data() + static_cast<size_t>(index) * sizeof lowest, &lowest, sizeof lowest);
+    } else {
+      constexpr uint16_t lowest = 0xFF7F;  // bf16
+      std::memcpy(copy.data() + static_cast<size_t>(index) * sizeof lowest, &lowest, sizeof lowest);
+    }
+  }
+  return copy;
 }
 
 // Each rank's records of `count` rows, gathered: [ranks][count].
@@ -62,7 +87,7 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests) {
   std::vector<Drawn> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    out.push_back({row.chosen.id, row.chosen.z - row.total.log_sum_exp(), row.sample_log_prob});
+    out.push_back({row.chosen.id, row.chosen.z - row.full.log_sum_exp(), row.sample_log_prob});
     if (!std::isfinite(out.back().log_prob)) not_finite(requests[i]);
   }
   return out;
@@ -73,12 +98,20 @@ void Sampler::summarise(std::span<const DrawRequest> requests, std::vector<Row>&
   team_.run([&](int thread) {
     for (size_t i = static_cast<size_t>(thread); i < rows.size(); i += static_cast<size_t>(team_.size())) {
       Row& row = rows[i];
-      kernels::accumulate(requests[i].logits, row.scale, row.after);
+      row.logits = requests[i].logits;
+      kernels::accumulate(row.logits, row.scale, row.after);
+      mine[i].full_sum = row.after.back().sum;
+      mine[i].full_max = row.after.back().max;
+      row.masked = mask(row.logits, first_id_, requests[i].forbidden);
+      if (!row.masked.empty()) {
+        row.logits.data = row.masked.data();
+        kernels::accumulate(row.logits, row.scale, row.after);
+      }
       mine[i].sum = row.after.back().sum;
       mine[i].max = row.after.back().max;
       if (row.kind != Row::Kind::greedy) continue;
-      const int64_t best = kernels::argmax(requests[i].logits);
-      mine[i].best = requests[i].logits[best] * row.scale;
+      const int64_t best = kernels::argmax(row.logits);
+      mine[i].best = row.logits[best] * row.scale;
       mine[i].best_id = static_cast<int32_t>(first_id_ + best);
     }
   });
@@ -86,16 +119,21 @@ void Sampler::summarise(std::span<const DrawRequest> requests, std::vector<Row>&
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
     row.chosen.z = -std::numeric_limits<float>::infinity();
+    std::vector<LogSumExp> full;
     for (size_t r = 0; r < static_cast<size_t>(comm_.size()); ++r) {
       const Summary& summary = all[r * rows.size() + i];
       LogSumExp slice;
       slice.max = summary.max;
       slice.sum = summary.sum;
       row.slices.push_back(slice);
+      slice.max = summary.full_max;
+      slice.sum = summary.full_sum;
+      full.push_back(slice);
       // Slices come in the order of ids, so the first of equal ones has the lowest id.
       if (row.kind == Row::Kind::greedy && summary.best > row.chosen.z) row.chosen = {summary.best, summary.best_id};
     }
     row.total = kernels::combine(row.slices);
+    row.full = kernels::combine(full);
   }
 }
 
@@ -111,8 +149,8 @@ void Sampler::choose(std::span<const DrawRequest> requests, std::vector<Row>& ro
       const kernels::SliceChoice slice = kernels::choose_slice(row.slices, row.total, uniform);
       owner[i] = slice.slice;
       if (slice.slice != static_cast<size_t>(comm_.rank())) continue;
-      const int64_t index = kernels::choose_index(r.logits, row.scale, row.after, slice.target);
-      mine[i] = {static_cast<int32_t>(first_id_ + index), r.logits[index] * row.scale};
+      const int64_t index = kernels::choose_index(row.logits, row.scale, row.after, slice.target);
+      mine[i] = {static_cast<int32_t>(first_id_ + index), row.logits[index] * row.scale};
     }
   });
   const std::vector<Choice> all = gather_rows(comm_, mine);
@@ -134,7 +172,7 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
     std::vector<std::vector<Candidate>> mine(open.size());
     for (size_t j = 0; j < open.size(); ++j) {
       const Row& row = rows[open[j]];
-      kernels::collect_candidates(requests[open[j]].logits, first_id_, row.scale, row.total.max - bands[band], mine[j]);
+      kernels::collect_candidates(row.logits, first_id_, row.scale, row.total.max - bands[band], mine[j]);
     }
     std::vector<std::vector<Candidate>> all = gather(mine);
     std::vector<size_t> still_open;

@@ -19,11 +19,12 @@ struct DrawRequest {
   const SamplingParams* sampling = nullptr;
   uint64_t request = 0;
   uint32_t position = 0;      // of the token to draw
+  std::span<const int32_t> forbidden = {};  // ids that this draw must not give (of the whole vocabulary)
 };
 
 struct Drawn {
   int32_t id = 0;
-  float log_prob = 0;
+  float log_prob = 0;         // under the softmax of all logits, forbidden ones included
   std::optional<float> sample_log_prob;  // under top-p or top-k
 };
 
@@ -36,13 +37,14 @@ class Sampler {
   std::vector<Drawn> draw(std::span<const DrawRequest> requests);
 
  private:
-  // One rank's share of a row's distribution.
+  // One rank's share of a row's distribution; `full` with the forbidden ids.
   struct Summary {
     double sum = 0;
+    double full_sum = 0;
     float max = 0;
+    float full_max = 0;
     float best = 0;  // largest logit times the scale
     int32_t best_id = 0;
-    int32_t unused = 0;
   };
   struct Choice {
     int32_t id = -1;  // -1: another rank has it

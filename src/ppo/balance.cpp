@@ -5,6 +5,7 @@
 #include <queue>
 #include <tuple>
 
+#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::ppo {
@@ -114,14 +115,22 @@ Bins interleaved_bins(std::span<const int64_t> lengths, int64_t k) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
   });
+  // Rounds of k items, heaviest first; the last may be short. The rounds of the first half are dealt in turn with those of the
+  // second, which come from the light end and backwards.
+  const auto count = static_cast<int64_t>(order.size());
+  const int64_t rounds = base::ceil_div(count, k);
   Bins out(static_cast<size_t>(k));
-  size_t heavy = 0, light = order.size();
-  for (bool from_heavy = true; heavy < light; from_heavy = !from_heavy) {
-    const bool last_round = light - heavy <= static_cast<size_t>(k);
-    for (size_t bin = 0; bin < out.size() && heavy < light; ++bin) {
-      out[bin].push_back(from_heavy && !last_round ? order[heavy++] : order[--light]);
+  const auto deal = [&](int64_t round, bool backwards) {
+    const int64_t first = round * k, size = std::min(k, count - first);
+    for (int64_t i = 0; i < size; ++i) {
+      out[static_cast<size_t>(i)].push_back(order[static_cast<size_t>(first + (backwards ? size - 1 - i : i))]);
     }
+  };
+  for (int64_t round = 0; round < rounds / 2; ++round) {
+    deal(round, false);
+    deal(rounds - 1 - round, true);
   }
+  if (rounds % 2 != 0) deal(rounds / 2, true);
   return out;
 }
 

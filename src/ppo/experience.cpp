@@ -98,6 +98,8 @@ Experience Experience::select(std::span<const int64_t> rows) const {
 void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len) {
   const auto full = static_cast<int64_t>(sequence.ids.size());
   VALIDATE(sequence.log_probs.size() == sequence.ids.size(), ExitCode::internal, "append_sequence: one log-prob per token");
+  VALIDATE(sequence.versions.empty() || sequence.versions.size() == sequence.ids.size(), ExitCode::internal,
+           "append_sequence: one version per token or none");
   const int64_t length = std::min(full, max_len);
   const auto& ranges = sequence.action_ranges;
   samples.id.push_back(sequence.id);
@@ -116,7 +118,7 @@ void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t 
       const size_t at = first + static_cast<size_t>(t);
       samples.action_mask[at] = 1;
       samples.log_probs[at] = sequence.log_probs[static_cast<size_t>(t)];
-      samples.version[at] = sequence.version;
+      samples.version[at] = sequence.versions.empty() ? 0 : sequence.versions[static_cast<size_t>(t)];
     }
   }
   samples.cu_seqlens.push_back(static_cast<int64_t>(tokens));
@@ -131,6 +133,12 @@ std::vector<int64_t> response_lengths(const Samples& samples) {
     const auto last = std::find(std::make_reverse_iterator(end), std::make_reverse_iterator(begin), uint8_t{1});
     out.push_back(first == end ? 0 : last.base() - first);
   }
+  return out;
+}
+
+std::vector<uint8_t> clipped(const Samples& samples, int64_t max_len) {
+  std::vector<uint8_t> out;
+  for (int64_t i = 0; i < samples.size(); ++i) out.push_back(samples.length(i) >= max_len);
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 
 namespace trireme::weightsync {
 namespace {
@@ -48,20 +49,52 @@ struct RingPlace {
 WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
                            const SyncOptions& options)
     : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
-      plan_(make_plan(source, target, members_, comm.rank(), options.plan)), element_bytes_(options.plan.element_bytes) {
+      element_bytes_(options.plan.element_bytes) {
   VALIDATE(options.plan.bucket_bytes <= largest_message, ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
            " is more than 1 GiB: some MiB overlap better");
+  while (!set_up(source, target)) {
+  }
+  size_buffers();
+}
+
+// Plan, flows and rings; false when some nodes cannot share memory: their ranks now count as nodes of their own, and it begins
+// anew, since the plan chooses whom to ask by nodes. Every round takes at least one node away. Collective.
+bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::ShardLayout& target) {
+  plan_ = make_plan(source, target, members_, comm_.rank(), options_.plan);
+  outgoing_.clear();
+  incoming_.clear();
+  shard_elements_.clear();
   for (const auto& group : members_.sources) {
     for (size_t shard = 0; shard < group.size(); ++shard) {
-      if (group[shard] != comm.rank()) continue;
+      if (group[shard] != comm_.rank()) continue;
       shard_elements_.resize(tensors_.size());
       for (size_t i = 0; i < tensors_.size(); ++i) shard_elements_[i] = std::max<int64_t>(0, source.block(i, static_cast<int>(shard)).elements());
     }
   }
   list_flows();
   connect_passes();
-  open_rings();
-  size_buffers();
+  std::string problem;
+  try {
+    open_rings();
+  } catch (const UserError& error) {  // on all ranks of the node
+    if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment) throw;
+    problem = error.what();
+  }
+  const std::vector<std::string> problems = comm_.all_gather(problem);
+  const auto first = std::find_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
+  if (first == problems.end()) return true;
+  if (comm_.rank() == 0) {
+    const auto count = std::count_if(problems.begin(), problems.end(), [](const std::string& text) { return !text.empty(); });
+    log::warning(base::text("weight sync: ", count, " ranks send messages inside their node instead of sharing memory (",
+                            "weightsync.shared_memory): ", *first));
+  }
+  window_ = {};
+  node_comm_ = {};
+  int next = 1 + *std::max_element(members_.node_of.begin(), members_.node_of.end());
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (!problems[rank].empty()) members_.node_of[rank] = next++;
+  }
+  return false;
 }
 
 // Both ends see all flows of their pair in the plan's order, so counting them gives the same tag on both.

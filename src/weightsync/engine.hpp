@@ -57,6 +57,7 @@ class WeightSync::Engine {
   static constexpr int64_t never = -1;
 
   // Set-up (engine.cpp)
+  bool set_up(const base::ShardLayout& source, const base::ShardLayout& target);
   void list_flows();
   void connect_passes();
   void open_rings();

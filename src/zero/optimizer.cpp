@@ -2,6 +2,7 @@
 
 #include "zero/optimizer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -91,8 +92,18 @@ int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExch
 
 double squared_gradients(const OptimizerState& state) {
   if (state.gradient.device().is_cpu()) return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
-  const double norm = at::linalg_vector_norm(state.gradient, 2, std::nullopt, false, at::kDouble).item<double>();
-  return norm * norm;
+  return squared_norm_in_chunks(state.gradient);
+}
+
+double squared_norm_in_chunks(const at::Tensor& values) {
+  const at::NoGradGuard no_gradients;
+  at::Tensor sum = at::zeros({}, values.options().dtype(at::kDouble));
+  for (int64_t first = 0; first < values.numel(); first += norm_chunk) {
+    // LibTorch converts its whole argument to the type in which it adds.
+    const at::Tensor chunk = values.narrow(0, first, std::min(norm_chunk, values.numel() - first));
+    sum.add_(at::linalg_vector_norm(chunk, 2, std::nullopt, false, at::kDouble).square_());
+  }
+  return sum.item<double>();
 }
 
 void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device, void* slice) {

@@ -81,6 +81,29 @@ class Algorithms(ProgramTest):
         self.assertEqual(dropped["wide"], 0)
         self.assertGreater(dropped["narrow"], 0.5)
 
+    def test_kl_in_the_loss_is_reported_and_steers_its_coefficient(self):
+        """algo.kl.use_loss: `kl` is the KL of the loss, not that of the token rewards, which is 0; a target below it raises the
+        coefficient, one above it lowers it."""
+        steps = ["actor.adam.lr=3e-2", "actor.warmup_ratio=0", "actor.lr_scheduler=constant_with_warmup"]
+        in_loss = ["algo.kl.use_loss=true", "algo.kl.estimator=k3", "algo.kl.init_coef=0.5", "algo.kl.horizon=50"]
+        for name, target, grows in (("raised", 1e-9, True), ("lowered", 1e9, False)):
+            self.succeed("ppo", "ppo.toml", f"run.dir=kl-{name}", *steps, *in_loss, f"algo.kl.target={target}", ranks=2)
+            lines = self.metrics(f"kl-{name}")
+            for line in lines:
+                self.assertGreater(line["kl"], 0, "after the first step the policy is not the reference")
+                self.assertEqual(line["kl"], line["kl_loss"])
+            coefficients = [line["kl_coefficient"] for line in lines]
+            self.assertEqual(coefficients[0], 0.5)
+            factor = 1 + (0.2 if grows else -0.2) * 8 / 50  # 8 sequences an iteration
+            for before, after in zip(coefficients, coefficients[1:]):
+                self.assertTrue(math.isclose(after, before * factor, rel_tol=1e-9), f"{name}: {coefficients}")
+
+    def test_kl_of_an_actor_that_waits_is_not_known(self):
+        """While the critic trains alone, there is no KL in the loss: it is null, and the coefficient stays."""
+        self.succeed("ppo", "ppo.toml", "run.dir=kl-waits", "critic.freezing_steps=1", "algo.kl.use_loss=true", "algo.kl.init_coef=0.5",
+                     "algo.kl.target=1", "algo.kl.horizon=50", "run.iterations=2")
+        self.assertEqual([(line["kl"], line["kl_coefficient"]) for line in self.metrics("kl-waits")], [(None, 0.5)] * 2)
+
     def test_critic_alone_first(self):
         """critic.freezing_steps = 1: two iterations train the critic alone."""
         self.succeed("ppo", "ppo.toml", "run.dir=frozen", "critic.freezing_steps=1", "actor.warmup_ratio=0", "run.iterations=3", ranks=2)

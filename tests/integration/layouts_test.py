@@ -4,7 +4,7 @@ norms, whatever the ranks, and no layout hangs."""
 
 import math
 
-from trireme_run import RULE_SOURCE, ProgramTest, main
+from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, main
 
 # name -> (ranks, overrides)
 LAYOUTS = {
@@ -54,6 +54,20 @@ class Layouts(ProgramTest):
                 run = self.run_layout(name, ranks, roles + overrides)
                 self.assertEqual(self.first_samples(run), samples)
                 self.assert_same_numbers(run, reference, keys)
+
+    def test_without_shared_memory(self):
+        """A system where ranks cannot share memory: trainers and weight sync go on by messages, say so once each, and give the same."""
+        layout = ["ranks.trainer=2", "ranks.generator=1", "run.iterations=2", "ckpt.interval=0"]
+        self.succeed("ppo", self.deck, "run.dir=shared", *layout, ranks=3)
+        result = self.succeed("ppo", self.deck, "run.dir=alone", *layout, ranks=3,
+                              env={"LD_PRELOAD": str(BINARY_DIR / "tests" / "libno_shared_memory.so")})
+        self.assertEqual(result.text.count("weight sync: 3 ranks send messages"), 1, result.text)
+        self.assertEqual(self.samples("alone"), self.samples("shared"))
+        chosen = self.succeed("ppo", self.deck, "run.dir=never", *layout, "weightsync.shared_memory=never", ranks=3)
+        self.assertNotIn("weight sync:", chosen.text)
+        self.assertEqual(self.samples("never"), self.samples("shared"))
+        for line, reference in zip(self.metrics("never"), self.metrics("shared"), strict=True):
+            self.assertEqual(line["grad_norm"], reference["grad_norm"])
 
     def test_gae(self):
         self.compare_all(LAYOUTS, ["policy_loss", "value_loss", "grad_norm", "critic_grad_norm"],

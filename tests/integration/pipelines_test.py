@@ -221,6 +221,11 @@ class Tutorial(ProgramTest):
         for line in ppo:
             self.assertAlmostEqual(line["reward"], line["reward_model"], places=5, msg="the rule only looks on")
             self.assertTrue(0 <= line["reward_sum"] <= 1)
+        memory = ppo[-1]["memory"]
+        for kind in ("actor_master", "actor_moments", "critic_master", "critic_moments", "reference_weights", "reward_model_weights",
+                     "generator_weights", "kv_cache_peak"):
+            self.assertGreater(memory.get(kind, 0), 0, f"{kind} of {memory}")
+        self.assertNotIn("reference_master", memory, "a frozen model has no fp32 weights")
         self.assertGreater(sum(line["reward"] for line in ppo[-3:]), sum(line["reward"] for line in ppo[:3]))
 
 

@@ -49,6 +49,31 @@ class Tools(ProgramTest):
             again = self.generate(f"out-{ranks}.jsonl", *options, ranks=ranks)
             self.assertEqual(by_place(again), by_place(lines), f"{ranks} replicas give the same texts")
 
+    def test_generate_stops(self):
+        """Special tokens as texts, token ids, and the least number of tokens before either; on one rank and on a replica of two."""
+        def answers(output, *options, ranks=1):
+            self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", output, "--max-new-tokens", "40", "--n", "4",
+                         "--seed", "5", "--dtype", "fp32", "--ignore-eos", *options, ranks=ranks)
+            return read_lines(self.folder / output)
+
+        pad, ends = 256, set(range(0, 272, 3))
+        free = answers("unstopped.jsonl")
+        self.assertTrue(any(pad in line["output_ids"] for line in free))
+        for ranks in (1, 2):
+            more = ["--tp", str(ranks)]
+            stopped = answers(f"stopped-{ranks}.jsonl", "--stop", "<|pad|>", *more, ranks=ranks)
+            self.assertTrue(any(line["output_ids"][-1] == pad for line in stopped))
+            for line in stopped:
+                self.assertNotIn(pad, line["output_ids"][:-1])
+                self.assertEqual(line["finish_reason"] == "stop", line["output_ids"][-1] == pad)
+            for least in (0, 7):
+                lines = answers(f"ids-{ranks}-{least}.jsonl", "--stop-token-ids", ",".join(map(str, sorted(ends))), "--min-new-tokens", str(least),
+                                *more, ranks=ranks)
+                lengths = {len(line["output_ids"]) for line in lines}
+                self.assertEqual(min(lengths), least + 1, "the first end token may be the next one")
+                for line in lines:
+                    self.assertFalse(ends & set(line["output_ids"][:-1]))
+
     def test_generate_with_tensor_parallel_ranks(self):
         """Greedy, three groups of heads on two ranks; log-probs agree to fp32 rounding."""
         options = ["--temperature", "0", "--log-probs"]

@@ -96,6 +96,25 @@ class WrongThings(ProgramTest):
         config.write_text(config.read_text().replace("LlamaForCausalLM", "GPT2LMHeadModel"))
         self.refuse(BAD_DATA, "GPT2LMHeadModel", "supported: LlamaForCausalLM", overrides=["model.path=gpt2"])
 
+    def test_sequences_longer_than_a_model(self):
+        """At the start and not where the first long prompt comes up; every model is looked at."""
+        self.refuse(CONFIGURATION, "data.max_len = 300", "256 positions of the actor", "the critic", overrides=["data.max_len=300"], ranks=(1, 2))
+        self.refuse(CONFIGURATION, "model.max_len = 300", "256 positions", overrides=["model.max_len=300"])
+        config = self.model_copy("short") / "config.json"
+        config.write_text(config.read_text().replace('"max_position_embeddings": 256', '"max_position_embeddings": 40'))
+        self.assertIn(": 40", config.read_text())
+        self.refuse(CONFIGURATION, "data.max_len = 48", "40 positions of reference.path = short", "set data.max_len = 40",
+                    overrides=["reference.path=short"])
+        self.refuse(CONFIGURATION, "data.max_len = 48", "40 positions of the critic", overrides=["critic.path=short"])
+        judged = self.deck_with("judged.toml", RULE_SOURCE, '[[reward.source]]\nkind = "model"\npath = "short"\n')
+        self.refuse(CONFIGURATION, "40 positions of reward.source.0.path = short", deck=judged, overrides=["algo.advantage.estimator=reinforce"])
+        self.refuse(CONFIGURATION, "reward.source.0.max_len = 41", deck=judged,
+                    overrides=["algo.advantage.estimator=reinforce", "reward.source.0.max_len=41"])
+
+    def test_stop_token_outside_the_vocabulary(self):
+        self.refuse(CONFIGURATION, "rollout.stop_token_ids", "272", overrides=["rollout.stop_token_ids=[5, 272]"])
+        self.refuse(CONFIGURATION, "rollout.min_new_tokens 9", "rollout.max_new_tokens 8", overrides=["rollout.min_new_tokens=9"], ranks=(1,))
+
     def test_vocabulary_too_small_for_the_tokenizer(self):
         config = self.model_copy("narrow") / "config.json"
         config.write_text(config.read_text().replace("272", "200"))

@@ -178,7 +178,7 @@ void check_one_action_mask(const GoldenCase& c) {
   expect_matches(c, "rollout_log_probs", experience.rollout_log_probs.narrow(0, 1, length - 1));
   expect_matches(c, "response_length", static_cast<double>(response_lengths(samples)[0]));
   expect_matches(c, "total_length", static_cast<double>(length));
-  expect_matches(c, "is_clipped", reward_table(samples).truncated[0]);
+  expect_matches(c, "is_clipped", clipped(samples, static_cast<int64_t>(*c.number("max_len")))[0]);
 }
 
 // Packed columns of `experience` as rows [B, width], without the first `skip` tokens of each sequence, `pad` behind its end.

@@ -137,6 +137,14 @@ def places():
             yield f"a launcher without local ranks: {job.rc}\n{job.output}"
 
 
+def requested():
+    """What the script asks of sbatch."""
+    options = re.findall(r"^#SBATCH (--[\w-]+(?:=\S+)?)", SCRIPT.read_text(), re.M)
+    for option in ("--exclusive", "--mem=0", "--requeue", "--open-mode=append"):
+        if option not in options:
+            yield f"the script does not ask for {option}: {options}"
+
+
 def launch_line():
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder) / "model dir"
@@ -174,7 +182,7 @@ def dry_run():
 
 def main():
     os.umask(0o022)
-    problems = [*behaviour(), *places(), *launch_line(), *dry_run()]
+    problems = [*behaviour(), *places(), *requested(), *launch_line(), *dry_run()]
     print("\n".join(problems + [f"{len(CASES) + len(PLACES) + 8} cases, {len(problems)} problems"]))
     return 1 if problems else 0
 

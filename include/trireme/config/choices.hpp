@@ -81,6 +81,13 @@ struct Words<OldLogProbs> {
   static constexpr std::string_view list[] = {"auto", "always"};
 };
 
+// Whether the ranks of a node exchange weights through memory that they share, or by messages.
+enum class SharedMemory { automatic, never };
+template <>
+struct Words<SharedMemory> {
+  static constexpr std::string_view list[] = {"auto", "never"};
+};
+
 enum class PolicyLoss { ppo, gspo };
 template <>
 struct Words<PolicyLoss> {

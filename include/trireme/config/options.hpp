@@ -162,8 +162,10 @@ struct RolloutOptions {
   double top_p = 1;
   int64_t top_k = 0;           // 0: off
   int64_t max_new_tokens = 0;  // 0: what max_len leaves after the prompt
+  int64_t min_new_tokens = 1;
   bool ignore_eos = false;
   Strings stop;
+  std::vector<int64_t> stop_token_ids;
   int64_t micro_batch_tokens = 0;  // 0: train.micro_batch_tokens
   int64_t save_samples = 0;        // per iteration; -1: all
   bool operator==(const RolloutOptions&) const = default;
@@ -285,6 +287,7 @@ struct WeightSyncOptions {
   bool delta = true;
   Bytes bucket_bytes{int64_t{8} << 20};
   bool verify = true;
+  SharedMemory shared_memory = SharedMemory::automatic;
   bool operator==(const WeightSyncOptions&) const = default;
 };
 

@@ -27,11 +27,13 @@ struct GenerateCommand {
   std::filesystem::path output;
   int64_t n = 1;
   int64_t max_new_tokens = 64;
+  int64_t min_new_tokens = 0;
   double temperature = 1;
   double top_p = 1;
   int64_t top_k = 0;
   uint64_t seed = 1;
   std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
   config::DType dtype = config::DType::bf16;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
   int tensor_parallel = 1;

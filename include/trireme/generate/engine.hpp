@@ -48,6 +48,7 @@ struct EngineCounters {
   int64_t pages_total = 0;
   int64_t pages_used = 0;        // now, by running sequences
   int64_t pages_peak = 0;
+  int64_t page_bytes = 0;        // of one page on this rank
   int64_t generated_tokens = 0;
   int64_t finished = 0;
 };

@@ -14,6 +14,7 @@ struct SamplingParams {
   double top_p = 1;              // see kernels::Truncation for the order of top-k and top-p and for ties
   int64_t top_k = 0;             // 0: off
   int64_t max_new_tokens = 256;
+  int64_t min_new_tokens = 0;    // tokens before the end: until then no stop id can be drawn and Request::stop is not obeyed
   std::vector<int32_t> stop_ids; // a token of this list ends the sequence and is part of the output
   uint64_t seed = 0;             // draws are a function of (seed, request id, position)
 };
@@ -22,15 +23,16 @@ struct Request {
   uint64_t id = 0;               // unique among unfinished requests; see trireme::request_id
   std::vector<int32_t> prompt;   // at least one token
   SamplingParams sampling;
-  // Called once for each output token in order; true ends the sequence (finish reason stop_string). A stop string's
-  // streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
+  // Called once for each output token in order; true ends the sequence (finish reason stop_string) when there are more than
+  // min_new_tokens. A stop string's streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
   std::function<bool(int32_t token)> stop;
 };
 
 struct Result {
   uint64_t id = 0;
   std::vector<int32_t> output_ids;       // generated tokens, the stop token included
-  std::vector<float> log_probs;          // of each under the full softmax at the temperature: what a trainer computes
+  // Of each under the full softmax at the temperature, what a trainer computes, also where min_new_tokens kept ids from being drawn.
+  std::vector<float> log_probs;
   std::vector<float> sample_log_probs;   // under the distribution that top-p and top-k left; empty when they are off
   std::vector<int32_t> versions;         // of the weights that gave each token
   FinishReason finish_reason = FinishReason::length;

@@ -16,8 +16,9 @@ using Bins = std::vector<std::vector<int64_t>>;
 enum class BinSize : uint8_t { any, equal };
 Bins balanced_bins(std::span<const int64_t> lengths, int64_t k, BinSize size);
 
-// k bins whose sizes differ by at most one: the heaviest k items, the lightest k, the next heaviest ... (OpenRLHF:
-// balance_experiences). For ranks: n log n, while balanced_bins costs n k log n.
+// k bins whose sizes differ by at most one: the items in rounds of k by falling length, equal ones in their order, of which the
+// last may be short; the heaviest round, the lightest backwards, the next heaviest ... (OpenRLHF: balance_experiences). For
+// ranks: n log n time and n memory, while balanced_bins takes n k log n and n k.
 Bins interleaved_bins(std::span<const int64_t> lengths, int64_t k);
 
 // Bins that first-fit needs for the lengths in this order, none above `max_tokens` but single items that are longer (OpenRLHF:

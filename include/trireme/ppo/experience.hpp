@@ -25,10 +25,10 @@ struct RolloutSequence {
   std::vector<std::pair<int64_t, int64_t>> action_ranges;
   std::vector<float> log_probs;  // one per token, read inside the action ranges
   FinishReason finish_reason = FinishReason::stop;
-  int32_t version = 0;
+  std::vector<int32_t> versions = {};  // of the weights, one per token, read inside the action ranges; empty: 0
 };
-// F4: appends it to the samples, cut to max_len tokens; a sequence that is cut counts as stopped by its length. (OpenRLHF:
-// SamplesGenerator._process_response_into_experience)
+// F4: appends it to the samples, cut to max_len tokens; a sequence that is cut counts as stopped by its length. The one place where
+// rollouts become samples. (OpenRLHF: SamplesGenerator._process_response_into_experience)
 void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len);
 
 // Host tensors, one column per token: column t is about token t (its log-prob, the value at the position before it). Owns them.
@@ -53,6 +53,8 @@ struct Experience {
 
 // Tokens from the first to the last action, per sequence; 0 without actions (F4).
 std::vector<int64_t> response_lengths(const Samples& samples);
+// F4, is_clipped per sequence: it has max_len tokens, whatever ended it (its last token may be the end token).
+std::vector<uint8_t> clipped(const Samples& samples, int64_t max_len);
 // Action tokens per sequence, without those between two turns.
 std::vector<int64_t> action_counts(const Samples& samples);
 // This rank's part of the table: raw rewards, lengths, truncated = stopped by length. The caller gathers the parts in id order.

@@ -40,6 +40,8 @@ class Source {
   // Collective over the reward role where the source is a model (every rank calls it, with any number of requests); local for
   // rules and plugins. Throws UserError: bad_data for answers that make no sense, unfit_environment for a source that is gone.
   virtual Scores score(std::span<const Request> requests) = 0;
+  // Bytes of this rank that hold a model's weights.
+  virtual int64_t weight_bytes() const { return 0; }
 };
 
 // Exact text, regular expression or number against the label, plus format and length parts; see rule.hpp.
@@ -67,6 +69,7 @@ class Rewards {
  public:
   void add(std::unique_ptr<Source> source, double weight);
   size_t size() const { return sources_.size(); }
+  const Source& source(size_t i) const { return *sources_[i].source; }
 
   struct Result {
     std::vector<float> reward;                          // sum over sources of weight * value

@@ -25,7 +25,7 @@ struct SyncOptions {
   // Inside a node a plain copy is faster than finding out what changed; everywhere is for measurements.
   DeltaScope delta = DeltaScope::between_nodes;
   bool verify = true;      // digest of every bucket
-  bool shared_memory = true;  // false: messages inside a node, too
+  bool shared_memory = true;  // where it can be had; false: messages inside a node, too
   int in_flight = 2;       // buckets per flow
   PlanOptions plan;
 };
@@ -53,7 +53,8 @@ struct Sources {
 
 class WeightSync {
  public:
-  // Collective over `comm`, which holds every member (and may hold ranks without a role). Allocates shared windows and staging.
+  // Collective over `comm`, which holds every member (and may hold ranks without a role). Allocates shared windows and staging. On
+  // nodes where memory cannot be shared (one container per rank, not enough of it) ranks send messages; rank 0 warns.
   WeightSync(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target,
              const Members& members, const SyncOptions& options = {});
   WeightSync(const WeightSync&) = delete;

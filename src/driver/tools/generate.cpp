@@ -47,6 +47,8 @@ class GenerateTool {
         threads_(plan_threads(as_options(command, spec_), roles_)),
         weights_(spec_, command.dtype, roles_.tensor_ranks->rank(), roles_.tensor_parallel) {
     tokenizer_.check_model(spec_.shape.vocab);
+    stops_ = stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
+                      "--stop-token-ids");
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     load_weights(spec_, *folder_.weights, weights_);
     at::set_num_threads(threads_.generator);
@@ -104,13 +106,10 @@ class GenerateTool {
                             .top_p = command_.top_p,
                             .top_k = command_.top_k,
                             .max_new_tokens = std::min(command_.max_new_tokens, room),
-                            .stop_ids = {},
+                            .min_new_tokens = command_.min_new_tokens,
+                            .stop_ids = stops_.ids,
                             .seed = command_.seed};
-        if (!command_.ignore_eos) {
-          const auto ends = tokenizer_.eos_ids();
-          request.sampling.stop_ids.assign(ends.begin(), ends.end());
-        }
-        request.stop = stop_string_predicate(tokenizer_, command_.stop);
+        request.stop = stop_string_predicate(tokenizer_, stops_.strings);
         place_of_.emplace(request.id, std::pair(static_cast<int64_t>(i), sample));
         engine_->submit(std::move(request));
       }
@@ -133,6 +132,7 @@ class GenerateTool {
   model::ModelSpec spec_;
   data::Tokenizer tokenizer_;
   std::vector<data::InputRecord> inputs_;
+  Stops stops_;
   Roles roles_;
   ThreadPlan threads_;
   generate::GeneratorWeights weights_;

@@ -55,6 +55,7 @@ class Draw {
     if (kind == "two numbers") return pair(limits);
     if (kind == "list of texts") return "[" + text(limits) + ", " + text(limits) + "]";
     if (kind == "list of numbers") return below(3) == 0 ? "[]" : "[" + real(limits) + ", " + real(limits) + "]";
+    if (kind == "list of integers") return below(3) == 0 ? "[]" : "[" + std::to_string(integer(limits)) + ", " + std::to_string(integer(limits)) + "]";
     return word(kind);
   }
 
@@ -151,12 +152,12 @@ TEST(EveryKey, RefusesValuesBeyondItsLimits) {
   for (const Subject& subject : subjects()) {
     const Limits& limits = subject.limits;
     const std::string kind = subject.kind();
-    const bool whole = kind == "integer" || kind == "size";
+    const bool whole = kind == "integer" || kind == "size" || kind == "list of integers";
     const auto expect_refused = [&](double value) {
       std::string text = whole ? std::to_string(static_cast<int64_t>(value)) : write(value);
       const std::string shown = text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
       if (kind == "two numbers") text = "[" + text + ", " + text + "]";
-      if (kind == "list of numbers") text = "[" + text + "]";
+      if (kind == "list of numbers" || kind == "list of integers") text = "[" + text + "]";
       const std::string message = refusal(subject.deck(text));
       EXPECT_THAT(message, AllOf(HasSubstr("a.toml:2: " + subject.name), HasSubstr("(allowed: " + limits.describe() + ")"))) << text;
       EXPECT_THAT(message, HasSubstr(std::abs(value) < 1e6 ? "is " + shown + " (" : "is ")) << text;
@@ -179,6 +180,7 @@ TEST(EveryKey, RefusesWhatNoKeyOfItsKindCanMean) {
       {"two numbers", {"[]", "[1.0]", "[1.0, 2.0, 3.0]", "[nan, 1.0]", "[\"a\", 1.0]", "1.0"}},
       {"list of texts", {"[1]", "[\"a\", [\"b\"]]", "[\"a\\u0000b\"]"}},
       {"list of numbers", {"[\"a\"]", "[inf]", "1.0"}},
+      {"list of integers", {"[\"a\"]", "[1.5]", "7", "[99999999999999999999]"}},
       {"text", {"\"a\\u0000b\""}},
   };
   for (const Subject& subject : subjects()) {

@@ -68,14 +68,16 @@ std::vector<uint64_t> my_ids() {
 TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
   const Samples all = scored(all_ids());
   IterationMetrics metrics;
-  add_rollout_metrics(world(), scored(my_ids()), {"first", "second"}, metrics);
-  double reward = 0, first = 0, length = 0, truncated = 0;
+  constexpr int64_t max_len = 12;
+  add_rollout_metrics(world(), scored(my_ids()), {"first", "second"}, max_len, metrics);
+  double reward = 0, first = 0, length = 0, truncated = 0, clipped = 0;
   for (int64_t i = 0; i < all.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     reward += double{all.reward[s]};
     first += double{all.reward_parts[0][s]};
     length += static_cast<double>(all.length(i) - 2);
     truncated += all.finish_reason[s] == FinishReason::length ? 1 : 0;
+    clipped += all.length(i) >= max_len ? 1 : 0;
   }
   const auto n = static_cast<double>(all.size());
   EXPECT_NEAR(metrics.get("reward"), reward / n, 1e-12);
@@ -83,13 +85,15 @@ TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
   EXPECT_EQ(metrics.get("reward_second"), -2);
   EXPECT_EQ(metrics.get("response_length"), length / n);
   EXPECT_EQ(metrics.get("truncated"), truncated / n);
+  EXPECT_EQ(metrics.get("response_clip_ratio"), clipped / n);
+  EXPECT_NE(clipped, truncated) << "or this says nothing";
   EXPECT_TRUE(std::isnan(metrics.get("kl"))) << "the trainers know it";
   EXPECT_EQ(metrics.tokens, all.tokens());
 }
 
 TEST(RolloutMetrics, OneSourceHasNoParts) {
   IterationMetrics metrics;
-  add_rollout_metrics(world(), Samples{}, {"only"}, metrics);
+  add_rollout_metrics(world(), Samples{}, {"only"}, 100, metrics);
   EXPECT_EQ(metrics.get("reward"), 0) << "no sample at all";
   EXPECT_TRUE(std::isnan(metrics.get("reward_only")));
 }
@@ -152,13 +156,30 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
   EXPECT_EQ(progress.kl_coefficient, 0.1 + 0.2);
 }
 
+// Every model of every rank, whoever has it.
 TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
-  generate::EngineCounters counters;
-  counters.pages_peak = 100 + world().rank();
+  const int rank = world().rank(), last = world().size() - 1;
+  std::vector<ModelMemory> models;
+  zero::MemoryUse trained;
+  trained.master = 1000 + rank;
+  trained.weights = 50;
+  if (rank % 2 == 0) models.emplace_back("actor", trained);
+  zero::MemoryUse frozen;
+  frozen.weights = 700;
+  if (rank == last) models.emplace_back("reward_two\nlines", frozen);
+  if (rank == last) models.emplace_back("reference", frozen);
+  const GeneratorMemory generator{.weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
   IterationMetrics metrics;
-  add_memory_metrics(world(), nullptr, world().rank() % 2 ? nullptr : &counters, metrics);
-  EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + (world().size() - 1) / 2 * 2);
-  EXPECT_EQ(metrics.memory.at("actor_master"), 0) << "no rank has a trainer";
+  add_memory_metrics(world(), models, rank % 2 ? nullptr : &generator, metrics);
+  EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + last / 2 * 2);
+  EXPECT_EQ(metrics.memory.at("kv_cache_peak"), 64 * (100 + last / 2 * 2));
+  EXPECT_EQ(metrics.memory.at("generator_weights"), 5000);
+  EXPECT_EQ(metrics.memory.at("actor_master"), 1000 + last / 2 * 2);
+  EXPECT_EQ(metrics.memory.at("actor_moments"), 0);
+  EXPECT_EQ(metrics.memory.at("reference_weights"), 700) << "of the last rank alone";
+  EXPECT_EQ(metrics.memory.at("reward_two\nlines_weights"), 700);
+  EXPECT_FALSE(metrics.memory.contains("reference_master")) << "it has none";
+  EXPECT_FALSE(metrics.memory.contains("critic_master")) << "nobody has one";
   EXPECT_GT(metrics.memory.at("host"), 0);
   EXPECT_GE(metrics.memory.at("host_peak"), world().max(metrics.memory.at("host")) / 2);
 }

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "generate/sampler.hpp"
 #include "tiny_model.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
 
 namespace trireme::test {
 namespace {
@@ -97,6 +100,78 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   EngineOptions o = small_options();
   o.page_size = 64;
   check("page size", o);
+}
+
+// The lowest ids of the vocabulary of 500 end an answer: half of all draws would.
+std::vector<Request> requests_with_many_ends(int64_t min_new_tokens) {
+  std::vector<Request> out = mixed_requests();
+  for (Request& request : out) {
+    request.sampling.min_new_tokens = min_new_tokens;
+    for (int32_t id = 0; id < 250; ++id) request.sampling.stop_ids.push_back(id);
+    if (request.id % 2 == 0) request.sampling.temperature = 0;
+  }
+  return out;
+}
+
+// No stop id comes before min_new_tokens, and log-probs remain those of the full softmax, bit for bit.
+TEST_P(EngineByType, AnswersEndNoSoonerThanAfterTheirLeastTokens) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine engine(spec, weights, small_options());
+  int64_t ended_at_once = 0;
+  for (const auto& [id, result] : run_all(engine, requests_with_many_ends(0))) ended_at_once += result.output_ids.size() < 6;
+  EXPECT_GT(ended_at_once, 6) << "or this says nothing";
+  for (const int64_t least : {1, 6, 1000}) {
+    const auto requests = requests_with_many_ends(least);
+    const Results results = run_all(engine, requests);
+    for (const Request& request : requests) {
+      const Result& result = results.at(request.id);
+      const auto is_end = [](int32_t id) { return id < 250; };
+      const auto first_end = std::find_if(result.output_ids.begin(), result.output_ids.end(), is_end) - result.output_ids.begin();
+      EXPECT_GE(first_end, std::min(least, request.sampling.max_new_tokens)) << "request " << request.id;
+      if (first_end < std::ssize(result.output_ids)) {
+        EXPECT_EQ(first_end + 1, std::ssize(result.output_ids));
+        EXPECT_EQ(result.finish_reason, FinishReason::stop);
+      }
+      std::vector<int32_t> ids = request.prompt;
+      ids.insert(ids.end(), result.output_ids.begin(), result.output_ids.end());
+      const double temperature = request.sampling.temperature == 0 ? 1 : request.sampling.temperature;
+      const auto full = full_log_probs(spec, weights, ids, temperature);
+      for (size_t i = 0; i < result.log_probs.size(); ++i) {
+        EXPECT_NEAR(result.log_probs[i], full[request.prompt.size() - 1 + i], 2e-5f) << "request " << request.id << " token " << i;
+      }
+    }
+  }
+}
+
+// Among the ids that may come the draw is the one that it would be if the others had no probability.
+TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
+  constexpr int64_t vocab = 9001;
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  base::normals(7, 3, 0, logits);
+  const std::vector<int32_t> forbidden{0, 17, 4096, 9000, 12345};
+  logits[17] = 30;  // all but certain
+  std::vector<float> masked = logits;
+  for (const int32_t id : forbidden) {
+    if (id < vocab) masked[static_cast<size_t>(id)] = -1e30f;
+  }
+  generate::ThreadTeam team(1);
+  generate::Sampler sampler(vocab, 0, team, {});
+  const auto draw = [&](const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position, std::span<const int32_t> without) {
+    const generate::DrawRequest request{{kernels::ElementType::f32, row.data(), vocab}, &params, 3, position, without};
+    return sampler.draw({&request, 1}).front();
+  };
+  std::vector<generate::SamplingParams> ways(4);
+  ways[1].temperature = 0;
+  ways[2].top_p = 0.7;
+  ways[3].top_k = 40;
+  for (const generate::SamplingParams& params : ways) {
+    for (uint32_t position = 0; position < 300; ++position) {
+      const auto got = draw(logits, params, position, forbidden);
+      EXPECT_EQ(got.id, draw(masked, params, position, {}).id) << position;
+      EXPECT_LT(got.log_prob, -20) << "under the softmax that has the likely one in it";
+    }
+  }
 }
 
 TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {

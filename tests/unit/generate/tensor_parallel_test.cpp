@@ -28,6 +28,10 @@ std::vector<Request> requests() {
     r.sampling.top_k = i % 4 == 2 ? 30 : 0;
     r.sampling.max_new_tokens = 24;
     r.sampling.seed = 3;
+    if (i % 2 == 1) {  // half of the vocabulary, on every rank, ends an answer, but not before its fifth token
+      for (int32_t id = 0; id < vocab; id += 2) r.sampling.stop_ids.push_back(id);
+      r.sampling.min_new_tokens = 5;
+    }
     out.push_back(std::move(r));
   }
   return out;
@@ -82,6 +86,11 @@ TEST(TensorParallel, GivesTheTextsOfOneRank) {
     Engine engine(spec, mine, options(backend), comm);
     const Results got = run_all(engine, requests());
     compare(want, got, 2e-5, 0);
+    for (const auto& [id, result] : got) {
+      if (id % 2 == 0) continue;
+      ASSERT_GE(result.output_ids.size(), 5u) << "request " << id;
+      for (size_t i = 0; i + 1 < result.output_ids.size(); ++i) EXPECT_EQ(result.output_ids[i] % 2, 1) << "request " << id << " token " << i;
+    }
     expect_agreement(got);
   }
 }

@@ -224,6 +224,17 @@ TEST(Bins, EqualAndInterleavedOnesHaveTheirSizes) {
   EXPECT_THROW(interleaved_bins({}, 0), UserError);
 }
 
+// Ranks and places as OpenRLHF 0.11.2 dealt them (balance_experiences); a number of items that the ranks do not divide leaves the round
+// of the lightest short, and equal lengths stay in their order.
+TEST(Bins, InterleavedOnesAreThoseOfOpenRlhf) {
+  const std::vector<int64_t> fourteen{7, 7, 3, 9, 3, 7, 5, 5, 9, 1, 3, 5, 7, 9};
+  EXPECT_EQ(interleaved_bins(fourteen, 4), (Bins{{3, 9, 1, 4}, {8, 10, 5, 2}, {13, 12, 11}, {0, 6, 7}}));
+  EXPECT_EQ(interleaved_bins(std::vector<int64_t>(14, 1), 4), (Bins{{0, 13, 4, 11}, {1, 12, 5, 10}, {2, 6, 9}, {3, 7, 8}}));
+  EXPECT_EQ(interleaved_bins(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 4), (Bins{{9, 0, 2}, {8, 1, 3}, {7, 4}, {6, 5}}));
+  EXPECT_EQ(interleaved_bins(std::vector<int64_t>{5, 5, 5}, 4), (Bins{{2}, {1}, {0}, {}}));
+  EXPECT_EQ(interleaved_bins(std::vector<int64_t>{2, 9, 4}, 1), (Bins{{1, 0, 2}}));
+}
+
 TEST(Bins, FirstFit) {
   EXPECT_EQ(first_fit_bins(std::vector<int64_t>{}, 10), 0);
   EXPECT_EQ(first_fit_bins(std::vector<int64_t>{5, 5, 5, 5}, 10), 2);
@@ -250,6 +261,29 @@ TEST(Sequences, AreCutInsideAndBeforeTheirActions) {
   EXPECT_EQ(cut(2).action_mask, (Bytes{0, 0}));
   EXPECT_EQ(response_lengths(cut(2)), std::vector<int64_t>{0});
   EXPECT_EQ(cut(1).prompt_len, std::vector<int32_t>{1});
+}
+
+// OpenRLHF: is_clipped = total_length >= max_len, while `truncated` is what the generator says: an end token may be the last that fits.
+TEST(Sequences, ThatEndExactlyAtTheLimitAreClippedButNotTruncated) {
+  Samples samples;
+  const auto add = [&](int64_t tokens, FinishReason reason) {
+    const auto count = static_cast<size_t>(tokens);
+    append_sequence(samples, {samples.id.size(), 0, std::vector<int32_t>(count, 7), {{1, tokens}}, std::vector<float>(count, -1.f), reason}, 6);
+  };
+  add(5, FinishReason::stop);
+  add(6, FinishReason::stop);
+  add(6, FinishReason::length);
+  add(7, FinishReason::stop);
+  add(4, FinishReason::length);
+  EXPECT_EQ(clipped(samples, 6), (std::vector<uint8_t>{0, 1, 1, 1, 0}));
+  samples.reward.resize(5);
+  EXPECT_EQ(reward_table(samples).truncated, (std::vector<uint8_t>{0, 0, 1, 1, 1}));
+}
+
+TEST(Sequences, KeepTheVersionOfEachToken) {
+  Samples samples;
+  append_sequence(samples, {1, 0, {1, 2, 3, 4}, {{2, 4}}, std::vector<float>(4, -1.f), FinishReason::stop, {0, 0, 8, 9}}, 100);
+  EXPECT_EQ(samples.version, (std::vector<int32_t>{-1, -1, 8, 9}));
 }
 
 }  // namespace

@@ -3,12 +3,29 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "layouts.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+
+namespace {
+bool memory_can_be_shared = true;
+}
+
+// In place of the C library's: a system that gives no memory to share (containers without /proc of each other, memory short).
+extern "C" int memfd_create(const char* name, unsigned flags) noexcept {
+  if (!memory_can_be_shared) {
+    errno = ENOMEM;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
 
 namespace trireme::weightsync {
 namespace {
@@ -146,6 +163,39 @@ TEST(Sync, EveryMixOfRolesAndTransports) {
         member.expect_version(version, version > 3);
         sync.check_result(sources, targets);
         EXPECT_EQ(sync.version(), version);
+      }
+    }
+  }
+}
+
+// Ranks whose node cannot share memory send messages, those of other nodes go on sharing it, and the weights are the same.
+TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
+  const int n = world().size();
+  if (n < 2) GTEST_SKIP() << "needs two ranks";
+  for (const bool two_nodes : {false, true}) {
+    if (two_nodes && n < 4) continue;
+    for (Roles roles : role_mixes()) {
+      SCOPED_TRACE(testing::Message() << roles.name << (two_nodes ? ", two nodes" : ""));
+      for (int r = 0; r < n; ++r) roles.members.node_of.push_back(two_nodes ? r / 2 : 0);
+      memory_can_be_shared = two_nodes && world().rank() < 2;
+      const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
+      const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
+      WeightSync sync(world(), source, target, roles.members, {});
+      memory_can_be_shared = true;
+      Member member(source, target, roles.members);
+      int64_t shared = 0;
+      for (const int64_t version : {1, 2}) {
+        const SyncCounters counters = sync.run(version, member.sources(version, false), member.targets());
+        member.expect_version(version, false);
+        shared += counters.bytes_in_node;
+      }
+      if (!two_nodes || world().rank() >= 2) {
+        EXPECT_EQ(shared, 0);
+      }
+      for (const Flow& flow : sync.plan().receives) {
+        if (flow.from != world().rank() && (!two_nodes || flow.from / 2 != 0 || world().rank() >= 2)) {
+          EXPECT_EQ(flow.route, Route::message) << "from " << flow.from;
+        }
       }
     }
   }
