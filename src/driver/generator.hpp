@@ -78,6 +78,7 @@ std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokeni
 
 // The deck's generate.backend as the engine takes it.
 generate::BackendKind engine_backend(config::GenerateBackend backend);
+
 // The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
 // becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
 Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
