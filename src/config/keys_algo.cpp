@@ -1,14 +1,45 @@
 // Keys of [algo].
 #include "config/key.hpp"
+#include "trireme/base/text.hpp"
 
 namespace trireme::config {
+namespace {
+
+// "a, b and c": the estimators for which `condition` holds.
+template <class Condition>
+std::string estimators_where(Condition condition) {
+  std::vector<std::string_view> words;
+  for (const EstimatorTraits& line : estimator_table) {
+    if (condition(line)) words.push_back(line.word);
+  }
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) out += base::text(i == 0 ? "" : i + 1 == words.size() ? " and " : ", ", words[i]);
+  return out;
+}
+
+// The key list keeps views of these.
+const std::string& estimator_help() {
+  const auto comparing = [](Comparison what) {
+    return estimators_where([what](const EstimatorTraits& line) { return line.compares == what && !line.critic; });
+  };
+  static const std::string help = base::text(
+      "How rewards become advantages. With a critic: ", estimators_where([](const EstimatorTraits& line) { return line.critic; }),
+      ". By comparing the answers to one prompt: ", comparing(Comparison::group), " (group_norm is GRPO's). By comparing all answers: ",
+      comparing(Comparison::batch), ". By the reward alone: ", comparing(Comparison::nothing), ".");
+  return help;
+}
+
+const std::string& gamma_help() {
+  static const std::string help = base::text("Discount; counts for ", estimators_where([](const EstimatorTraits& line) { return line.discounts; }),
+                                             ", 1 for the others.");
+  return help;
+}
+
+}  // namespace
 
 void add_algo_keys(KeyList<Options>& keys) {
-  keys.add(KEY(algo.advantage.estimator),
-           "How rewards become advantages. gae has a critic; rloo, reinforce_baseline, group_norm (GRPO) and dr_grpo compare the "
-           "answers "
-           "to one prompt; flash_reinforce compares all answers; reinforce compares nothing.");
-  keys.add(KEY(algo.advantage.gamma), "Discount; counts for gae and reinforce, 1 for the others.").range(0, 1);
+  keys.add(KEY(algo.advantage.estimator), estimator_help());
+  keys.add(KEY(algo.advantage.gamma), gamma_help()).range(0, 1);
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
   keys.add(KEY(algo.advantage.no_std_norm), "Centers advantages over the batch without dividing by their standard deviation.");
   keys.add(KEY(algo.advantage.is_correction_enable),

@@ -139,7 +139,7 @@ void Checks::ppo_batches() {
 void Checks::ppo_algorithm() {
   const auto& advantage = o_.algo.advantage;
   const auto& kl = o_.algo.kl;
-  refuse_if(needs_group(advantage.estimator) && o_.rollout.n_samples_per_prompt == 1, "algo.advantage.estimator = \"",
+  refuse_if(traits(advantage.estimator).compares == Comparison::group && o_.rollout.n_samples_per_prompt == 1, "algo.advantage.estimator = \"",
             to_string(advantage.estimator),
             "\" with rollout.n_samples_per_prompt = 1 (it compares the answers to one prompt, so every advantage would be 0 or "
             "undefined): ",

@@ -17,13 +17,12 @@ void warn_if(Warnings& out, bool condition, const std::string& text) {
 void about_estimator(const Options& o, Warnings& out) {
   const auto& advantage = o.algo.advantage;
   const std::string estimator(to_string(advantage.estimator));
-  const bool discounts = o.has_critic() || advantage.estimator == Estimator::reinforce;
+  const EstimatorTraits& facts = traits(advantage.estimator);
   warn_if(out, !o.has_critic() && o.critic != CriticOptions{},
           base::text("[critic] has no effect with algo.advantage.estimator = \"", estimator, "\""));
-  warn_if(out, !discounts && advantage.gamma != 1, base::text("algo.advantage.gamma counts as 1 for ", estimator));
+  warn_if(out, !facts.discounts && advantage.gamma != 1, base::text("algo.advantage.gamma counts as 1 for ", estimator));
   warn_if(out, !o.has_critic() && advantage.lambd != 1, base::text("algo.advantage.lambd has no effect for ", estimator));
-  const bool whitens = discounts || advantage.estimator == Estimator::reinforce_baseline;
-  warn_if(out, !whitens && advantage.no_std_norm,
+  warn_if(out, !facts.whitens && advantage.no_std_norm,
           base::text("algo.advantage.no_std_norm has no effect for ", estimator, ", which does not whiten its advantages"));
   warn_if(
       out, o.train.async_depth > 0 && !advantage.is_correction_enable,

@@ -75,10 +75,6 @@ Tensor cumulative_returns(const Tensor& rewards, const Tensor& mask, const Segme
   return out;
 }
 
-double effective_gamma(config::Estimator estimator, double gamma) {
-  return estimator == config::Estimator::gae || estimator == config::Estimator::reinforce ? gamma : 1.0;
-}
-
 Tensor whiten(const Tensor& advantages, const Tensor& mask, Whiten how, const Sum& sum) {
   const Tensor a = advantages.detach().to(at::kCPU, at::kFloat).contiguous();
   const Tensor m = mask.to(at::kCPU, at::kByte).contiguous();
@@ -95,11 +91,6 @@ Tensor whiten(const Tensor& advantages, const Tensor& mask, Whiten how, const Su
   std::array<double, 1> squares{moments(mean).squares};  // around the mean of all ranks: no cancellation
   sum(squares);
   return (a - mean) * (1 / std::sqrt(std::max(squares[0] / count, 1e-8)));
-}
-
-bool whitens(config::Estimator estimator) {
-  return estimator == config::Estimator::gae || estimator == config::Estimator::reinforce ||
-         estimator == config::Estimator::reinforce_baseline;
 }
 
 }  // namespace trireme::ppo

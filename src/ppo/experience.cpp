@@ -46,8 +46,8 @@ void check(const Experience& experience, std::span<const int64_t> rows, const Pi
            "advantages: old log-probs are missing");
   VALIDATE(experience.ref_log_probs.defined() || options.kl_in_loss || options.kl_coef <= 0, ExitCode::internal,
            "advantages: reference log-probs are missing although the KL coefficient is ", options.kl_coef);
-  VALIDATE(experience.values.defined() || options.estimator != config::Estimator::gae, ExitCode::internal,
-           "advantages: values are missing although the estimator is gae");
+  VALIDATE(experience.values.defined() || !config::traits(options.estimator).critic, ExitCode::internal,
+           "advantages: values are missing although the estimator has a critic");
 }
 
 PipelineReport report_rewards(const RewardTable& table, const ShapedRewards& shaped, std::span<const int64_t> rows) {
@@ -184,17 +184,17 @@ PipelineReport advantages(Experience& experience, const RewardTable& table, std:
   const Tensor kl = reference_kl(experience, options);
   report.token_rewards = token_rewards(report.shaped_reward, kl, experience.mask, segments, options.kl_coef, options.clip_range);
 
-  if (options.estimator == config::Estimator::gae) {
+  const config::EstimatorTraits& facts = config::traits(options.estimator);
+  if (facts.critic) {
     const auto out = generalized_advantages(experience.values, report.token_rewards, experience.mask, segments, options.gamma,
                                             options.lambd);
     experience.advantages = out.advantages;
     experience.returns = out.returns;
   } else {
-    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments,
-                                            effective_gamma(options.estimator, options.gamma));
+    experience.returns = cumulative_returns(report.token_rewards, experience.mask, segments, facts.discounts ? options.gamma : 1.0);
     experience.advantages = experience.returns;
   }
-  if (whitens(options.estimator)) {
+  if (facts.whitens) {
     experience.advantages =
         whiten(experience.advantages, experience.mask, options.no_std_norm ? Whiten::center : Whiten::standardize, sum);
   }

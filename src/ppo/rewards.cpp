@@ -1,6 +1,7 @@
 #include "trireme/ppo/rewards.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -28,18 +29,35 @@ void for_each_group(size_t count, int64_t n, const Body& body) {
   for (size_t first = 0; first < count; first += static_cast<size_t>(n)) body(first);
 }
 
-void center_group(std::span<float> group, config::Estimator estimator) {
-  const double center = mean(group);
-  const double n = static_cast<double>(group.size());
-  const double spread = estimator == config::Estimator::group_norm ? unbiased_std(group) + 1e-9 : 1.0;
-  for (float& value : group) {
-    if (estimator == config::Estimator::rloo) {
-      value = static_cast<float>(value - (center * n - value) / (n - 1));
-    } else {
-      value = static_cast<float>((value - center) / spread);
-    }
-  }
+// Baselines: rewards that are compared with each other, in place.
+void keep(std::span<float>) {}
+
+void subtract_mean(std::span<float> rewards) {
+  const double center = mean(rewards);
+  for (float& value : rewards) value = static_cast<float>(value - center);
 }
+
+void standardize(std::span<float> rewards) {
+  const double center = mean(rewards), spread = unbiased_std(rewards) + 1e-9;
+  for (float& value : rewards) value = static_cast<float>((value - center) / spread);
+}
+
+// Minus the mean of the others.
+void leave_one_out(std::span<float> rewards) {
+  const double center = mean(rewards), n = static_cast<double>(rewards.size());
+  for (float& value : rewards) value = static_cast<float>(value - (center * n - value) / (n - 1));
+}
+
+// In the order of config::estimator_table.
+constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()> baselines{
+    keep,           // gae: the critic's values are its baseline
+    keep,           // reinforce
+    leave_one_out,  // rloo
+    subtract_mean,  // reinforce_baseline
+    standardize,    // group_norm
+    subtract_mean,  // dr_grpo
+    subtract_mean,  // flash_reinforce
+};
 
 float overlong_penalty(int64_t length, const LengthPenalty& penalty) {
   const int64_t buffer = *penalty.overlong_buffer;
@@ -73,14 +91,13 @@ std::vector<float> apply_length_penalties(const RewardTable& table, const Length
 std::vector<float> apply_baseline(std::span<const float> rewards, config::Estimator estimator, int64_t n) {
   std::vector<float> out(rewards.begin(), rewards.end());
   if (out.empty()) return out;
-  if (estimator == config::Estimator::flash_reinforce) {
-    const double center = mean(rewards);
-    for (float& value : out) value = static_cast<float>(value - center);
-  } else if (config::needs_group(estimator)) {
+  const auto baseline = baselines[static_cast<size_t>(estimator)];
+  const config::Comparison compares = config::traits(estimator).compares;
+  if (compares == config::Comparison::batch) baseline(out);
+  if (compares == config::Comparison::group) {
     VALIDATE(n > 1, ExitCode::configuration, "algo.advantage.estimator = ", config::to_string(estimator),
              " compares the samples of a prompt, but rollout.n_samples_per_prompt = ", n, ": set it to 2 or more");
-    for_each_group(out.size(), n,
-                   [&](size_t first) { center_group(std::span(out).subspan(first, static_cast<size_t>(n)), estimator); });
+    for_each_group(out.size(), n, [&](size_t first) { baseline(std::span(out).subspan(first, static_cast<size_t>(n))); });
   }
   return out;
 }

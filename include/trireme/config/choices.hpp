@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include "trireme/config/estimators.hpp"
+
 namespace trireme::config {
 
 template <class E>
@@ -101,17 +103,14 @@ struct Words<LossAggregation> {
   static constexpr std::string_view list[] = {"token-mean", "seq-mean-token-mean"};
 };
 
-// F9: how a reward becomes an advantage; only `gae` has a critic.
-enum class Estimator { gae, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, flash_reinforce };
 template <>
 struct Words<Estimator> {
-  static constexpr std::string_view list[] = {"gae",        "reinforce", "rloo",           "reinforce_baseline",
-                                              "group_norm", "dr_grpo",   "flash_reinforce"};
+  static constexpr auto list = [] {
+    std::array<std::string_view, estimator_table.size()> words{};
+    for (size_t i = 0; i < words.size(); ++i) words[i] = estimator_table[i].word;
+    return words;
+  }();
 };
-// Estimators whose baseline comes from the other samples of the same prompt: they need n_samples_per_prompt > 1.
-constexpr bool needs_group(Estimator e) {
-  return e == Estimator::rloo || e == Estimator::reinforce_baseline || e == Estimator::group_norm || e == Estimator::dr_grpo;
-}
 
 // F7
 enum class KlEstimator { k1, k2, k3 };

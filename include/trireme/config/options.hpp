@@ -356,7 +356,7 @@ struct Options {
   bool operator==(const Options&) const = default;
 
   // Zero means "as elsewhere" for some keys; these say what is meant.
-  bool has_critic() const { return algo.advantage.estimator == Estimator::gae; }
+  bool has_critic() const { return traits(algo.advantage.estimator).critic; }
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
   int64_t rollout_micro_batch_tokens() const {
     return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;

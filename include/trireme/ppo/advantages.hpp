@@ -26,14 +26,10 @@ AdvantagesAndReturns generalized_advantages(const at::Tensor& values, const at::
                                             const Segments& segments, double gamma, double lambda);
 // F14: discounted sums of the rewards to come; the advantage of every estimator without a critic.
 at::Tensor cumulative_returns(const at::Tensor& rewards, const at::Tensor& mask, const Segments& segments, double gamma);
-// The discount that an estimator uses: gamma for gae and reinforce, 1 for the others.
-double effective_gamma(config::Estimator estimator, double gamma);
 
 // F15: whitening with the masked mean and population variance of all ranks' columns: (A - mean) rsqrt(max(var, 1e-8)), or
 // A - mean. Masked columns get the same map, not 0. Collective through `sum`.
 enum class Whiten : uint8_t { center, standardize };
 at::Tensor whiten(const at::Tensor& advantages, const at::Tensor& mask, Whiten how, const Sum& sum);
-// Whether an estimator's advantages are whitened: gae, reinforce, reinforce_baseline.
-bool whitens(config::Estimator estimator);
 
 }  // namespace trireme::ppo
