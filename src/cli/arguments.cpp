@@ -59,6 +59,7 @@ class Parser {
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
     add_training(config::Command::rm, "Train a reward model on pairs of answers", &driver::run_rm);
     add_training(config::Command::dpo, "Train a policy on pairs of answers (DPO, cDPO, IPO)", &driver::run_dpo);
+    add_plan();
     add_generate();
     add_score();
     add_tokenize();
@@ -123,6 +124,27 @@ class Parser {
         }
         return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
                           options->run.device, base::isa_from(config::to_string(options->run.isa))};
+      };
+    });
+  }
+
+  void add_plan() {
+    auto* sub = app_.add_subcommand("plan", "Memory of a PPO job, by phase and kind, before it is submitted");
+    auto deck = std::make_shared<std::string>();
+    auto overrides = std::make_shared<std::vector<std::string>>();
+    auto command = std::make_shared<driver::PlanCommand>();
+    sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
+    sub->add_option("overrides", *overrides, "section.key=value, over the deck");
+    sub->add_option("--nodes", command->nodes, "Nodes of the job")->check(CLI::Range(1, 1 << 16));
+    sub->add_option("--gpus-per-node", command->gpus_per_node, "One rank each")->check(CLI::Range(1, 64));
+    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40 or gh200");
+    sub->final_callback([this, deck, overrides, command] {
+      invocation_ = [=] {
+        auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
+        config::validate(*options, config::Command::ppo, {.deck = *deck, .check_files = false});  // those of the cluster need not be here
+        return Invocation{Needs::nothing, [options, command](const comm::Session*) {
+                            return speaks() ? driver::run_plan(*options, *command) : ExitCode::done;
+                          }, config::Device::cpu};
       };
     });
   }

@@ -1,0 +1,55 @@
+// Bytes of a model on one rank, as zero and generate allocate them: the formulas of ShardedModel, of its exchanges and of the generator's
+// slices. Legend: N ranks of the shard communicator, D hidden, F ffn, V vocabulary, L layers, T tokens of a micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/shard_layout.hpp"
+#include "trireme/config/model_shape.hpp"
+
+namespace trireme::plan {
+
+// A model as the stage loop sees it: tensors, and for each stage (embedding, L blocks, head) those that it gathers. A tied embedding stands in
+// the first and in the last stage.
+struct ModelLayout {
+  config::ModelShape shape;
+  std::vector<base::TensorSpec> tensors;
+  std::vector<std::vector<size_t>> stages;
+};
+
+// Where the weights of a model lie (comm/shard_exchange.hpp).
+enum class Exchange : uint8_t {
+  window,       // the ranks of one node share memory: every weight once, gradients in each rank's part
+  host_ring,    // own slices and a ring of two stages on each rank, MPI
+  device_ring,  // the same on a GPU, NCCL
+};
+
+enum class Training : uint8_t { frozen, trainable };
+
+// zero::MemoryUse says what a running model has; the same names, the same numbers (a test compares them).
+struct ShardedModelBytes {
+  int64_t weights_own = 0;   // compute type: own slices; of a window this rank's share of it
+  int64_t weights_ring = 0;  // compute type: two neighbouring stages, whole; none in a window
+  int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
+  int64_t receive = 0;       // fp32: summed slice (device ring), slices of all other ranks (host ring)
+  int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards
+};
+ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
+                                      Exchange exchange);
+
+// Elements of the largest slice of one rank in a stage, and of the whole shard with its padding.
+int64_t shard_elements(const ModelLayout& model, int ranks);
+
+// One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.
+int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes);
+
+// Bytes of keys and values of one token on a rank that has `kv_heads` of them.
+int64_t kv_bytes_per_token(const config::ModelShape& shape, int64_t kv_heads, int64_t element_bytes);
+
+// Estimates of what LibTorch holds while a micro-batch of T tokens runs on a device, in bytes of a compute type of two.
+int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens);      // kept for the backward pass: L + 2 of [T, D]
+int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens);   // saved by the operators of one block, with its products' gradients
+int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows);      // dW in the compute type and its fp32 copy
+
+}  // namespace trireme::plan

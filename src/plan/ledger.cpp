@@ -1,0 +1,45 @@
+#include "trireme/plan/ledger.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/checked.hpp"
+
+namespace trireme::plan {
+
+const char* to_string(Phase phase) {
+  constexpr const char* names[phase_count] = {"start", "rollout", "reward", "log-probs", "forward", "head", "backward", "step", "sync", "save"};
+  return names[static_cast<size_t>(phase)];
+}
+
+void Ledger::add(Entry entry) {
+  if (entry.bytes > 0) entries_.push_back(std::move(entry));
+}
+
+int64_t Ledger::bytes(Place place, Phase phase) const {
+  int64_t sum = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.place == place && (entry.phases & phase_bit(phase)) != 0) sum = base::checked_add(sum, entry.bytes);
+  }
+  return sum;
+}
+
+Phase Ledger::peak_phase(Place place) const {
+  Phase best = Phase::start;
+  for (int i = 1; i < phase_count; ++i) {
+    const auto phase = static_cast<Phase>(i);
+    if (bytes(place, phase) > bytes(place, best)) best = phase;
+  }
+  return best;
+}
+
+std::vector<Entry> Ledger::largest(Place place, Phase phase, size_t count) const {
+  std::vector<Entry> out;
+  std::copy_if(entries_.begin(), entries_.end(), std::back_inserter(out),
+               [&](const Entry& entry) { return entry.place == place && (entry.phases & phase_bit(phase)) != 0; });
+  std::stable_sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
+  if (out.size() > count) out.resize(count);
+  return out;
+}
+
+}  // namespace trireme::plan

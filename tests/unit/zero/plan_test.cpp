@@ -1,0 +1,67 @@
+// What a sharded model holds is what `plan` says, byte for byte: both exchanges, trained and frozen, with and without an average.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/world.hpp"
+#include "tiny_model.hpp"
+#include "trireme/plan/model_bytes.hpp"
+
+namespace trireme::test {
+namespace {
+
+plan::ModelLayout layout(const model::ModelSpec& spec) {
+  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
+  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
+  return out;
+}
+
+struct Setting {
+  Tied tied;
+  model::HeadKind head;
+  config::DType compute;
+  zero::Training training;
+  comm::ExchangeKind exchange;
+};
+
+void expect_planned_bytes(const Setting& s) {
+  const auto spec = model::describe(tiny_shape(s.tied), s.head);
+  const comm::CommView& ranks = world();
+  zero::ShardedModelOptions options;
+  options.compute = s.compute;
+  options.training = s.training;
+  options.exchange = s.exchange;
+  zero::ShardedModel model(spec, ranks, std::nullopt, at::kCPU, options);
+  const bool trained = s.training == zero::Training::trainable;
+  if (trained) model.enable_average(0.9);
+  const auto want = plan::sharded_model_bytes(layout(spec), ranks.size(), config::bytes_per_element(s.compute),
+                                              trained ? plan::Training::trainable : plan::Training::frozen, trained,
+                                              s.exchange == comm::ExchangeKind::mpi_ring ? plan::Exchange::host_ring : plan::Exchange::window);
+  const zero::MemoryUse got = model.memory();
+  EXPECT_EQ(got.weights, want.weights_own + want.weights_ring);
+  EXPECT_EQ(got.exchange, want.gradient_slots + want.receive);
+  EXPECT_EQ(got.master, want.master);
+  EXPECT_EQ(got.gradients, want.gradients);
+  EXPECT_EQ(got.moments, want.moments);
+  EXPECT_EQ(got.average, want.average);
+}
+
+TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
+  for (const Tied tied : {Tied::no, Tied::yes}) {
+    for (const auto head : {model::HeadKind::language, model::HeadKind::score}) {
+      for (const auto compute : {config::DType::fp32, config::DType::bf16}) {
+        for (const auto training : {zero::Training::frozen, zero::Training::trainable}) {
+          for (const auto exchange : {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring}) {
+            SCOPED_TRACE(testing::Message() << "tied " << static_cast<int>(tied) << " head " << static_cast<int>(head) << " type "
+                                            << config::to_string(compute) << " training " << static_cast<int>(training) << " exchange "
+                                            << static_cast<int>(exchange));
+            expect_planned_bytes({tied, head, compute, training, exchange});
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
