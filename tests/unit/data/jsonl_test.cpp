@@ -135,18 +135,18 @@ TEST(JsonObject, ReadsBackByAnotherParser) {
                         .add("ids", std::span<const int32_t>(ids)).add("log_probs", std::span<const float>(log_probs))
                         .add_json("extra", "{\"a\": [1]}").add("bad", "a\xFF" "b").str();
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  const auto json = nlohmann::json::parse(line);
-  EXPECT_EQ(json["text"], text);
-  EXPECT_EQ(json["n"], 5);
-  EXPECT_EQ(json["big"], int64_t{1} << 60);
-  EXPECT_EQ(json["x"], 0.1);
-  EXPECT_TRUE(json["nan"].is_null());
-  EXPECT_EQ(json["ok"], true);
-  EXPECT_EQ(json["ids"], (nlohmann::json{1, -2, 3}));
-  EXPECT_EQ(json["log_probs"][0].get<float>(), -0.1f);
-  EXPECT_TRUE(json["log_probs"][2].is_null());
-  EXPECT_EQ(json["extra"]["a"][0], 1);
-  EXPECT_EQ(json["bad"], "a\xEF\xBF\xBD" "b");
+  const auto parsed = nlohmann::json::parse(line);
+  EXPECT_EQ(parsed["text"], text);
+  EXPECT_EQ(parsed["n"], 5);
+  EXPECT_EQ(parsed["big"], int64_t{1} << 60);
+  EXPECT_EQ(parsed["x"], 0.1);
+  EXPECT_TRUE(parsed["nan"].is_null());
+  EXPECT_EQ(parsed["ok"], true);
+  EXPECT_EQ(parsed["ids"], (nlohmann::json{1, -2, 3}));
+  EXPECT_EQ(parsed["log_probs"][0].get<float>(), -0.1f);
+  EXPECT_TRUE(parsed["log_probs"][2].is_null());
+  EXPECT_EQ(parsed["extra"]["a"][0], 1);
+  EXPECT_EQ(parsed["bad"], "a\xEF\xBF\xBD" "b");
   EXPECT_EQ(JsonObject().str(), "{}");
 }
 

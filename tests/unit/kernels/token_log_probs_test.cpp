@@ -18,7 +18,7 @@ namespace {
 using at::Tensor;
 using kernels::Entropy;
 
-Tensor normals(at::IntArrayRef shape, double scale, uint64_t seed) {
+Tensor normal_tensor(at::IntArrayRef shape, double scale, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::normal(0.0, scale, shape, generator);
 }
@@ -29,11 +29,11 @@ struct Problem {
 
 Problem problem(int64_t rows, int64_t width, int64_t vocabulary, at::ScalarType type) {
   Problem out;
-  out.hidden = normals({rows, width}, 1.0, 1).to(type);
-  out.weight = normals({vocabulary, width}, 0.3, 2).to(type);
+  out.hidden = normal_tensor({rows, width}, 1.0, 1).to(type);
+  out.weight = normal_tensor({vocabulary, width}, 0.3, 2).to(type);
   out.targets = at::arange(rows, at::kLong) * 37 % vocabulary;
-  out.grad_log_probs = normals({rows}, 1.0, 3);
-  out.grad_entropy = normals({rows}, 1.0, 4);
+  out.grad_log_probs = normal_tensor({rows}, 1.0, 3);
+  out.grad_entropy = normal_tensor({rows}, 1.0, 4);
   out.hidden.set_requires_grad(true);
   out.weight.set_requires_grad(true);
   return out;
@@ -187,7 +187,7 @@ TEST(LogSumExp, ExponentialIsWithinTwoUlp) {
 
 // The result depends on the chunks alone, not on where a row lies or how long its last vector is.
 TEST(LogSumExp, TailEqualsPaddedVector) {
-  const Tensor z = normals({64}, 3.0, 9);
+  const Tensor z = normal_tensor({64}, 3.0, 9);
   for (int64_t n = 1; n <= 48; ++n) {
     Tensor padded = at::full({64}, -std::numeric_limits<float>::max());
     padded.narrow(0, 0, n).copy_(z.narrow(0, 0, n));
