@@ -18,7 +18,7 @@ namespace {
 
 using namespace kernels;
 
-constexpr int64_t longest = 150;  // beyond two words of the optimizer's bitmap
+constexpr int64_t longest_shard = 150;  // beyond two words of the optimizer's bitmap
 
 // Ordinary values with an infinity, a NaN, zeros and a subnormal number among them.
 std::vector<float> odd_values(uint64_t stream, int64_t count) {
@@ -137,7 +137,7 @@ TYPED_TEST(SameBits, RowSums) {
 
 TEST(SameBitsOfTheOptimizer, Update) {
   expect_same_bits([](Bytes& out) {
-    for (int64_t n = 1; n <= longest; ++n) {
+    for (int64_t n = 1; n <= longest_shard; ++n) {
       for (const bool as_bf16 : {true, false}) {
         std::vector<float> master = normals(7, n), moment1 = normals(8, n, 0.1f), moment2 = normals(9, n), compute = master;
         for (float& v : moment2) v *= v;
@@ -162,7 +162,7 @@ TEST(SameBitsOfTheOptimizer, Update) {
 TEST(SameBitsOfTheOptimizer, NormCastAndAverage) {
   expect_same_bits([](Bytes& out) {
     const ShardKernels& kernels = lane_kernels().shard;
-    for (int64_t n = 0; n <= longest; ++n) {
+    for (int64_t n = 0; n <= longest_shard; ++n) {
       const std::vector<float> values = odd_values(11, n), finite = normals(12, n);
       std::vector<uint16_t> bf16(values.size() + 1, 0xabcd);
       std::vector<float> average = normals(13, n + 1);
