@@ -116,11 +116,20 @@ end_of_job() {
   fi
 }
 
+# The checkpoint that was saved last, with its time: a run that went back to an earlier step saves under smaller numbers. They lie where
+# the deck in the run folder says.
+newest_save() {
+  local folder
+  folder=$(sed -n '/^\[ckpt\]/,/^\[/s/^path = "\(.*\)"$/\1/p' "$run_dir/deck.toml" 2>/dev/null || true)
+  find "${folder:-$run_dir/ckpt}" -maxdepth 1 -name 'step-[0-9]*' -printf '%T@ %f\n' 2>/dev/null | sort -n | tail -n 1 || true
+}
 newest_step() {
   local step
-  step=$(find "$run_dir/ckpt" -maxdepth 1 -name 'step-[0-9]*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
+  step=$(newest_save | sed 's/.*step-0*//')
   echo "${step:-0}"
 }
+# Whether there is a checkpoint that was not there when this script began.
+saved_something() { [ "$(newest_save)" != "$first_save" ]; }
 
 # What a later reader of the log needs, by a list of what may be shown: never the whole environment.
 save_environment() {
@@ -241,14 +250,14 @@ after() {
         say "stopped at step $step by the file 'stop': sbatch the same script to go on"
       elif [ "$restart" -ge "$TRIREME_MAX_RESTARTS" ]; then
         say "stopped at step $step; TRIREME_MAX_RESTARTS=$TRIREME_MAX_RESTARTS is reached: sbatch the same script to go on"
-      elif [ "$step" -gt "$first_step" ]; then
+      elif saved_something; then
         rm -f "$run_dir/.retries"
         requeue "stopped at step $step before the walltime"
       else
         retry "exit code 75 without a new checkpoint (step $step), as if the walltime were too short for one iteration"
       fi ;;
-    70 | 71 | 76 | 137 | 139 | 143)
-      if [ "$step" -gt "$first_step" ]; then
+    70 | 71 | 76 | 134 | 135 | 136 | 137 | 139 | 143)
+      if saved_something; then
         retry "exit code $rc, steps $first_step to $step were made"
       else
         say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
@@ -277,7 +286,22 @@ on_term() {
   [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true
 }
 
+# The program says itself with which exit code it ends, in a file of this start: the launcher ends the ranks that have not left when the first
+# one has, and reports that (srun: 143). Its number counts when there is no file, as after a rank was killed.
+take_verdict() {
+  local verdict
+  { read -r verdict _ <"$TRIREME_VERDICT"; } 2>/dev/null || verdict=
+  rm -f "$TRIREME_VERDICT"
+  unset TRIREME_VERDICT
+  [[ $verdict =~ ^[0-9]+$ ]] || return 0
+  [ "$verdict" = "$rc" ] || say "the launcher reports exit code $rc, the program $verdict: $verdict counts"
+  rc=$verdict
+}
+
 run_once() {
+  # Not looked at before the end: a network file system may remember for a while that there is no such file.
+  TRIREME_VERDICT=$run_dir/.verdict-$job-$restart-$$-$(date +%s)
+  export TRIREME_VERDICT
   build_launch_line  # each time: less of the walltime is left
   "${launch[@]}" &
   pid=$!
@@ -288,6 +312,7 @@ run_once() {
     [ "$interrupted" = 1 ] || break
   done
   pid=
+  take_verdict
 }
 
 : "${TRIREME_THREADS_PER_RANK:=${SLURM_CPUS_PER_TASK:-1}}"
@@ -305,7 +330,9 @@ if [ "$dry_run" = 1 ]; then
 fi
 
 mkdir -p "$run_dir"
+find "$run_dir" -maxdepth 1 -name '.verdict-*' -mtime +1 -delete 2>/dev/null || true  # of starts that were killed
 save_environment
+first_save=$(newest_save)
 first_step=$(newest_step)
 say "job $job, restart $restart: $ranks ranks on $nodes nodes, from step $first_step, in $run_dir, $([ -z "$ends_at" ] || echo "$((ends_at - $(date +%s))) s") left"
 

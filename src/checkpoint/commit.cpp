@@ -1,12 +1,10 @@
 #include "commit.hpp"
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "file_steps.hpp"
-#include "manifest.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -15,38 +13,24 @@
 namespace trireme::checkpoint {
 namespace {
 
-struct Committed {
-  int64_t fence = 0;
-  int64_t step = 0;
-  std::filesystem::path path;
-};
-
-// Checkpoints whose manifest can be read, latest save first: a later run has the greater fence, even when it went back to an
-// earlier step.
-std::vector<Committed> committed(const std::filesystem::path& folder) {
-  std::vector<Committed> all;
-  for (const int64_t step : list_steps(folder)) {
-    const std::filesystem::path path = folder / folder_name(step);
-    try {
-      all.push_back({read_manifest(path).fence, step, path});
-    } catch (const UserError& error) {
-      log::warning(base::text(path.string(), " is not counted as a checkpoint and stays as it is (", error.what(), ")"));
-    }
-  }
-  std::sort(all.begin(), all.end(), [](const Committed& a, const Committed& b) {
-    return a.fence != b.fence ? a.fence > b.fence : a.step > b.step;
-  });
-  return all;
-}
-
-void remove_old(const std::filesystem::path& folder, int64_t just_committed, int64_t keep, int64_t pinned) {
-  const std::vector<Committed> all = committed(folder);
-  for (size_t i = static_cast<size_t>(keep); i < all.size(); ++i) {
-    if (all[i].step == just_committed || all[i].step == pinned) continue;
+// Removes what is beyond `keep`, counting this run's own checkpoints and those that led to where it began. Neither counted nor removed is what
+// is newer than the point from which the run was resumed and not its own: a branch that was left on purpose, a checkpoint that could
+// not be read, or somebody else's.
+void remove_old(const std::filesystem::path& folder, int64_t just_committed, const Retention& retention) {
+  std::vector<std::string> not_whole;
+  const std::vector<Position> all = list_committed(folder, &not_whole);
+  for (const std::string& problem : not_whole) log::warning(base::text("not counted as a checkpoint and left as it is: ", problem));
+  int64_t kept = 0;
+  for (const Position& found : all) {
+    const bool mine = found.fence == retention.fence;
+    const bool behind_me = retention.resumed_from && found <= *retention.resumed_from;
+    if (!mine && !behind_me) continue;
+    if (++kept <= retention.keep || found.step == just_committed || found.step == retention.pinned) continue;
     // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a good name.
-    const std::filesystem::path doomed = folder / ("." + all[i].path.filename().string() + ".old.tmp");
+    const std::string name = folder_name(found.step);
+    const std::filesystem::path doomed = folder / ("." + name + ".old.tmp");
     remove_quietly(doomed);
-    rename_path(all[i].path, doomed);
+    rename_path(folder / name, doomed);
     remove_quietly(doomed);
   }
 }
@@ -78,7 +62,7 @@ void remove_leftovers(const std::filesystem::path& folder) {
   for (const auto& path : leftovers) remove_quietly(path);
 }
 
-void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, int64_t keep, int64_t pinned) {
+void commit(const std::filesystem::path& temporary, const std::filesystem::path& folder, int64_t step, const Retention& retention) {
   const std::filesystem::path target = folder / folder_name(step);
   const bool replaces = std::filesystem::exists(target);
   crash_point("ckpt.before_rename");
@@ -94,7 +78,7 @@ void commit(const std::filesystem::path& temporary, const std::filesystem::path&
   crash_point("ckpt.latest_moved");
   if (replaces) remove_quietly(temporary);
   try {
-    remove_old(folder, step, keep, pinned);
+    remove_old(folder, step, retention);
   } catch (const UserError& error) {  // the new checkpoint is committed: an old one too many is no reason to stop
     log::warning(base::text("an old checkpoint could not be removed (", error.what(), ")"));
   }

@@ -74,7 +74,7 @@ void make_folder(const std::filesystem::path& path) {
 
 base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
   inject("open", path);
-  base::FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) base::throw_errno(errno, "cannot open for writing", path);
   return fd;
 }

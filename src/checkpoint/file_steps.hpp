@@ -17,6 +17,7 @@ void crash_point(const char* name);
 void inject(std::string_view operation, const std::filesystem::path& path);
 
 void make_folder(const std::filesystem::path& path);  // must not exist
+// Write-only: a network file system reads a page before a part of it is written when the descriptor may also read (page_edges.hpp).
 base::FileDescriptor open_for_writing(const std::filesystem::path& path);
 // Refuses to follow a link and an existing file.
 base::FileDescriptor create_file(const std::filesystem::path& path);

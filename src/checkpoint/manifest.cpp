@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "index.hpp"
@@ -65,6 +66,15 @@ FullManifest fields_of(const Json& json, const std::string& name) {
   return m;
 }
 
+// nullopt: there is no such file. Throws io_error or permission when that cannot be found out now.
+std::optional<int64_t> size_of_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (!error) return static_cast<int64_t>(size);
+  if (error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) base::throw_errno(error.value(), "look at", path);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string to_json(const FullManifest& manifest) {
@@ -82,13 +92,12 @@ FullManifest manifest_from_json(std::string_view text, const std::string& name) 
 
 FullManifest read_manifest(const std::filesystem::path& checkpoint) {
   const std::filesystem::path path = checkpoint / manifest_name;
-  VALIDATE(std::filesystem::exists(path), ExitCode::bad_data, checkpoint.string(), " has no ", manifest_name, ": not a whole checkpoint");
+  VALIDATE(size_of_file(path).has_value(), ExitCode::bad_data, checkpoint.string(), " has no ", manifest_name, ": not a whole checkpoint");
   FullManifest manifest = manifest_from_json(base::read_file(path, largest_manifest), path.string());
   for (const auto& [name, bytes] : {std::pair{data_name, manifest.data_bytes}, std::pair{index_name, manifest.index_bytes}}) {
-    std::error_code error;
-    const auto found = std::filesystem::file_size(checkpoint / name, error);
-    VALIDATE(!error, ExitCode::bad_data, (checkpoint / name).string(), " is missing (", error.message(), ")");
-    VALIDATE(static_cast<int64_t>(found) == bytes, ExitCode::bad_data, (checkpoint / name).string(), " has ", found, " bytes, its manifest says ", bytes,
+    const auto found = size_of_file(checkpoint / name);
+    VALIDATE(found.has_value(), ExitCode::bad_data, (checkpoint / name).string(), " is missing");
+    VALIDATE(*found == bytes, ExitCode::bad_data, (checkpoint / name).string(), " has ", *found, " bytes, its manifest says ", bytes,
              ": truncated or replaced");
   }
   return manifest;

@@ -105,13 +105,17 @@ void Reader::State::open() {
 
 const IndexEntry& Reader::State::matching(const ReadRequest& request) const {
   const auto at = by_path.find(request.path);
-  VALIDATE(at != by_path.end(), ExitCode::bad_data, folder.string(), " has no dataset ", request.path,
-           ": it was saved from another model or with other options");
+  const auto refuse = [&](const auto&... why) { throw Mismatch(base::text(folder.string(), " does not fit this run (", why...)); };
+  if (at == by_path.end()) refuse("it has no ", request.path, "): it was saved from another model or with other options");
   const IndexEntry& entry = entries[at->second];
-  VALIDATE(entry.shape == request.shape, ExitCode::bad_data, folder.string(), ": ", request.path, " has the shape ", base::shape_text(entry.shape),
-           ", this run needs ", base::shape_text(request.shape), ": it was saved from another model");
-  VALIDATE(element_type(entry.type) == request.type, ExitCode::bad_data, folder.string(), ": ", request.path, " holds ", to_string(entry.type),
-           ", this run needs ", to_string(stored_type(request.type)), ": use the dtype of the run that saved it");
+  if (entry.shape != request.shape) {
+    refuse(request.path, " has the shape ", base::shape_text(entry.shape), ", this run needs ", base::shape_text(request.shape),
+           "): it was saved from another model");
+  }
+  if (element_type(entry.type) != request.type) {
+    refuse(request.path, " holds ", to_string(entry.type), ", this run needs ", to_string(stored_type(request.type)),
+           "): use the dtype of the run that saved it");
+  }
   const base::Block whole{0, entry.rows(), 0, entry.columns()};
   VALIDATE(request.block.empty() || contains(whole, request.block), ExitCode::internal, "a request lies outside of ", request.path);
   return entry;
@@ -228,34 +232,15 @@ void Reader::verify() {
   });
 }
 
-std::vector<int64_t> list_steps(const std::filesystem::path& folder) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const int64_t step = step_of(entry.path().filename().string());
-    if (step >= 0 && entry.is_directory(error)) steps.push_back(step);
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
-}
-
 namespace {
 
-// Steps in the order in which to try them: the latest save first. A run that went back to an earlier step has the greater
-// fence; folders whose manifest cannot be read come first, so that the loss is reported.
+// Steps in the order in which to try them: folders whose manifest is not whole first, so that the loss is reported, then the latest save.
 std::vector<int64_t> candidates(const std::filesystem::path& folder) {
-  std::vector<std::pair<int64_t, int64_t>> found;
-  for (const int64_t step : list_steps(folder)) {
-    int64_t fence = INT64_MAX;
-    try {
-      fence = read_manifest(folder / folder_name(step)).fence;
-    } catch (const UserError&) {  // reported when it is tried
-    }
-    found.emplace_back(fence, step);
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<int64_t> steps;
-  for (const auto& [fence, step] : found) steps.push_back(step);
+  std::vector<int64_t> whole;
+  for (const Position& found : list_committed(folder)) whole.push_back(found.step);
+  std::vector<int64_t> steps = list_steps(folder);
+  std::erase_if(steps, [&](int64_t step) { return std::find(whole.begin(), whole.end(), step) != whole.end(); });
+  steps.insert(steps.end(), whole.begin(), whole.end());
   return steps;
 }
 
@@ -275,9 +260,10 @@ std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesy
       load(reader);
       if (!failures.empty() && comm.rank() == 0) log::warning(base::text("resuming from the older checkpoint ", folder_name(step)));
       return step;
+    } catch (const Mismatch&) {
+      throw;
     } catch (const UserError& error) {
-      const bool damaged = error.code() == ExitCode::bad_data || error.code() == ExitCode::io_error;
-      if (!damaged) throw;
+      if (error.code() != ExitCode::bad_data) throw;
       if (comm.rank() == 0) log::error(base::text("CHECKPOINT DAMAGED: ", error.what(), "; trying the one before"));
       failures += base::text("\n  ", error.what());
     }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "agree.hpp"
 #include "lock_claims.hpp"
@@ -16,6 +17,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/checkpoint/position.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -60,6 +62,13 @@ std::string reason_to_take(const std::filesystem::path& folder, const Claim& cla
                              " ago): wait for it, use another run.dir, or give run.take_over=true once its heartbeat has stopped"));
 }
 
+// A fence that is newer than every checkpoint in `checkpoints`.
+int64_t fence_above(const std::filesystem::path& checkpoints) {
+  if (checkpoints.empty()) return 1;
+  const std::vector<Position> found = list_committed(checkpoints);
+  return found.empty() ? 1 : found.front().fence + 1;
+}
+
 // Claims the next fence; throws locked.
 LockHolder take(const std::filesystem::path& folder, const LockOptions& options) {
   LockHolder me = this_process();
@@ -73,7 +82,13 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options)
         log::warning(base::text("taking the run folder over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
       }
     }
-    if (try_claim(folder, me)) return me;  // else somebody was faster: look again at who
+    const int64_t above = fence_above(options.checkpoints);
+    if (!try_claim(folder, me)) continue;  // somebody was faster: look again at who
+    if (above <= me.fence) return me;
+    // Claims exclude each other by having the same number, so the step to a greater one comes after: whoever looks in between finds this
+    // process alive.
+    me.fence = above;
+    if (try_claim(folder, me)) return me;
   }
 }
 

@@ -2,21 +2,17 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <span>
+#include <utility>
 
 #include "file_steps.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/philox.hpp"
 
 namespace trireme::checkpoint {
 namespace {
 
 constexpr int64_t writeback_bytes = int64_t{16} << 20;
-
-// Where row `row`, column `column` of a dataset lies in the file.
-int64_t file_offset(const IndexEntry& entry, int64_t row, int64_t column) {
-  return entry.offset + (row * entry.columns() + column) * size_of(entry.type);
-}
 
 // Calls f(file offset, offset in the dense rectangle, bytes) for each consecutive range: one for whole rows.
 template <class F>
@@ -29,10 +25,17 @@ void for_each_range(const IndexEntry& entry, const base::Block& block, F&& f) {
   for (int64_t r = 0; r < block.rows; ++r) f(file_offset(entry, block.row + r, block.column), r * row_bytes, row_bytes);
 }
 
+int64_t round_down(int64_t value, int64_t unit) { return value / unit * unit; }
+int64_t round_up(int64_t value, int64_t unit) { return round_down(value + unit - 1, unit); }
+
 }  // namespace
 
-SlabWriter::SlabWriter(const std::filesystem::path& path, const std::function<void(const char*)>& beat)
-    : path_(path), fd_(open_for_writing(path)), beat_(beat) {}
+int64_t file_offset(const IndexEntry& entry, int64_t row, int64_t column) {
+  return entry.offset + (row * entry.columns() + column) * size_of(entry.type);
+}
+
+SlabWriter::SlabWriter(const std::filesystem::path& path, int64_t page_bytes, const std::function<void(const char*)>& beat)
+    : path_(path), page_(page_bytes), fd_(open_for_writing(path)), beat_(beat) {}
 
 WrittenSlab SlabWriter::write(const IndexEntry& entry, const base::Block& block, const void* data) {
   WrittenSlab out{&entry, block, {}};
@@ -50,9 +53,46 @@ WrittenSlab SlabWriter::write(const IndexEntry& entry, const base::Block& block,
 }
 
 void SlabWriter::write_range(int64_t offset, const std::byte* data, int64_t bytes) {
-  write_at(fd_.get(), static_cast<uint64_t>(offset), std::span(data, static_cast<size_t>(bytes)), path_);
   bytes_ += bytes;
+  const int64_t taken = extend_edge(offset, data, bytes);
+  const int64_t begin = offset + taken;
+  const int64_t end = offset + bytes;
+  const int64_t first_page = std::min(end, round_up(begin, page_));
+  const int64_t last_page = std::max(first_page, round_down(end, page_));
+  keep_edge(begin, data + taken, first_page - begin);
+  write_pages(first_page, data + (first_page - offset), last_page - first_page);
+  keep_edge(last_page, data + (last_page - offset), end - last_page);
+}
+
+// Pieces follow each other, so the page at the end of one is mostly completed by the next.
+int64_t SlabWriter::extend_edge(int64_t offset, const std::byte* data, int64_t bytes) {
+  if (edges_.empty() || edges_.back().end() != offset || offset % page_ == 0) return 0;
+  PageEdge& edge = edges_.back();
+  const int64_t taken = std::min(bytes, round_up(offset, page_) - offset);
+  edge.bytes.append(reinterpret_cast<const char*>(data), static_cast<size_t>(taken));
+  if (static_cast<int64_t>(edge.bytes.size()) == page_) {
+    const PageEdge page = std::move(edge);
+    edges_.pop_back();
+    write_pages(page.offset, reinterpret_cast<const std::byte*>(page.bytes.data()), page_);
+  }
+  return taken;
+}
+
+void SlabWriter::keep_edge(int64_t offset, const std::byte* data, int64_t bytes) {
+  if (bytes > 0) edges_.push_back({offset, std::string(reinterpret_cast<const char*>(data), static_cast<size_t>(bytes))});
+}
+
+void SlabWriter::write_pages(int64_t offset, const std::byte* data, int64_t bytes) {
+  if (bytes <= 0) return;
+  write_at(fd_.get(), static_cast<uint64_t>(offset), std::span(data, static_cast<size_t>(bytes)), path_);
   start_writeback(offset, bytes);
+}
+
+void SlabWriter::write_edges(const std::vector<PageEdge>& edges) {
+  for (const PageEdge& edge : edges) {
+    write_at(fd_.get(), static_cast<uint64_t>(edge.offset), std::as_bytes(std::span(edge.bytes)), path_);
+    if (beat_) beat_("checkpoint: write");
+  }
 }
 
 // The device works while the next pieces are copied; without this all of it would wait for the fsync.
@@ -76,30 +116,6 @@ void read_piece(int fd, const std::filesystem::path& path, const IndexEntry& ent
   for_each_range(entry, piece, [&](int64_t offset, int64_t at, int64_t count) {
     base::read_at(fd, static_cast<uint64_t>(offset), std::span(into + at, static_cast<size_t>(count)), path);
   });
-}
-
-void read_back_one(const std::filesystem::path& path, const std::vector<WrittenSlab>& slabs, uint64_t seed) {
-  size_t pieces = 0;
-  for (const WrittenSlab& slab : slabs) pieces += slab.digests.size();
-  if (pieces == 0) return;
-  auto chosen = static_cast<size_t>(base::uniform(seed, base::Stream::test, 0, 0) * static_cast<float>(pieces));
-  if (chosen >= pieces) chosen = pieces - 1;
-  for (const WrittenSlab& slab : slabs) {
-    if (chosen >= slab.digests.size()) {
-      chosen -= slab.digests.size();
-      continue;
-    }
-    const base::Block piece = Pieces(slab.block, size_of(slab.entry->type)).block(static_cast<int64_t>(chosen));
-    const base::FileDescriptor fd = base::open_read(path);
-    const int64_t begin = file_offset(*slab.entry, piece.row, piece.column);
-    const int64_t end = file_offset(*slab.entry, piece.row + piece.rows - 1, piece.column + piece.columns);
-    ::posix_fadvise(fd.get(), begin, end - begin, POSIX_FADV_DONTNEED);  // clean after the fsync: the read goes to the device
-    std::vector<std::byte> bytes(static_cast<size_t>(piece.elements() * size_of(slab.entry->type)));
-    read_piece(fd.get(), path, *slab.entry, piece, bytes.data());
-    VALIDATE(xxh3(bytes) == slab.digests[chosen], ExitCode::io_error, path.string(), ": ", slab.entry->path, " reads back differently from row ",
-             piece.row, " (the file system lost or changed what was written)");
-    return;
-  }
 }
 
 }  // namespace trireme::checkpoint

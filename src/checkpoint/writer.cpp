@@ -1,7 +1,7 @@
 // The order of a save; each line is a crash point after which a load finds the old or the new checkpoint, whole:
-//   preflight of the free space -> temporary folder -> layout by HDF5 -> data by every rank -> fsync -> one random piece
-//   of each rank read back -> index -> manifest -> fsync of the folder -> vote -> fence -> rename -> fsync of the parent ->
-//   `latest` -> removal of old ones.
+//   preflight of the free space -> temporary folder -> layout by HDF5 -> data by every rank -> pages that ranks share, by one of
+//   them -> fsync -> a random piece of each rank, and pieces where two ranks meet, read back -> index -> manifest -> fsync of the
+//   folder -> vote -> fence -> rename -> fsync of the parent -> `latest` -> removal of old ones.
 #include "trireme/checkpoint/writer.hpp"
 
 #include <fcntl.h>
@@ -16,6 +16,8 @@
 #include "hdf5_file.hpp"
 #include "index.hpp"
 #include "manifest.hpp"
+#include "page_edges.hpp"
+#include "read_back.hpp"
 #include "save_through.hpp"
 #include "slab_writer.hpp"
 #include "trireme/base/checked.hpp"
@@ -166,25 +168,31 @@ void Save::create() {
 
 void Save::write() {
   trace::Region region{"checkpoint write", step_, trace::Category::io};
+  const int64_t page_bytes = agreed_page_bytes(comm_);
+  std::optional<SlabWriter> writer;
+  base::Stopwatch watch;
   agreed(comm_, [&] {
-    base::Stopwatch watch;
-    SlabWriter writer(data_file_, options_.beat);
+    writer.emplace(data_file_, page_bytes, options_.beat);
     for (size_t d = 0; d < content_.datasets.size(); ++d) {
       if (d == content_.datasets.size() / 2) crash_point("ckpt.half_written");
       const Dataset& dataset = content_.datasets[d];
       const void* data = gate_.begin_write(d, dataset.data);
-      if (!dataset.block.empty()) mine_.push_back(writer.write(entries_[d], dataset.block, data));
+      if (!dataset.block.empty()) mine_.push_back(writer->write(entries_[d], dataset.block, data));
       gate_.end_write(d);
     }
     const IndexEntry& state = entries_.back();
-    if (root_ && state.bytes() > 0) mine_.push_back(writer.write(state, {0, state.shape[0], 0, 1}, content_.state.data()));
-    report_.written_by_me = writer.bytes();
-    region.add_bytes(writer.bytes());
+    if (root_ && state.bytes() > 0) mine_.push_back(writer->write(state, {0, state.shape[0], 0, 1}, content_.state.data()));
+    report_.written_by_me = writer->bytes();
+    region.add_bytes(writer->bytes());
+  });
+  const std::vector<PageEdge> edges = edges_of_my_pages(comm_, writer->edges(), page_bytes);
+  agreed(comm_, [&] {
+    writer->write_edges(edges);
     report_.write_seconds = watch.seconds();
     crash_point("ckpt.written");
     watch.restart();
     beat("checkpoint: fsync");
-    writer.sync_and_close();
+    writer->sync_and_close();
     report_.sync_seconds = watch.seconds();
   });
   crash_point("ckpt.synced");
@@ -192,9 +200,14 @@ void Save::write() {
 
 void Save::verify_sample() {
   base::Stopwatch watch;
+  beat("checkpoint: verify");
+  const auto seed = static_cast<uint64_t>(step_ * 1'000'003);
+  const Borders borders = options_.verify ? exchange_borders(comm_, entries_, mine_, seed) : Borders{};
   agreed(comm_, [&] {
-    beat("checkpoint: verify");
-    if (options_.verify) read_back_one(data_file_, mine_, static_cast<uint64_t>(step_ * 1'000'003 + comm_.rank()));
+    if (options_.verify) {
+      read_back_one(data_file_, mine_, seed + static_cast<uint64_t>(comm_.rank()));
+      read_back_borders(data_file_, borders, comm_.rank());
+    }
     const auto found = static_cast<int64_t>(std::filesystem::file_size(data_file_));
     VALIDATE(found == file_bytes_, ExitCode::io_error, data_file_.string(), " has ", found, " bytes instead of ", file_bytes_);
   });
@@ -262,7 +275,8 @@ void Save::vote_and_commit() {
   agreed_on_root(comm_, [&] {
     VALIDATE(options_.lock == nullptr || options_.lock->still_mine(), ExitCode::locked, "another run has taken over ", folder_.string(),
              " (this one holds fence ", fence_, "): nothing was committed");
-    commit(temporary_, folder_, step_, options_.keep, options_.pinned);
+    commit(temporary_, folder_, step_,
+           {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from});
   });
 }
 

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "trireme/comm/verdict.hpp"
+
 namespace trireme::comm {
 namespace {
 
@@ -39,6 +41,7 @@ void on_crash(int signal) {
     backtrace_symbols_fd(frames.data(), backtrace(frames.data(), static_cast<int>(frames.size())), file);
     ::close(file);
   }
+  record_verdict(128 + signal);
   // SA_RESETHAND restored the default action, which takes place when this handler returns.
   ::raise(signal);
 }

@@ -6,8 +6,11 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
+#include <future>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "comm/mpi_support.hpp"
 #include "trireme/base/log.hpp"
@@ -20,6 +23,34 @@ std::string host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   return name.data();
+}
+
+// Whether it is done within that time; else the request stays open, and the caller ends the job.
+bool completes(MPI_Request request, double seconds) {
+  const base::Stopwatch watch;
+  do {
+    int done = 0;
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } while (watch.seconds() < seconds);
+  return false;
+}
+
+// The job may end because its file system hangs: then without a verdict.
+void record_in_time(int exit_code) {
+  constexpr auto patience = std::chrono::seconds(3);
+  try {
+    std::promise<void> written;
+    const auto done = written.get_future();
+    std::thread([exit_code, written = std::move(written)]() mutable {
+      record_verdict(exit_code);
+      written.set_value();
+    }).detach();
+    done.wait_for(patience);
+  } catch (const std::exception&) {  // no memory for a thread
+    record_verdict(exit_code);
+  }
 }
 
 }  // namespace
@@ -86,16 +117,16 @@ bool Session::all_failed_alike(int exit_code, double seconds) const {
   MPI_Request request = MPI_REQUEST_NULL;
   const auto comm = static_cast<MPI_Comm>(failures_->native());
   if (MPI_Iallreduce(MPI_IN_PLACE, codes.data(), 2, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return false;
-  const base::Stopwatch watch;
-  for (int done = 0; watch.seconds() < seconds;) {
-    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
-    if (done) return codes[0] == exit_code && -codes[1] == exit_code;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;  // the request stays open: the caller ends the job
+  return completes(request, seconds) && codes[0] == exit_code && -codes[1] == exit_code;
+}
+
+void Session::leave_together(double seconds) const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(static_cast<MPI_Comm>(failures_->native()), &request) == MPI_SUCCESS) completes(request, seconds);
 }
 
 void abort_job(int exit_code) {
+  record_in_time(exit_code);
   log::close();
   int initialized = 0;
   int finalized = 0;

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/verdict.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -34,23 +35,28 @@ int64_t now_nanoseconds() {
   return int64_t{now.tv_sec} * second + now.tv_nsec;
 }
 
+[[noreturn]] void leave(int exit_code) {
+  record_verdict(exit_code);
+  _exit(exit_code);
+}
+
 void first_time(std::atomic<int64_t>& moment, int64_t now) {
   int64_t never = 0;
   moment.compare_exchange_strong(never, now);
 }
 
-// Counts a stop unless it belongs to the burst of the one before; the third during the last save is meant.
+// Counts a TERM or INT unless it belongs to the burst of the one before; the third during the last save is meant.
 void count_stop(int64_t now) {
   if (stop_requests > 0 && now - counted_at.load() < 2 * second) return;
   counted_at = now;
   stop_requests = stop_requests + 1;
-  if (leaving && stop_requests >= 3) _exit(static_cast<int>(ExitCode::stopped_without_checkpoint));
+  if (leaving && stop_requests >= 3) leave(static_cast<int>(ExitCode::stopped_without_checkpoint));
 }
 
 void on_interrupt(int64_t now) {
   const int64_t since = now - interrupted_at.load();
   // Not the same key press, passed on twice by a launcher: a person who means it.
-  if (interrupted && since > second / 10 && since < 5 * second) _exit(interrupted_code);
+  if (interrupted && since > second / 10 && since < 5 * second) leave(interrupted_code);
   interrupted = 1;
   interrupted_at = now;
 }
@@ -60,11 +66,14 @@ void on_signal(int signal) {
     save_wanted = 1;
     return;
   }
+  if (signal == SIGUSR1) {  // batch scripts repeat it until the program is gone, so it must never end a save
+    warned = 1;
+    return;
+  }
   const int64_t now = now_nanoseconds();
-  if (signal == SIGUSR1) warned = 1;
   if (signal == SIGTERM) terminated = 1;
   if (signal == SIGINT) on_interrupt(now);
-  if (signal != SIGUSR1) first_time(terminate_at, now);
+  first_time(terminate_at, now);
   count_stop(now);
 }
 

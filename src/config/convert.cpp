@@ -207,6 +207,10 @@ std::string read(const Value& value, const Limits& limits, Range& out) {
 std::string read(const Value& value, const Limits& limits, Strings& out) {
   // One text stands for a list of one, which is what people write on the command line.
   if (const auto* text = value.get<std::string>()) {
+    // What a shell or a batch system has left of a list; taken as it is it would be a list of one odd text.
+    if (text->starts_with('[') && text->ends_with(']')) {
+      return base::text("is the text ", quoted(*text), ", which looks like a list whose quotes were lost: write [\"a\", \"b\"] in the deck");
+    }
     std::string one;
     std::string problem = read(value, limits, one);
     if (problem.empty()) out = text->empty() ? Strings{} : Strings{one};

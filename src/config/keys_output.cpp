@@ -45,7 +45,7 @@ void add_output_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: ckpt.max_num, which deletes first.");
   keys.add(KEY(ckpt.resume),
            "auto: from the newest good checkpoint in ckpt.path, from the start when there is none; never; or the folder of one "
-           "checkpoint.")
+           "checkpoint, obeyed once: a restart goes on from what the run has saved since.")
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");

@@ -66,6 +66,14 @@ class Checks {
   std::vector<std::string> missing_;
 };
 
+bool has_checkpoints(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename().string().starts_with("step-")) return true;
+  }
+  return false;
+}
+
 bool is_thread_setting(const std::string& text) {
   if (text == "auto" || text == "phase") return true;
   int value = 0;
@@ -305,7 +313,9 @@ void Checks::files() {
     if (o_.has_critic()) file("critic.path", o_.critic.path);
     for (size_t i = 0; i < o_.reward.source.size(); ++i) file(base::text("reward.source.", i, ".path"), o_.reward.source[i].path);
   }
-  if (o_.ckpt.resume != "auto" && o_.ckpt.resume != "never") file("ckpt.resume", o_.ckpt.resume);
+  // A run that has obeyed it goes on from its own checkpoints: by then the one that was named may be gone.
+  const bool named = o_.ckpt.resume != "auto" && o_.ckpt.resume != "never";
+  if (named && !has_checkpoints(o_.ckpt_path())) file("ckpt.resume", o_.ckpt.resume);
 }
 
 void Checks::run() {

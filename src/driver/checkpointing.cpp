@@ -38,6 +38,17 @@ std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine
   return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
 }
 
+// The text by which a checkpoint is known again. Links stay links: `best` names another one tomorrow.
+std::string name_of(const std::filesystem::path& checkpoint) {
+  const auto name = std::filesystem::absolute(checkpoint).lexically_normal();
+  return name.has_filename() ? name.string() : name.parent_path().string();
+}
+
+bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::equivalent(checkpoint.parent_path(), folder, error) && !error;
+}
+
 }  // namespace
 
 Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
@@ -98,6 +109,7 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   finish();
   pending_ = pending;
   progress.pending_bytes = roles_.world.sum(static_cast<int64_t>(pending.size()));
+  progress.resumed_from = obeyed_;
   auto saved = content(progress, pending_);
   mirror_.to_host();  // nothing on CPUs
   datasets_ = saved.datasets.size();
@@ -106,6 +118,7 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
   options.pinned = progress.best.iteration;
+  options.resumed_from = resumed_from_;
   options.version = TRIREME_VERSION;
   options.lock = &folder_.lock();
   writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
@@ -143,18 +156,46 @@ void Checkpointing::link_best() const {
   if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
 }
 
-std::optional<Progress> Checkpointing::resume(std::string& pending) {
+bool Checkpointing::has_obeyed(const std::string& name) const {
+  std::string recorded;
+  try {
+    checkpoint::load_newest(roles_.world, folder_.checkpoints(),
+                            [&](checkpoint::Reader& reader) { recorded = progress_from_json(reader.state()).resumed_from; });
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::bad_data) throw;  // it cannot be read now: going back would be a guess
+  }
+  return recorded == name;
+}
+
+std::optional<Progress> Checkpointing::find_and_load(std::string& pending) {
   const std::string& how = options_.ckpt.resume;
   if (how == "never") return std::nullopt;
   const trace::Region region{"resume", trace::no_argument, trace::Category::phase};
+  const bool talks = roles_.world.rank() == 0;
+  const bool named = how != "auto";
+  if (named) obeyed_ = name_of(how);
   std::optional<Progress> progress;
-  if (how != "auto") {
-    progress = load(how, pending);
-  } else {
-    checkpoint::load_newest(roles_.world, folder_.checkpoints(), [&](checkpoint::Reader& reader) {
-      progress = load(reader, pending);
-    });
+  const auto take = [&](checkpoint::Reader& reader, bool own) {
+    progress = load(reader, pending);
+    if (own) resumed_from_ = {reader.manifest().fence, reader.manifest().step};
+  };
+  if (named && !has_obeyed(obeyed_)) {
+    checkpoint::Reader reader(roles_.world, how);
+    take(reader, lies_in(obeyed_, folder_.checkpoints()));
+    if (talks) log::info(base::text("ckpt.resume: starting from ", how, "; a restart goes on from what this run has saved by then"));
+    return progress;
   }
+  if (talks && named) {
+    log::info(base::text("ckpt.resume = ", how, " was obeyed by an earlier start: going on from what the run has saved since (to go back again,",
+                         " move the checkpoints since then out of ", folder_.checkpoints().string(), ")"));
+  }
+  checkpoint::load_newest(roles_.world, folder_.checkpoints(), [&](checkpoint::Reader& reader) { take(reader, true); });
+  return progress;
+}
+
+std::optional<Progress> Checkpointing::resume(std::string& pending) {
+  auto progress = find_and_load(pending);
+  began_behind_ = progress ? progress->iteration : -1;
   if (!progress) return progress;
   committed_ = progress->iteration;
   best_ = progress->best.iteration;
@@ -162,9 +203,9 @@ std::optional<Progress> Checkpointing::resume(std::string& pending) {
   return progress;
 }
 
-Progress Checkpointing::load(const std::filesystem::path& folder, std::string& pending) {
-  checkpoint::Reader reader(roles_.world, folder);
-  return load(reader, pending);
+std::optional<int64_t> Checkpointing::began_behind() const {
+  const int64_t iteration = began_behind_;
+  return iteration == unknown ? std::nullopt : std::optional(iteration);
 }
 
 Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {

@@ -1,6 +1,7 @@
 // What of a run goes into a checkpoint, and back. Collective over world; only trainers hold tensors.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -38,7 +39,8 @@ class Checkpointing {
   void add(SavedModel model) { models_.push_back(std::move(model)); }
 
   // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when there is none or the deck
-  // says never. `pending` receives this rank's share of a rollout that was waiting. Collective.
+  // says never. A name is obeyed once: what the run saves afterwards says so, and the next start goes on from there. `pending` receives
+  // this rank's share of a rollout that was waiting. Collective.
   std::optional<Progress> resume(std::string& pending);
 
   bool due(int64_t iteration) const;
@@ -49,6 +51,9 @@ class Checkpointing {
   void before_step();
   // Waits for a save in progress; errors of it are thrown here, on every rank. Collective.
   void finish();
+
+  // Iteration of the checkpoint that the run began with, -1: from nothing; nullopt: resume() is not done yet. Any thread.
+  std::optional<int64_t> began_behind() const;
 
   // Iteration of the last checkpoint that is committed for certain; -1: none.
   int64_t committed() const { return committed_; }
@@ -64,7 +69,9 @@ class Checkpointing {
   checkpoint::Content content(const Progress& progress, const std::string& pending);
   // Points `best` to the best checkpoint. Rank 0.
   void link_best() const;
-  Progress load(const std::filesystem::path& folder, std::string& pending);
+  std::optional<Progress> find_and_load(std::string& pending);
+  // Whether what this run saved last goes back to a start that obeyed ckpt.resume = `name`. Collective.
+  bool has_obeyed(const std::string& name) const;
   Progress load(checkpoint::Reader& reader, std::string& pending);
 
   const config::Options& options_;
@@ -78,6 +85,10 @@ class Checkpointing {
   int64_t saving_ = -1;
   int64_t committed_ = -1;
   int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
+  std::string obeyed_;  // ckpt.resume's checkpoint, for what is saved
+  std::optional<checkpoint::Position> resumed_from_;  // in the run's own folder
+  static constexpr int64_t unknown = -2;
+  std::atomic<int64_t> began_behind_{unknown};
 };
 
 }  // namespace trireme::driver

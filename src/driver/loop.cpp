@@ -1,11 +1,14 @@
 #include "driver/loop.hpp"
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "driver/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
@@ -17,6 +20,21 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
   roles.generator = false;
   roles.reward = false;
   return roles;
+}
+
+// What the deck says otherwise than when the checkpoint was saved.
+void report_changed_keys(const std::string& deck, const config::Options& options) {
+  std::vector<config::ChangedKey> changes;
+  try {
+    changes = config::changed_keys(config::parse_deck(deck, "the checkpoint's deck"), options);
+  } catch (const UserError& error) {
+    log::warning(base::text("the deck in the checkpoint is one of another version, so what has changed since cannot be listed (", error.what(), ")"));
+    return;
+  }
+  const std::string meaning = config::describe(changes, config::KeyKind::meaning);
+  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's; changed keys:\n" + meaning);
+  const std::string conduct = config::describe(changes, config::KeyKind::conduct);
+  if (!conduct.empty()) log::info("changed since the checkpoint, without a change of what is computed:\n" + conduct);
 }
 
 }  // namespace
@@ -51,6 +69,7 @@ bool Loop::resume_or_begin(int64_t schedule_steps, std::string& pending) {
     progress_.command = command;
     progress_.schedule_steps = schedule_steps;
   }
+  if (found && roles_.world.rank() == 0) report_changed_keys(found->deck, options_);
   progress_.deck = folder_.deck();
   if (roles_.world.rank() == 0) {
     metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress_.metrics_cursor);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/reader.hpp"
 
 namespace trireme::driver {
 
@@ -33,7 +34,8 @@ std::string to_json(const Progress& p) {
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
                         {"rewards", p.rewards},
                         {"command", p.command},
-                        {"deck", p.deck}}
+                        {"deck", p.deck},
+                        {"resumed_from", p.resumed_from}}
       .dump();
 }
 
@@ -66,10 +68,12 @@ Progress progress_from_json(const std::string& text) {
     }
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
+    p.resumed_from = json.value("resumed_from", std::string{});
     return p;
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(ExitCode::bad_data, base::text("the state of the checkpoint is malformed (", error.what(),
-                                                   "): it was written by another version of Trireme"));
+    // Its digest fits, so it is no damage.
+    throw checkpoint::Mismatch(base::text("the state of the checkpoint is malformed (", error.what(),
+                                          "): it was written by another version of Trireme"));
   }
 }
 

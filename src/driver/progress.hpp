@@ -35,11 +35,12 @@ struct Progress {
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
+  std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
   bool operator==(const Progress&) const = default;
 };
 
 std::string to_json(const Progress& progress);
-// Throws UserError(bad_data) when a field is missing or malformed.
+// Throws checkpoint::Mismatch when a field is missing or malformed.
 Progress progress_from_json(const std::string& text);
 
 }  // namespace trireme::driver

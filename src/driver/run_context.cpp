@@ -11,7 +11,7 @@
 #include "driver/instruction_set.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/checkpoint/reader.hpp"
+#include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/affinity.hpp"
 #include "trireme/comm/crash.hpp"
 #include "trireme/comm/job.hpp"
@@ -263,12 +263,18 @@ comm::StopReason RunContext::agree_to_stop() {
 }
 
 int64_t RunContext::newest_committed() const {
+  const auto began_behind = checkpoints_ ? checkpoints_->began_behind() : std::nullopt;
+  int64_t newest = began_behind.value_or(-1);
   try {
-    const auto steps = checkpoint::list_steps(folder_.checkpoints());
-    return steps.empty() ? -1 : steps.front();
-  } catch (const std::exception&) {
-    return -1;  // the folder cannot be read now: as if nothing were saved
+    const auto found = checkpoint::list_committed(folder_.checkpoints());
+    if (!began_behind) return found.empty() ? -1 : found.front().step;
+    // A branch that this run has left may have greater steps: they are not what it did.
+    for (const auto& one : found) {
+      if (one.fence == folder_.lock().fence()) newest = std::max(newest, one.step);
+    }
+  } catch (const std::exception&) {  // the folder cannot be read now: as if nothing were saved since the start
   }
+  return newest;
 }
 
 comm::TermFacts RunContext::term_facts() const {

@@ -71,7 +71,8 @@ class RunContext {
   comm::NextIteration next_iteration() const;
   comm::StopReason own_wish();
   void announce_stop();
-  int64_t newest_committed() const;  // -1: none. Any thread.
+  // Iteration of the newest checkpoint of what this run has done, -1: none. Any thread.
+  int64_t newest_committed() const;
   comm::TermFacts term_facts() const;
   int leave_at_once() const;
   void merge_trace();

@@ -53,7 +53,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
     std::filesystem::create_directories(path_ / "logs");
     std::filesystem::create_directories(checkpoints_);
   });
-  lock_ = std::make_unique<checkpoint::RunLock>(world, path_, checkpoint::LockOptions{.take_over = options.run.take_over});
+  lock_ = std::make_unique<checkpoint::RunLock>(world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
   log::open({.console = world.rank() == 0,

@@ -10,7 +10,7 @@ import signal
 import time
 import unittest
 
-from trireme_run import BINARY_DIR, SABOTEUR_SOURCE, ProgramTest, lines_in, main
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, adversity, lines_in, main
 
 # SABOTAGE: "iteration signal,seconds signal,seconds ..."; the answer comes after all of them.
 SABOTEUR = """
@@ -96,17 +96,29 @@ class Signals(ProgramTest):
 
     def test_third_stop_during_the_last_save_ends_at_once(self):
         """The disk takes longer than the three signals; without the third the run would end with 75."""
-        env = {"LD_PRELOAD": str(BINARY_DIR / "tests" / "libslow_disk.so"), "SLOW_DISK_MS": f"{LATE}000-{LATE}000"}
+        env = adversity("slow_disk", SLOW_DISK_MS=f"{LATE}000-{LATE}000")
         job = self.start("ppo", "ppo.toml", "run.dir=third", "run.iterations=100000", "ckpt.interval=0", "run.term_grace=0", env=env)
         self.wait_for(lambda: lines_in(self.folder / "third" / "metrics.jsonl") >= 1, job, "the first iteration")
-        job.send(signal.SIGUSR1)
+        job.send(signal.SIGTERM)
         self.wait_for(lambda: any((self.folder / "third" / "ckpt").glob(".step-*/manifest.json")), job, "the last save")
-        for number in (signal.SIGUSR1, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM):
             time.sleep(2.5)  # less apart they count as one
             job.send(number)
         result = job.wait()
         self.assertEqual(result.code, LOST, result.text)
         self.assertEqual(self.steps("third"), [])
+
+    def test_warnings_during_the_last_save_change_nothing(self):
+        """Batch scripts repeat USR1 for as long as the program lives; the last save of a large model takes minutes."""
+        env = adversity("slow_disk", SLOW_DISK_MS="15000-15000")
+        job = self.start("ppo", "ppo.toml", "run.dir=warned", "run.iterations=100000", "ckpt.interval=0", ranks=2, env=env)
+        self.wait_for(lambda: lines_in(self.folder / "warned" / "metrics.jsonl") >= 1, job, "the first iteration")
+        while job.process.poll() is None:
+            job.send(signal.SIGUSR1)
+            time.sleep(2.5)
+        result = job.wait()
+        self.assertEqual(result.code, STOPPED, result.text)
+        self.assertEqual(len(self.steps("warned")), 1)
 
     def test_crash_leaves_a_stack(self):
         for number, code in ((signal.SIGSEGV, CRASHED), (signal.SIGABRT, ABORTED)):

@@ -102,6 +102,11 @@ save_hf = "never"
 """
 
 
+def adversity(name, **settings):
+    """Environment in which tests/support/NAME.c acts on every process."""
+    return {"LD_PRELOAD": str(BINARY_DIR / "tests" / f"lib{name}.so")} | settings
+
+
 def child_environment(extra=None):
     environment = dict(os.environ)
     environment.update({

@@ -28,6 +28,12 @@ class Script(StandInTest):
             ("70 1,75 2,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 0], "(retry 1 of 1)"),
             ("65 3", {}, [65], "exit code 65: a retry cannot help"),
             ("73 0", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
+            ("134 3,0 8", {}, [134, 0], "steps 0 to 3 were made (retry 1 of 3)"),
+            # the launcher ends ranks that leave late and reports that; the program's own verdict counts
+            ("143 0 0 73", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
+            ("143 3 0 74", {}, [74], "the launcher reports exit code 143, the program 74: 74 counts"),
+            ("1 5 0 75,0 8", {}, [75, 0], "(restart 1): stopped at step 5 before the walltime"),
+            ("1 3 0 71,0 8", {}, [71, 0], "exit code 71, steps 0 to 3 were made (retry 1 of 3)"),
         ]
         self.install()
         for number, (plan, settings, _, _) in enumerate(cases):
@@ -56,6 +62,13 @@ class Script(StandInTest):
                       "TRIREME_MAX_RETRIES=many is not a number"):
             self.assertIn(words, self.log)
         self.assertFalse(self.text("launches"))
+
+    def test_quotes_do_not_survive_pbs(self):
+        self.install()
+        for value in ('a.b="c"', "a.b='c'", "a.b=\\c"):
+            result = self.dry_run(TRIREME_OVERRIDES=value)
+            self.assertIn("has a quote or a backslash", result.stderr, value)
+            self.assertIn("put that key into the deck", self.dry_run(TRIREME_SWEEP=value).stderr)
 
     def test_deck_of_the_project_needs_its_settings(self):
         deck = self.folder / "home" / "inputs" / "science" / "ppo_70b.toml"

@@ -8,19 +8,20 @@ import unittest
 from pbs_run import ROOT, SCRIPT, Pbs
 
 # Each run takes one line of the file `RUN_DIR.plan`: exit code, step of the checkpoint that it leaves (0: none), seconds to wait
-# for a signal. Without a line left it ends with 0. A dry run says what it was asked.
+# for a signal (0: none), and the verdict that it writes, if another one. Without a line left it ends with 0. A dry run says what it was asked.
 PROGRAM = """#!/bin/bash
 case $* in *--dry-run*) echo "checked: $*"; exit ;; esac
 here={folder}
 echo "$@" >"$here/arguments"
 env >"$here/environment.${{PALS_LOCAL_RANKID:-${{OMPI_COMM_WORLD_LOCAL_RANK:-${{MPI_LOCALRANKID:-${{PMI_LOCAL_RANK:-0}}}}}}}}"
 for a in "$@"; do case $a in run.dir=*) dir=${{a#run.dir=}};; esac; done
-read -r rc step seconds <"$dir.plan"; sed -i 1d "$dir.plan"
+read -r rc step seconds verdict <"$dir.plan"; sed -i 1d "$dir.plan"
 trap 'got=1' USR1; trap '' TERM
 [ "${{seconds:-0}}" = 0 ] || : >"$dir.waits"
 for ((i = 0; i < ${{seconds:-0}} * 20; i++)); do [ -n "${{got:-}}" ] && break; sleep 0.05; done
 rm -f "$dir.waits"
 [ "${{step:-0}}" = 0 ] || mkdir -p "$dir/ckpt/step-$(printf %06d "$step")"
+[ -z "${{verdict:-}}" ] || echo "$verdict host n1 pid 12" >"$TRIREME_VERDICT"
 exit "${{rc:-0}}"
 """
 

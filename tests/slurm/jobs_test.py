@@ -9,6 +9,7 @@ import threading
 import time
 
 from slurm_run import FOUR_NODES, ITERATIONS, TWO_NODES, Run, SlurmTest, main, together
+from trireme_run import adversity
 
 # The shortest limit, and a warning that does nothing.
 UNWARNED = ("--time=1", "--signal=B:URG@1")
@@ -70,6 +71,20 @@ class Jobs(SlurmTest):
                       "job {0}, restart 2: 8 ranks on 4 nodes, from step", "finished at step 4"):
             self.assertIn(words.format(job), run.log(job))
         self.assert_as(run, self.reference(FOUR_NODES))
+
+    @together
+    def test_warning_long_before_the_save_is_done(self):
+        """The script repeats USR1 every 10 s until the program is gone; a save that takes longer is not cut off by that."""
+        run = Run(self, "slow")
+        run.hold(2, "until USR1")
+        job = run.submit("--time=2", "--signal=B:USR1@100", TRIREME_OVERRIDES="ckpt.interval=0",
+                         **adversity("slow_disk", SLOW_DISK_MS="25000-25000"))
+        self.come_back(run, job, 1)
+        run.let_go(2)
+        run.wait_for_state(job, "COMPLETED", "FAILED")
+        self.assertIn(f"requeueing {job}: stopped at step", run.log(job))
+        self.assertIn("finished at step 4", run.log(job))
+        self.assert_as(run, self.reference())
 
     @together
     def test_time_limit_without_a_warning(self):
@@ -193,14 +208,17 @@ class Jobs(SlurmTest):
 
     @together
     def test_two_jobs_in_one_folder(self):
+        """The loser's second rank leaves a second and a half after the first one, so srun ends it and reports 143: the script takes the
+        program's own verdict."""
         run = Run(self, "raced")
         run.hold(1)
-        jobs = [run.submit() for _ in range(2)]
+        jobs = [run.submit(**adversity("slow_exit", SLOW_EXIT_RANK="1")) for _ in range(2)]
         run.wait_until_at(1)
         run.wait(lambda: any(self.cluster.state(job) == "FAILED" for job in jobs), "the end of the job that comes too late")
         run.let_go(1)
         loser, winner = sorted(jobs, key=lambda job: self.cluster.state(job) != "FAILED")
         self.assert_ended(run, loser, "FAILED", LOCKED)
+        self.assertIn("the launcher reports exit code 143, the program 73: 73 counts", run.log(loser))
         self.assertIn("a retry cannot help", run.log(loser))
         run.wait_for_state(winner, "COMPLETED", "FAILED")
         self.assert_ended(run, winner, "COMPLETED", 0)

@@ -20,7 +20,9 @@ import time
 SCRIPT = pathlib.Path(sys.argv[1]).resolve() / "slurm" / "ppo_70b.sh"
 
 STUBS = {
-    "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+    "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\n'
+            '[ -n "${STUB_APART:-}" ] || exec "$@"\n"$@" & first=$!; STUB_LATE=1 "$@" & late=$!\n'
+            'wait $first; rc=$?; [ $rc = 0 ] || kill -TERM $late; wait $late || rc=$?; exit $rc\n',
     "squeue": '#!/bin/bash\ncase "$*" in *%T*) echo "${STUB_STATE:-RUNNING, None}";; *%L*) echo "${STUB_LEFT:-1:02:03}";; esac\n',
     "scontrol": '#!/bin/bash\necho "$@" >>"$STUB_DIR/scontrol"\n',
 }
@@ -33,7 +35,14 @@ for a in "$@"; do case $a in run.dir=*) dir=${a#run.dir=};; esac; done
 trap 'got=1' USR1
 if [ -n "${STUB_WAIT:-}" ]; then touch "$STUB_DIR/started"; for i in $(seq 100); do [ -n "${got:-}" ] && break; sleep 0.05; done; fi
 [ -z "${STUB_STOP:-}" ] || touch "$dir/stop"
-[ -z "${STUB_STEP:-}" ] || mkdir -p "$dir/ckpt/step-$STUB_STEP"
+ckpt=$dir/ckpt
+if [ -n "${STUB_CKPT:-}" ]; then
+  ckpt=$STUB_DIR/$STUB_CKPT
+  printf '[run]\\npath = "no"\\n\\n[ckpt]\\nkeep = 3\\npath = "%s"\\n\\n[eval]\\n' "$ckpt" >"$dir/deck.toml"
+fi
+[ -z "${STUB_STEP:-}" ] || mkdir -p "$ckpt/step-$STUB_STEP"
+[ -z "${STUB_LATE:-}" ] || { sleep 1; exit "${STUB_RC:-0}"; }
+[ -z "${STUB_VERDICT:-}" ] || echo "$STUB_VERDICT host n1 pid 12" >"$TRIREME_VERDICT"
 exit "${STUB_RC:-0}"
 """
 
@@ -55,6 +64,10 @@ class Job:
         }
         environment |= {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
         environment |= settings
+        if "STUB_BEFORE" in settings:
+            earlier = self.folder / "run" / "ckpt" / f"step-{settings['STUB_BEFORE']}"
+            earlier.mkdir(parents=True)
+            os.utime(earlier, (1e9, 1e9))
         process = subprocess.Popen(["bash", str(SCRIPT)], env=environment, text=True, cwd=self.folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for number in signals:
@@ -98,6 +111,19 @@ CASES = [
     ({"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
     ({"STUB_RC": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "a retry cannot help"),
     ({"STUB_RC": "78"}, [], 78, False, "a retry cannot help"),
+    # what was saved last counts, not the greatest number, and it may lie elsewhere
+    ({"STUB_RC": "75", "STUB_BEFORE": "000150", "STUB_STEP": "000110"}, [], 75, True, "stopped at step 110 before the walltime"),
+    ({"STUB_RC": "75", "STUB_BEFORE": "000150"}, [], 75, True, "without a new checkpoint (step 150)"),
+    ({"STUB_RC": "75", "STUB_CKPT": "else where", "STUB_STEP": "000007"}, [], 75, True, "stopped at step 7 before the walltime"),
+    ({"STUB_RC": "134", "STUB_STEP": "000007"}, [], 134, True, "retry 1 of 3"),
+    # Two ranks that leave a second apart: srun ends the second one and reports that. What the program says counts, if it says something.
+    ({"STUB_RC": "0", "STUB_APART": "1", "STUB_VERDICT": "0"}, [], 0, False, "finished"),
+    ({"STUB_RC": "73", "STUB_APART": "1", "STUB_VERDICT": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "reports exit code 143, the program 73"),
+    ({"STUB_RC": "74", "STUB_APART": "1", "STUB_VERDICT": "74", "STUB_STEP": "000007"}, [], 74, False, "exit code 74: a retry cannot help"),
+    ({"STUB_RC": "71", "STUB_APART": "1", "STUB_VERDICT": "71", "STUB_STEP": "000007"}, [], 71, True, "exit code 71, steps 0 to 7 were made (retry 1"),
+    ({"STUB_RC": "75", "STUB_APART": "1", "STUB_VERDICT": "75", "STUB_STEP": "000007"}, [], 75, True, "stopped at step 7 before the walltime"),
+    ({"STUB_RC": "73", "STUB_APART": "1"}, [], 143, False, "exit code 143 without a new checkpoint"),
+    ({"STUB_RC": "137", "STUB_VERDICT": "rubbish", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
     ({"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
     ({"TRIREME_MAX_RETRIES": "many"}, [], 78, False, "TRIREME_MAX_RETRIES=many is not a number"),
 ]
@@ -122,6 +148,9 @@ def behaviour():
             job = Job(folder, settings, signals)
             if job.rc != rc or bool(job.came_back) != back or words not in job.output:
                 yield f"{settings} {signals}: rc {job.rc} (expected {rc}), came back: {job.came_back!r}\n{job.output}"
+            left = [path.name for path in pathlib.Path(folder, "run").glob(".verdict-*")]
+            if left:
+                yield f"{settings}: {left} stay"
 
 
 def places():

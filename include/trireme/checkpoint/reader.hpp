@@ -12,10 +12,19 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/shard_layout.hpp"
+#include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/comm.hpp"
 
 namespace trireme::checkpoint {
+
+// A whole checkpoint that this run cannot use: of another model, with other options, by another version. Exit code 65; no older
+// checkpoint is tried in its place, since going back is not what was asked for.
+class Mismatch : public UserError {
+ public:
+  explicit Mismatch(const std::string& message) : UserError(ExitCode::bad_data, message) {}
+};
 
 // What manifest.json says.
 struct Manifest {
@@ -66,8 +75,8 @@ class Reader {
   const std::vector<DatasetInfo>& datasets() const;
   const DatasetInfo* find(const std::string& path) const;  // nullptr: not there
 
-  // Collective; requests differ between ranks and may be empty. Throws bad_data on every rank alike: no such dataset, other shape or
-  // type (both are named), or bytes that do not fit their digest (file and tensor are named).
+  // Collective; requests differ between ranks and may be empty. Throws on every rank alike: Mismatch for the first request that the
+  // checkpoint has not, or not in this shape or type (both are named); bad_data for bytes that do not fit their digest (file and tensor are named).
   void read(std::span<const ReadRequest> requests);
   // Collective. Compares all pieces, each rank a share.
   void verify();
@@ -79,11 +88,13 @@ class Reader {
   std::unique_ptr<State> state_;
 };
 
-// Committed steps in `folder`, newest first, by name only. Empty when the folder does not exist. Not collective.
+// Committed steps in `folder`, greatest first, by name only. Empty when the folder does not exist; throws io_error or permission when it cannot
+// be read now. Not collective.
 std::vector<int64_t> list_steps(const std::filesystem::path& folder);
 
-// Collective. Opens the newest checkpoint and gives it to `load`; when it is damaged (bad_data or io_error, also from `load`) warns
-// loudly and tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole.
+// Collective. Opens the newest checkpoint (position.hpp) and gives it to `load`; when it is damaged (bad_data, also from `load`) says so loudly
+// and tries the one before. Returns its step; nullopt when there is none at all; throws bad_data when none is whole. What cannot be
+// read now (io_error) and what does not belong to this run (Mismatch) is thrown on: an older checkpoint would be a silent loss.
 std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesystem::path& folder,
                                    const std::function<void(Reader&)>& load);
 

@@ -1,6 +1,6 @@
 // One writer per run folder. Schedulers do start a second job while the ranks of the first still live (requeue, qrerun),
-// so a run holds a lock with a fence number: each holder has a greater number than every one before, and a run that
-// finds a greater one than its own writes nothing more.
+// so a run holds a lock with a fence number: each holder has a greater number than every one before and than every checkpoint in the
+// folder where it saves, and a run that finds a greater one than its own writes nothing more.
 //
 // On disk: a claim file `.run.lock.<fence>` per holder, made complete by link(2), which succeeds for one process only; the
 // greatest number is the holder. `run.lock` is a copy for people and scripts. The heartbeat is the claim's mtime and a counter.
@@ -19,6 +19,8 @@ struct LockOptions {
   double heartbeat_seconds = 10;
   // Take over from a holder whose fate cannot be found out once its heartbeat is older than 10 intervals.
   bool take_over = false;
+  // Where the holder saves. Its fence is greater than those of the checkpoints there, which may have come from another run folder. Empty: nowhere.
+  std::filesystem::path checkpoints{};
 };
 
 // Who holds a lock, as written into it.

@@ -13,10 +13,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
+#include "trireme/checkpoint/position.hpp"
 #include "trireme/checkpoint/run_lock.hpp"
 #include "trireme/comm/comm.hpp"
 
@@ -41,10 +43,13 @@ struct Content {
 struct SaveOptions {
   int64_t keep = 3;           // committed checkpoints that stay, >= 2
   int64_t pinned = -1;        // a step that stays in addition; -1: none
+  // Which checkpoint of the folder the run began with. Only those that are not newer, and the run's own, are counted and removed; none: only
+  // its own.
+  std::optional<Position> resumed_from{};
   std::string config_digest{};  // of the deck, for the manifest
   std::string version{};        // of the program
   const RunLock* lock = nullptr;  // checked again before the commit
-  bool verify = true;         // read one random piece per rank back from the device and compare
+  bool verify = true;         // read some pieces per rank back from the device and compare
   // Called between transfers with the name of the step in progress: feed the watchdog with it.
   std::function<void(const char*)> beat{};
 };

@@ -6,6 +6,7 @@
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/job.hpp"
+#include "trireme/comm/verdict.hpp"
 
 namespace trireme::comm {
 
@@ -32,6 +33,8 @@ class Session {
   // For the end of a failed job: true when every rank comes here with the same exit code within `seconds`, so that it can
   // be said once and the job can end by itself; false when some rank does not come (it waits in a collective for ever).
   bool all_failed_alike(int exit_code, double seconds) const;
+  // After that: nobody leaves before all are here, for at most `seconds`. A launcher may end the others when the first one leaves.
+  void leave_together(double seconds) const;
 
  private:
   Comm world_;
@@ -40,7 +43,8 @@ class Session {
   bool started_here_ = false;
 };
 
-// Ends the whole job at once with this exit code; for errors that one rank sees. Does not return; callable from any thread.
+// Ends the whole job at once with this exit code, which becomes its verdict (verdict.hpp); for errors that one rank sees. Does not return;
+// callable from any thread.
 [[noreturn]] void abort_job(int exit_code);
 
 }  // namespace trireme::comm

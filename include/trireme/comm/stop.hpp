@@ -4,8 +4,9 @@
 //   SIGUSR2            save at the end of the iteration and go on
 //   SIGTERM, SIGINT    stop; a TermWatch (term_watch.hpp) leaves sooner when the grace is too short for that. A second SIGINT within
 //                      5 s ends the process at once
-//   any of the stops   a third one while the last checkpoint is written, each at least 2 s after the one before, ends the process at
-//                      once: launchers deliver one signal several times in a burst, a person does not
+//                      a third SIGTERM or SIGINT while the last checkpoint is written, each at least 2 s after the one before, ends the
+//                      process at once: launchers deliver one signal several times in a burst, a person does not. SIGUSR1 never
+//                      counts: a script may repeat it for as long as the save takes
 //   SIGPIPE, SIGXFSZ   ignored, so that calls return EPIPE and EFBIG
 //   SIGCONT            sent by launchers before SIGTERM: means nothing
 // Handlers only set flags.
@@ -31,7 +32,7 @@ StopReason pending_signal();
 void clear_save_request();
 // Seconds since the first SIGTERM or SIGINT of this process; nullopt: none came. Any thread.
 std::optional<double> seconds_since_terminate();
-// From now on this process writes its last checkpoint: a third signal ends it at once.
+// From now on this process writes its last checkpoint: a third SIGTERM or SIGINT ends it at once.
 void leaving_with_checkpoint();
 
 // Collective over `world`: the most urgent wish of any rank. `wish` is what this rank wants besides its signals (the walltime); rank 0

@@ -75,10 +75,13 @@ CheckpointPart part_of(const std::string& name) {
 // One step of a folder of checkpoints, or a checkpoint itself.
 std::filesystem::path checkpoint_folder(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return path;
-  const auto steps = checkpoint::list_steps(path);
-  if (!steps.empty()) return path / checkpoint::folder_name(steps.front());
-  const auto inside = checkpoint::list_steps(path / "ckpt");
-  if (!inside.empty()) return path / "ckpt" / checkpoint::folder_name(inside.front());
+  for (const auto& folder : {path, path / "ckpt"}) {
+    // The latest save, as a restart would take it; a step that a run has left behind may have a greater number.
+    const auto whole = checkpoint::list_committed(folder);
+    if (!whole.empty()) return folder / checkpoint::folder_name(whole.front().step);
+    const auto steps = checkpoint::list_steps(folder);
+    if (!steps.empty()) return folder / checkpoint::folder_name(steps.front());  // reading it says what is wrong with it
+  }
   return {};
 }
 

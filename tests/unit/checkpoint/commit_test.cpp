@@ -132,10 +132,34 @@ TEST(Commit, TheLaterFenceIsTheNewerOne) {
   world().barrier();
   RunLock lock(world(), folder.path());
   EXPECT_EQ(lock.fence(), 2);
-  save_test(world(), folder.path() / "ckpt", 15, {.keep = 2, .lock = &lock});
+  save_test(world(), folder.path() / "ckpt", 15, {.keep = 2, .resumed_from = Position{1, 30}, .lock = &lock});
   EXPECT_EQ(load(world(), folder.path() / "ckpt"), 15);
   world().barrier();
   EXPECT_EQ(list_steps(folder.path() / "ckpt"), (std::vector<int64_t>{30, 15}));
+  EXPECT_EQ(list_committed(folder.path() / "ckpt"), (std::vector<Position>{{2, 15}, {1, 30}}));
+}
+
+// What lies after the point that a run went back to is not this run's to remove, and does not count.
+TEST(Commit, NothingNewerThanTheResumePointGoes) {
+  const SharedFolder folder;
+  const auto ckpt = folder.path() / "ckpt";
+  {
+    RunLock lock(world(), folder.path());
+    for (const int64_t step : {10, 20, 30, 40}) save_test(world(), ckpt, step, {.keep = 9, .lock = &lock});
+  }
+  world().barrier();
+  RunLock lock(world(), folder.path());
+  const SaveOptions options{.keep = 2, .resumed_from = Position{1, 20}, .lock = &lock};
+  save_test(world(), ckpt, 21, options);
+  world().barrier();
+  EXPECT_EQ(list_steps(ckpt), (std::vector<int64_t>{40, 30, 21, 20})) << "20 is the second one";
+  for (const int64_t step : {22, 23}) save_test(world(), ckpt, step, options);
+  world().barrier();
+  EXPECT_EQ(list_steps(ckpt), (std::vector<int64_t>{40, 30, 23, 22}));
+  world().barrier();
+  save_test(world(), ckpt, 24, {.keep = 2, .lock = &lock});  // a run that began from nothing: only its own
+  world().barrier();
+  EXPECT_EQ(list_steps(ckpt), (std::vector<int64_t>{40, 30, 24, 23}));
 }
 
 TEST(Commit, NothingThereIsNoError) {

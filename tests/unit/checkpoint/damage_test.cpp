@@ -1,4 +1,5 @@
 // Damage is found before use, named, and the checkpoint before is taken.
+#include <array>
 #include <fstream>
 
 #include "fixture.hpp"
@@ -111,6 +112,59 @@ TEST(Damage, TheCheckpointBeforeIsTaken) {
   std::string message;
   EXPECT_EQ(code_of([&] { load(); }, &message), ExitCode::bad_data);
   EXPECT_THAT(message, testing::HasSubstr("step-000001"));
+}
+
+// Not damage: an older checkpoint must not be taken in place of one that belongs to another run, or that cannot be read now.
+TEST(Damage, AMismatchIsNotAskedAway) {
+  const SharedFolder folder;
+  for (const int64_t step : {1, 2}) save_test(world(), folder.path(), step);
+  world().barrier();
+  float value = 0;
+  const auto load = [&](ReadRequest request) {
+    int tried = 0;
+    std::string message;
+    const ExitCode code = code_of(
+        [&] {
+          load_newest(world(), folder.path(), [&](Reader& reader) {
+            ++tried;
+            request.into = &value;
+            // The last rank alone asks for it: the others must hear that it is no damage.
+            if (world().rank() + 1 < world().size()) return reader.read({});
+            reader.read(std::array{request});
+          });
+        },
+        &message);
+    EXPECT_EQ(code, ExitCode::bad_data);
+    EXPECT_EQ(tried, 1);
+    EXPECT_THAT(message, testing::HasSubstr("step-000002 does not fit this run"));
+    return message;
+  };
+  EXPECT_THAT(load({"/actor/ema/absent", {3}, comm::DType::f32, {0, 1, 0, 1}}), testing::HasSubstr("/actor/ema/absent"));
+  EXPECT_THAT(load({"/actor/ema/model.norm.weight", {4}, comm::DType::bf16, {0, 1, 0, 1}}), testing::HasSubstr("the shape [3], this run needs [4]"));
+  EXPECT_THAT(load({"/actor/ema/model.norm.weight", {3}, comm::DType::f32, {0, 1, 0, 1}}), testing::HasSubstr("holds bf16, this run needs f32"));
+  world().barrier();
+}
+
+TEST(Damage, AnErrorOfTheFileSystemIsThrownOn) {
+  const SharedFolder folder;
+  for (const int64_t step : {1, 2}) save_test(world(), folder.path(), step);
+  world().barrier();
+  int tried = 0;
+  const auto load = [&] {
+    load_newest(world(), folder.path(), [&](Reader&) {
+      ++tried;
+      if (world().rank() + 1 == world().size()) throw UserError(ExitCode::io_error, "cannot read");
+    });
+  };
+  if (world().size() == 1) {
+    EXPECT_EQ(code_of(load), ExitCode::io_error);
+    EXPECT_EQ(tried, 1);
+  }
+  // A folder that cannot be listed is not an empty one.
+  if (world().rank() == 0) std::filesystem::create_symlink("loop", folder.path() / "loop");
+  world().barrier();
+  EXPECT_EQ(code_of([&] { load_newest(world(), folder.path() / "loop", [](Reader&) {}); }), ExitCode::io_error);
+  world().barrier();
 }
 
 }  // namespace

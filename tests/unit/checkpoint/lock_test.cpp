@@ -40,6 +40,37 @@ TEST(RunLock, FencesGrowAfterACleanExit) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "run.lock"));
 }
 
+// A folder of checkpoints may come from another run, whose starts were more than this one's.
+TEST(RunLock, TheFenceIsAboveTheCheckpointsOfItsFolder) {
+  const SharedFolder folder;
+  const auto ckpt = folder.path() / "copied";
+  {
+    RunLock first(world(), folder.path() / "other");
+    world().barrier();
+  }
+  world().barrier();
+  {
+    const RunLock second(world(), folder.path() / "other");
+    EXPECT_EQ(second.fence(), 2);
+    save_test(world(), ckpt, 7, {.lock = &second});
+    world().barrier();
+  }
+  const LockOptions options{.checkpoints = ckpt};
+  {
+    const RunLock lock(world(), folder.path() / "run", options);
+    EXPECT_EQ(lock.fence(), 3) << "and not 1, the first of this folder";
+    EXPECT_TRUE(lock.still_mine());
+    EXPECT_EQ(claimed_fences(folder.path() / "run"), std::vector<int64_t>{3});
+    EXPECT_EQ(code_of([&] { RunLock(world(), folder.path() / "run", options); }), ExitCode::locked);
+    save_test(world(), ckpt, 5, {.keep = 2, .resumed_from = Position{2, 7}, .lock = &lock});
+    world().barrier();
+  }
+  EXPECT_EQ(list_committed(ckpt).front(), (Position{3, 5}));
+  world().barrier();
+  const RunLock next(world(), folder.path() / "run", options);
+  EXPECT_EQ(next.fence(), 4);
+}
+
 // The overtaken run finds out at its next commit and leaves the folder alone.
 TEST(RunLock, TheOvertakenRunCommitsNothing) {
   const SharedFolder folder;

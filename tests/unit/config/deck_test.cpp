@@ -170,6 +170,13 @@ TEST(Deck, BadOverrides) {
   EXPECT_THAT(mistakes("", {"actor.adam.lr=fast"}), HasSubstr("actor.adam.lr must be a number, not a text"));
 }
 
+// As OpenPBS hands on rollout.stop=["a","e"].
+TEST(Deck, AListThatLostItsQuotesIsNoText) {
+  EXPECT_THAT(mistakes("", {R"(rollout.stop=[\a\,\e\])"}), HasSubstr("looks like a list whose quotes were lost"));
+  EXPECT_THAT(mistakes("", {"data.prompt_dataset=[a.jsonl]"}), HasSubstr("data.prompt_dataset is the text \"[a.jsonl]\""));
+  EXPECT_EQ(parse_deck("", "deck", std::vector<std::string>{R"(rollout.stop=["[END]"])"}).rollout.stop, Strings{"[END]"});
+}
+
 TEST(Deck, AllMistakesAtOnceWithLineAndKey) {
   const std::string text = mistakes(R"([actor]
 adam.lr = "fast"

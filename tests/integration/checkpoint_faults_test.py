@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Checkpoints that were copied, stepped back from, cannot be read for a moment, or do not fit; and a file system that keeps pages."""
+
+import json
+import shutil
+import unittest
+
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, adversity, main, read_safetensors
+
+# SABOTAGE="iteration": SIGTERM to the rank that asks then, and no answer for long.
+SABOTEUR = """
+import json, os, sys, time
+at = int(os.environ.get("SABOTAGE", "0"))
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["iteration"] == at:
+        os.kill(os.getppid(), 15)
+        time.sleep(25)
+    print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
+"""
+
+BAD_DATA = 65
+INPUT_MISSING = 66
+IO_ERROR = 74
+STOPPED = 75
+LOST = 76
+KILLED = 137
+
+
+class Checkpoints(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "saboteur.py").write_text(SABOTEUR)
+        cls.deck_with("sabotaged.toml", "\n[actor]", SABOTEUR_SOURCE + "[actor]")
+
+    def go(self, run, iterations, *overrides, code=0, deck="ppo.toml", **options):
+        return self.succeed("ppo", deck, f"run.dir={run}", f"run.iterations={iterations}", *overrides, code=code, **options)
+
+    def steps(self, run):
+        return sorted(int(path.name[5:]) for path in (self.folder / run / "ckpt").glob("step-*"))
+
+    def fence(self, run, step):
+        return json.loads((self.folder / run / "ckpt" / f"step-{step:06d}" / "manifest.json").read_text())["fence"]
+
+    def step(self, run, step):
+        return self.folder / run / "ckpt" / f"step-{step:06d}"
+
+    # ---- which one is the newest ----
+
+    def test_copied_folder_of_checkpoints(self):
+        """What a new run folder saves is newer than what was copied into it, whatever start of its run had written that."""
+        for iterations in (1, 2, 3):
+            self.go("original", iterations)
+        self.assertEqual(self.fence("original", 3), 3)
+        (self.folder / "copy").mkdir()
+        shutil.copytree(self.folder / "original" / "ckpt", self.folder / "copy" / "ckpt")
+        result = self.go("copy", 6, "ckpt.keep=2")
+        self.assertIn("resumed after iteration 3", result.text)
+        self.assertEqual(self.steps("copy"), [5, 6])
+        self.assertEqual(self.fence("copy", 6), 4)
+        result = self.go("copy", 7, "ckpt.keep=2")
+        self.assertIn("resumed after iteration 6", result.text)
+
+    def test_named_checkpoint_in_the_own_folder(self):
+        """A deliberate step back, once, even when nothing could be saved the first time; what was newer stays."""
+        self.go("back", 4, "ckpt.keep=9")
+        wish = f"ckpt.resume={self.step('back', 2)}"
+        self.go("back", 5, "ckpt.keep=2", wish, code=KILLED, env={"TRIREME_CRASH_AT": "ckpt.begin"})
+        result = self.go("back", 5, "ckpt.keep=2", wish, "run.walltime=5", code=STOPPED)
+        self.assertIn("resumed after iteration 2", result.text)
+        self.assertEqual(self.steps("back"), [2, 3, 4])
+        self.assertGreater(self.fence("back", 3), self.fence("back", 4))
+        self.succeed("convert", "back", "newest")
+        self.succeed("convert", self.step("back", 3), "third")
+        self.assertEqual(read_safetensors(self.folder / "newest" / "model.safetensors"),
+                         read_safetensors(self.folder / "third" / "model.safetensors"), "the latest save, not the greatest number")
+        result = self.go("back", 5, "ckpt.keep=2", wish)
+        self.assertIn("was obeyed by an earlier start", result.text)
+        self.assertIn("resumed after iteration 3", result.text)
+        self.assertEqual([line["iteration"] for line in self.metrics("back")], [1, 2, 3, 4, 5])
+
+    def test_nothing_newer_than_the_step_back_is_removed(self):
+        self.go("kept", 4, "ckpt.keep=9")
+        self.go("kept", 3, "ckpt.keep=2", f"ckpt.resume={self.step('kept', 1)}")
+        self.assertEqual(self.steps("kept"), [2, 3, 4], "2 and 3 are new, 1 is beyond ckpt.keep, 4 is of the branch that was left")
+        self.assertLess(self.fence("kept", 4), self.fence("kept", 2))
+
+    def test_named_checkpoint_of_another_run(self):
+        self.go("source", 2)
+        wish = f"ckpt.resume={self.step('source', 2)}/"
+        self.go("taken", 4, wish, code=KILLED, env={"TRIREME_CRASH_AT": "ckpt.begin"})
+        self.assertEqual(self.steps("taken"), [])
+        result = self.go("taken", 4, wish, "run.walltime=5", code=STOPPED)
+        self.assertIn("resumed after iteration 2", result.text)
+        shutil.rmtree(self.folder / "source")
+        result = self.go("taken", 4, wish)
+        self.assertIn("resumed after iteration 3", result.text)
+        self.assertEqual(self.steps("taken"), [3, 4])
+        self.go("fresh", 4, wish, code=INPUT_MISSING)
+
+    def test_leaving_at_once_after_a_step_back(self):
+        """Whether all is saved does not depend on the steps of the branch that was left."""
+        self.go("left", 4, deck="sabotaged.toml")
+        result = self.go("left", 9, f"ckpt.resume={self.step('left', 2)}", "ckpt.interval=0", "run.term_grace=2", code=LOST,
+                         deck="sabotaged.toml", env={"SABOTAGE": "4"})
+        self.assertIn("iterations 3 to 4 are lost", result.text)
+
+    # ---- what cannot be read, and what does not fit ----
+
+    def test_read_error_is_no_reason_to_go_back(self):
+        self.go("unread", 2, ranks=2)
+        for file in ("step-000002/data.h5", "step-000001/manifest.json"):
+            with self.subTest(file=file):
+                result = self.go("unread", 3, ranks=2, code=IO_ERROR, env=adversity("read_error", READ_ERROR=file))
+                self.assertIn(file, result.text)
+        self.assertIn("resumed after iteration 2", self.go("unread", 3, ranks=2).text)
+
+    def test_checkpoint_that_does_not_fit(self):
+        """The first one has a moving average, the newest has none: a run that wants one is not quietly sent back."""
+        self.go("unfit", 1, "train.enable_ema=true")
+        self.go("unfit", 2)
+        result = self.go("unfit", 3, "train.enable_ema=true", ranks=2, code=BAD_DATA)
+        self.assertIn("does not fit this run (it has no /actor/ema/model.embed_tokens.weight)", result.text)
+        self.assertIn("step-000002", result.text)
+        self.assertNotIn("DAMAGED", result.text)
+        self.assertEqual(self.steps("unfit"), [1, 2])
+
+    def test_changed_keys_are_listed(self):
+        self.go("changed", 1)
+        result = self.go("changed", 2, "run.seed=9", "actor.adam.lr=1", "reward.source.0.length_target=5", "ckpt.keep=7")
+        for words in ("warning: this deck computes something else than the checkpoint's; changed keys:", "run.seed: 3 -> 9",
+                      "actor.adam.lr: 0.001 -> 1.0", "reward.source.0.length_target: 4 -> 5",
+                      "changed since the checkpoint, without a change of what is computed:", "run.iterations: 1 -> 2", "ckpt.keep: 3 -> 7"):
+            self.assertIn(words, result.text)
+        result = self.go("changed", 2, "run.seed=9", "actor.adam.lr=1", "reward.source.0.length_target=5", "ckpt.keep=7")
+        self.assertNotIn(" -> ", result.text)
+
+    # ---- files that several nodes write ----
+
+    def test_clients_that_keep_pages(self):
+        """No byte of a neighbour is lost, whichever way a client changes parts of pages."""
+        for mode in ("readable", "every"):
+            with self.subTest(mode=mode):
+                self.go(f"pages-{mode}", 1, ranks=4, env=adversity("page_cache", PAGE_CACHE=mode))
+                self.succeed("inspect", "--verify", f"pages-{mode}/ckpt")
+
+
+if __name__ == "__main__":
+    main()
