@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "driver/compute_type.hpp"
 #include "driver/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -23,6 +24,7 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
 
 Loop::Loop(const config::Options& options, const comm::Session& session, config::Command command)
     : options_(options),
+      asked_type_(options.model.dtype),
       session_(session),
       command_(command),
       roles_(roles_for(options_, session, command)),
@@ -31,6 +33,13 @@ Loop::Loop(const config::Options& options, const comm::Session& session, config:
       threads_(plan_threads(options_, roles_)),
       device_(choose_device(options_, roles_)) {
   log_start(options_, roles_, session_, std::string(config::to_string(command)));
+  const auto stored = stored_compute_type(options_.ckpt.resume, folder_.checkpoints(), roles_.world);
+  options_.model.dtype = config::to_choice(settle_compute_type(asked_type_, stored, roles_, device_));
+}
+
+model::StoredType Loop::export_type(const model::ModelSpec& spec) const {
+  const bool full = asked_type_ == config::ComputeType::automatic ? spec.shape.dtype == "float32" : asked_type_ == config::ComputeType::fp32;
+  return full ? model::StoredType::f32 : model::StoredType::bf16;
 }
 
 void Loop::start_device() {
@@ -52,6 +61,7 @@ bool Loop::resume_or_begin(int64_t schedule_steps, std::string& pending) {
     progress_.schedule_steps = schedule_steps;
   }
   progress_.deck = folder_.deck();
+  progress_.compute_type = config::to_string(options_.model.compute());
   if (roles_.world.rank() == 0) {
     metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress_.metrics_cursor);
   }

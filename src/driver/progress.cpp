@@ -33,7 +33,8 @@ std::string to_json(const Progress& p) {
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
                         {"rewards", p.rewards},
                         {"command", p.command},
-                        {"deck", p.deck}}
+                        {"deck", p.deck},
+                        {"compute_type", p.compute_type}}
       .dump();
 }
 
@@ -66,6 +67,7 @@ Progress progress_from_json(const std::string& text) {
     }
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
+    if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
     return p;
   } catch (const nlohmann::json::exception& error) {
     throw UserError(ExitCode::bad_data, base::text("the state of the checkpoint is malformed (", error.what(),

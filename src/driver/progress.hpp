@@ -35,6 +35,7 @@ struct Progress {
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
+  std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;
 };
 
