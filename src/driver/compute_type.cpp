@@ -27,8 +27,8 @@ std::string describe(std::span<const ComputeDevice> ranks) {
   const auto first = std::ranges::find_if(ranks, lacks);
   if (first == ranks.end()) return base::text("all ranks multiply bf16 natively: ", ranks.front().name);
   const auto count = std::ranges::count_if(ranks, lacks);
-  return base::text(count, " of ", ranks.size(), ranks.size() == 1 ? " rank does" : " ranks do", " not multiply bf16 natively (the first is rank ",
-                    first - ranks.begin(), ": ", first->name, ")");
+  return base::text(count, " of ", ranks.size(), ranks.size() == 1 ? " rank does" : " ranks do",
+                    " not multiply bf16 natively (the first is rank ", first - ranks.begin(), ": ", first->name, ")");
 }
 
 std::optional<DType> type_of(const Progress& progress) {
@@ -52,8 +52,9 @@ std::string ratio_text(const Roles& roles, at::Device device) {
     highest = std::max(highest, ratio);
   }
   if (highest == 0) return "";
-  const std::string low = base::fixed(lowest, 2), high = base::fixed(highest, 2);
-  return base::text("; measured: bf16 products run at ", low, low == high ? "" : " to ", low == high ? "" : high, " times the rate of fp32's");
+  std::string range = base::fixed(lowest, 2);
+  if (base::fixed(highest, 2) != range) range += " to " + base::fixed(highest, 2);
+  return base::text("; measured: bf16 products run at ", range, " times the rate of fp32's");
 }
 
 }  // namespace
@@ -63,13 +64,14 @@ ComputeDevice compute_device(at::Device device) {
   return {kernels::multiplies_bf16(device), base::to_string(base::active_isa())};
 }
 
-ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stored, std::span<const ComputeDevice> ranks) {
+ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stored,
+                                    std::span<const ComputeDevice> ranks) {
   EXPECT(!ranks.empty());
   const bool native = std::ranges::all_of(ranks, &ComputeDevice::native_bf16);
   ComputeDecision out;
   if (asked == ComputeType::automatic) {
     out.type = stored.value_or(native ? DType::bf16 : DType::fp32);
-    out.reason = stored ? base::text("the run began in it; ", describe(ranks)) : base::text("model.dtype = \"auto\"; ", describe(ranks));
+    out.reason = base::text(stored ? "the run began in it; " : "model.dtype = \"auto\"; ", describe(ranks));
   } else {
     out.type = config::compute_type(asked);
     out.reason = base::text("model.dtype = \"", config::to_string(asked), "\"");
@@ -93,7 +95,8 @@ ComputeDecision agree_on_compute_type(ComputeType asked, std::optional<DType> st
   return decide_compute_type(asked, stored, ranks);
 }
 
-std::optional<DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {
+std::optional<DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints,
+                                         const comm::CommView& world) {
   if (resume == "never") return std::nullopt;
   std::optional<DType> type;
   const auto read = [&](checkpoint::Reader& reader) { type = type_of(progress_from_json(reader.state())); };

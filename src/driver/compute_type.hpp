@@ -31,7 +31,8 @@ struct ComputeDecision {
 };
 // The rule: what the deck asks for; with "auto" the type in which the run began (`stored`), else bf16 when all `ranks` multiply
 // it natively, else fp32. By instruction sets alone, never by a clock.
-ComputeDecision decide_compute_type(config::ComputeType asked, std::optional<config::DType> stored, std::span<const ComputeDevice> ranks);
+ComputeDecision decide_compute_type(config::ComputeType asked, std::optional<config::DType> stored,
+                                    std::span<const ComputeDevice> ranks);
 // The same on every rank, from what each has. Collective over world.
 ComputeDecision agree_on_compute_type(config::ComputeType asked, std::optional<config::DType> stored, const ComputeDevice& mine,
                                       const comm::CommView& world);
@@ -46,7 +47,8 @@ std::optional<config::DType> stored_compute_type(const std::string& resume, cons
 double measure_bf16_ratio();
 
 // Decides, and says what and why on rank 0, with the ratio as the first rank of each node measures it. Collective over world.
-config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored, const Roles& roles, at::Device device);
+config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored, const Roles& roles,
+                                  at::Device device);
 // For tools on CPUs: without a checkpoint and without a measurement.
 config::DType settle_compute_type(config::ComputeType asked, const comm::CommView& world);
 

@@ -38,7 +38,8 @@ Loop::Loop(const config::Options& options, const comm::Session& session, config:
 }
 
 model::StoredType Loop::export_type(const model::ModelSpec& spec) const {
-  const bool full = asked_type_ == config::ComputeType::automatic ? spec.shape.dtype == "float32" : asked_type_ == config::ComputeType::fp32;
+  const bool automatic = asked_type_ == config::ComputeType::automatic;
+  const bool full = automatic ? spec.shape.dtype == "float32" : asked_type_ == config::ComputeType::fp32;
   return full ? model::StoredType::f32 : model::StoredType::bf16;
 }
 

@@ -121,8 +121,11 @@ void PpoLoop::make_roles_of_this_rank() {
       for (const auto& line : generator_->describe()) log::info("generator: " + line);
     }
   }
-  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, generator_ ? generator_->differences_from_training()
-                                                                                    : std::vector<std::string>{}));
+  std::vector<std::string> differences;
+  std::string orders;
+  if (generator_) differences = generator_->differences_from_training();
+  if (device_.is_cpu() && (trainer_ || generator_)) orders = summation_orders(actor_start_.spec.shape, options_.model.compute());
+  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, differences, orders));
   if (trainer_) trainer_->set_old_log_probs(old_log_probs);
   if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
 }

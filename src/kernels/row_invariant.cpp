@@ -27,6 +27,7 @@ struct Linear : torch::autograd::Function<Linear> {
     multiply_rows(out, padded, weight, bias);
     context->save_for_backward({x, weight});
     context->saved_data["float_weight_gradient"] = takes_float_gradient(weight);
+    context->saved_data["with_bias"] = bias.has_value();
     context->saved_data["float_bias_gradient"] = bias && takes_float_gradient(*bias);
     return out.size(0) == x.size(0) ? out : out.narrow(0, 0, x.size(0)).clone();
   }
@@ -45,7 +46,7 @@ struct Linear : torch::autograd::Function<Linear> {
       dweight = at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
       multiply(dweight, dy.t(), x);
     }
-    if (context->needs_input_grad(2)) dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
+    if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2)) dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
     return {dx, dweight, dbias};
   }
 };

@@ -32,7 +32,7 @@ class ScoreTool {
         inputs_(data::read_inputs(command.input)) {
     config::Options options;
     options.model.path = command.model.string();
-    options.model.dtype = config::compute_type(command.dtype);
+    options.model.dtype = command.dtype;
     const Roles roles = make_roles(options, world_);
     at::set_num_threads(plan_threads(options, roles).trainer);
     const ModelStart start = actor_start(options);

@@ -44,7 +44,8 @@ TEST(ComputeType, AResumedRunKeepsItsType) {
 }
 
 TEST(ComputeType, TheDeckDecidesAndIsWarned) {
-  const std::array old{older, native}, capable{native};
+  const std::array old{older, native};
+  const std::array capable{native};
   const auto insists = decide_compute_type(ComputeType::bf16, std::nullopt, old);
   EXPECT_EQ(insists.type, DType::bf16);
   EXPECT_TRUE(insists.warning);
@@ -63,7 +64,9 @@ TEST(ComputeType, RanksOfDifferentProcessorsAgree) {
   for (int without = -1; without < world.size(); ++without) {
     const auto got = driver::agree_on_compute_type(ComputeType::automatic, std::nullopt, world.rank() == without ? older : native, world);
     EXPECT_EQ(got.type, without < 0 ? DType::bf16 : DType::fp32) << "rank " << without << " has no bf16";
-    if (without >= 0) EXPECT_NE(got.reason.find("the first is rank " + std::to_string(without)), std::string::npos) << got.reason;
+    if (without >= 0) {
+      EXPECT_NE(got.reason.find("the first is rank " + std::to_string(without)), std::string::npos) << got.reason;
+    }
     EXPECT_TRUE(world.all(got == driver::agree_on_compute_type(ComputeType::automatic, std::nullopt, world.rank() == without ? older : native, world)));
   }
 }

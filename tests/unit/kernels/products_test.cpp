@@ -2,6 +2,7 @@
 #include "torch/torch.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -42,8 +43,8 @@ class Products : public testing::TestWithParam<int> {
 void expect_rounded_once(const Tensor& got, const Tensor& exact, const Tensor& magnitude, const char* what) {
   const Tensor low = exact - magnitude * 1e-6, high = exact + magnitude * 1e-6;
   const Tensor value = got.to(at::kDouble);
-  EXPECT_TRUE(at::all(value >= low.to(at::kFloat).to(at::kBFloat16).to(at::kDouble)).item<bool>()) << what;
-  EXPECT_TRUE(at::all(value <= high.to(at::kFloat).to(at::kBFloat16).to(at::kDouble)).item<bool>()) << what;
+  EXPECT_TRUE(at::all(at::ge(value, low.to(at::kFloat).to(at::kBFloat16).to(at::kDouble))).item<bool>()) << what;
+  EXPECT_TRUE(at::all(at::le(value, high.to(at::kFloat).to(at::kBFloat16).to(at::kDouble))).item<bool>()) << what;
 }
 
 TEST_P(Products, WidenedProductsAreFp64RoundedOnce) {
@@ -74,13 +75,30 @@ TEST_P(Products, BiasIsAddedBeforeTheRounding) {
 }
 
 // Forward and gradients of a linear layer whose leaves take fp32 gradients, as the trainer's do.
-std::vector<Tensor> layer(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& dy) {
-  std::vector<Tensor> leaves;
-  for (const Tensor& t : {x, weight, bias}) leaves.push_back(t.clone().set_requires_grad(true));
-  for (size_t i = 1; i < 3; ++i) leaves[i].set_grad_dtype(at::kFloat);
-  const Tensor y = kernels::linear(leaves[0], leaves[1], leaves[2]);
+std::vector<Tensor> layer(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, const Tensor& dy) {
+  const Tensor x_leaf = x.clone().set_requires_grad(true), w_leaf = weight.clone().set_requires_grad(true);
+  std::optional<Tensor> b_leaf;
+  w_leaf.set_grad_dtype(at::kFloat);
+  if (bias) {
+    b_leaf = bias->clone().set_requires_grad(true);
+    b_leaf->set_grad_dtype(at::kFloat);
+  }
+  const Tensor y = kernels::linear(x_leaf, w_leaf, b_leaf);
   y.backward(dy);
-  return {y.detach(), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+  std::vector<Tensor> out{y.detach(), x_leaf.grad(), w_leaf.grad()};
+  if (bias) out.push_back(b_leaf->grad());
+  return out;
+}
+
+TEST_P(Products, ALayerWithoutBiasHasGradients) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor x = random({70, 32}, type), weight = random({24, 32}, type), dy = random({70, 24}, type);
+    const auto got = layer(x, weight, std::nullopt, dy);
+    ASSERT_EQ(got.size(), 3u);
+    const Tensor dx = at::matmul(dy.to(at::kDouble), weight.to(at::kDouble)), dw = at::matmul(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    EXPECT_LT(at::max(at::abs(got[1].to(at::kDouble) - dx)).item<double>(), type == at::kFloat ? 1e-4 : 0.15);
+    EXPECT_LT(at::max(at::abs(got[2].to(at::kDouble) - dw)).item<double>(), 1e-4);
+  }
 }
 
 TEST_P(Products, LayerAndGradientsAreThoseOfNativeBf16UpToRounding) {
