@@ -1,6 +1,7 @@
 #include "cli/arguments.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -24,12 +25,21 @@ std::string build_text() {
                     "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n  GPUs      ", kGpu, "\n");
 }
 
-void add_dtype(CLI::App& app, config::DType& dtype) {
+template <class E>
+void add_words(CLI::App& app, E& value, const std::string& help) {
+  const std::vector<std::string> words(std::begin(config::Words<E>::list), std::end(config::Words<E>::list));
   app.add_option_function<std::string>(
-         "--dtype", [&dtype](const std::string& word) { dtype = word == "bf16" ? config::DType::bf16 : config::DType::fp32; },
-         base::text("Compute type (default ", config::to_string(dtype), ")"))
-      ->check(CLI::IsMember({"bf16", "fp32"}));
+         "--dtype",
+         [&value, words](const std::string& word) {
+           value = static_cast<E>(std::find(words.begin(), words.end(), word) - words.begin());
+         },
+         base::text(help, " (default ", config::to_string(value), ")"))
+      ->check(CLI::IsMember(words));
 }
+void add_dtype(CLI::App& app, config::ComputeType& dtype) {
+  add_words(app, dtype, "Compute type; auto: bf16 where all ranks multiply it natively, else fp32");
+}
+void add_dtype(CLI::App& app, config::DType& dtype) { add_words(app, dtype, "Type of the stored weights"); }
 
 // Rank 0 of a launcher's job speaks; the others see the same mistake and stay silent.
 bool speaks() {

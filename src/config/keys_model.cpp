@@ -32,7 +32,9 @@ void add_model_keys(KeyList<Options>& keys) {
            "studies.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(model.tokenizer), "Folder of the tokenizer; empty: model.path.");
-  keys.add(KEY(model.dtype), "Type in which models compute and weights travel; the optimizer's masters are fp32 in any case.")
+  keys.add(KEY(model.dtype),
+           "Type in which models compute and weights travel; the optimizer's masters are fp32 in any case. auto: bf16 where all "
+           "ranks multiply it natively (GPUs, AVX512-BF16, AMX), else fp32; a resumed run keeps its type.")
       .departs("OpenRLHF: ds.param_dtype; its generator is always bf16, ours is the same as the trainer.");
   keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.").at_least(0);
 

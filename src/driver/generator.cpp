@@ -22,7 +22,7 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   engine.threads = threads;
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.backend = engine_backend(options.generate.backend);
-  engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.dtype,
+  engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.compute(),
                                    options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
@@ -120,7 +120,7 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
       stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
                       spec.shape.vocab, "rollout.stop_token_ids")),
       threads_(threads),
-      weights_(spec, options.model.dtype, roles.tensor_ranks->rank(), roles.tensor_parallel,
+      weights_(spec, options.model.compute(), roles.tensor_ranks->rank(), roles.tensor_parallel,
                device.is_cuda() ? generate::Place::cuda : generate::Place::host),
       engine_(std::make_unique<generate::Engine>(spec, weights_, engine_options(options, roles, spec, threads, kv_memory),
                                                  roles.tensor_ranks.view())) {}

@@ -38,7 +38,7 @@ Judge::Judge(const config::Options& options, const Roles& roles, const data::Tok
       made[i] = reward::make_model(sources[i], part_names_[i],
                                    {.ranks = ranks_,
                                     .device = device,
-                                    .dtype = options.model.dtype,
+                                    .dtype = options.model.compute(),
                                     .normalize = options.reward.normalize_enable,
                                     .max_len = options.max_len(),
                                     .batch_tokens = options.rollout_micro_batch_tokens(),
@@ -51,7 +51,7 @@ Judge::Judge(const config::Options& options, const Roles& roles, const data::Tok
 void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
   reference_ = std::make_unique<zero::ShardedModel>(
       spec, ranks_, std::nullopt, device_,
-      zero::ShardedModelOptions{.name = "reference", .compute = options_.model.dtype, .training = zero::Training::frozen});
+      zero::ShardedModelOptions{.name = "reference", .compute = options_.model.compute(), .training = zero::Training::frozen});
   reference_->load(read);
 }
 

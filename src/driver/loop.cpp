@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/compute_type.hpp"
 #include "driver/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -41,6 +42,7 @@ void report_changed_keys(const std::string& deck, const config::Options& options
 
 Loop::Loop(const config::Options& options, const comm::Session& session, config::Command command)
     : options_(options),
+      asked_type_(options.model.dtype),
       session_(session),
       command_(command),
       roles_(roles_for(options_, session, command)),
@@ -49,6 +51,14 @@ Loop::Loop(const config::Options& options, const comm::Session& session, config:
       threads_(plan_threads(options_, roles_)),
       device_(choose_device(options_, roles_)) {
   log_start(options_, roles_, session_, std::string(config::to_string(command)));
+  const auto stored = stored_compute_type(options_.ckpt.resume, folder_.checkpoints(), roles_.world);
+  options_.model.dtype = config::to_choice(settle_compute_type(asked_type_, stored, roles_, device_));
+}
+
+model::StoredType Loop::export_type(const model::ModelSpec& spec) const {
+  const bool automatic = asked_type_ == config::ComputeType::automatic;
+  const bool full = automatic ? spec.shape.dtype == "float32" : asked_type_ == config::ComputeType::fp32;
+  return full ? model::StoredType::f32 : model::StoredType::bf16;
 }
 
 void Loop::start_device() {
@@ -71,6 +81,7 @@ bool Loop::resume_or_begin(int64_t schedule_steps, std::string& pending) {
   }
   if (found && roles_.world.rank() == 0) report_changed_keys(found->deck, options_);
   progress_.deck = folder_.deck();
+  progress_.compute_type = config::to_string(options_.model.compute());
   if (roles_.world.rank() == 0) {
     metrics_file_ = std::make_unique<MetricsFile>(folder_.path() / "metrics.jsonl", progress_.metrics_cursor);
   }

@@ -15,6 +15,8 @@
 #include "driver/run_folder.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/model/stored_type.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -47,13 +49,18 @@ class Loop {
   // The end of the run: last checkpoint, export, table, plot. Collective.
   ExitCode finish();
 
+  // The type of exported weights: what the deck says, or with model.dtype = "auto" that of the model the run starts from, so that
+  // an export does not depend on the processor.
+  model::StoredType export_type(const model::ModelSpec& spec) const;
+
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
   virtual void export_trained(const std::string& name) = 0;
   // This rank's part of a rollout that waits for the next iteration.
   virtual std::string pending_rollout() const { return {}; }
 
   std::optional<trace::Phase> starting_{std::in_place, trace::Name{"start"}};  // until the first iteration
-  config::Options options_;
+  config::Options options_;  // model.dtype settled
+  config::ComputeType asked_type_;  // what the deck says
   const comm::Session& session_;
   config::Command command_;
   Roles roles_;

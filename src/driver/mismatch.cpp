@@ -12,6 +12,8 @@
 #include "driver/scoring.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/kernels/decode_gemm.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -123,7 +125,21 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
   return compare_log_probs(experience.samples, experience.old_log_probs, ranks);
 }
 
-std::vector<std::string> bit_differences(const comm::CommView& world, const std::vector<std::string>& mine) {
+std::string summation_orders(const config::ModelShape& shape, config::DType type) {
+  const auto element = type == config::DType::fp32 ? kernels::ElementType::f32 : kernels::ElementType::bf16;
+  const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
+  const int64_t head = std::min(shape.vocab, kernels::vocabulary_chunk);
+  const std::pair<int64_t, int64_t> layers[] = {{shape.hidden, q},         {shape.hidden, kv},         {q, shape.hidden},
+                                                {shape.hidden, shape.ffn}, {shape.ffn, shape.hidden}, {shape.hidden, head}};
+  std::string text;
+  for (const auto& [k, n] : layers) {
+    text += (text.empty() ? "" : "; ") + kernels::describe(element, k, n, kernels::find_order(element, k, n));
+  }
+  return text;
+}
+
+std::vector<std::string> bit_differences(const comm::CommView& world, const std::vector<std::string>& mine,
+                                         const std::string& orders) {
   std::string lines;
   for (const auto& reason : mine) lines += reason + '\n';
   std::set<std::string> all;
@@ -133,6 +149,13 @@ std::vector<std::string> bit_differences(const comm::CommView& world, const std:
       all.insert(part.substr(at, end - at));
       at = end + 1;
     }
+  }
+  const auto by_rank = world.all_gather(orders);
+  const auto first = std::ranges::find_if(by_rank, [](const std::string& text) { return !text.empty(); });
+  const auto other = std::ranges::find_if(by_rank, [&](const std::string& text) { return !text.empty() && text != *first; });
+  if (other != by_rank.end()) {
+    all.insert(base::text("ranks ", first - by_rank.begin(), " and ", other - by_rank.begin(),
+                          " add in different orders (their processors differ)"));
   }
   return {all.begin(), all.end()};
 }

@@ -10,6 +10,7 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/config/model_shape.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -58,8 +59,14 @@ class OldLogProbs {
   std::string description_;
 };
 
-// What generators on any rank say against equal bits (generate::Engine::differences_from_training), each reason once, the same on
-// every rank. Collective over world; `mine` is empty on ranks without the role.
-std::vector<std::string> bit_differences(const comm::CommView& world, const std::vector<std::string>& mine);
+// How this rank's training products of the model's shapes add on a CPU, found by experiment (kernels/decode_gemm.hpp) with the current
+// number of LibTorch's threads. Ranks whose texts are equal compute the same bits.
+std::string summation_orders(const config::ModelShape& shape, config::DType type);
+
+// What generators on any rank say against equal bits (generate::Engine::differences_from_training), each reason once, and one more
+// when ranks that train or generate add in different orders (`orders`: summation_orders(), empty on ranks that do neither). The same
+// on every rank. Collective over world; `mine` is empty on ranks without the role.
+std::vector<std::string> bit_differences(const comm::CommView& world, const std::vector<std::string>& mine,
+                                         const std::string& orders);
 
 }  // namespace trireme::driver

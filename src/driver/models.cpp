@@ -88,12 +88,11 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
 }
 
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder, Weights which) {
+                  at::Device device, const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   const bool first = roles.world.rank() == 0;
   model::ModelExport exported(folder, spec,
-                              {.type = options.model.dtype == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32,
-                               .tokenizer_from = options.tokenizer_path()});
+                              {.type = type, .tokenizer_from = options.tokenizer_path()});
   if (first) exported.create();
   roles.world.barrier();
   if (model && roles.shard_replicas->rank() == 0) {

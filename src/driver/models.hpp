@@ -37,9 +37,9 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
 void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
 
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
-// `model` is null on ranks that are no trainers; it lives on `device`.
+// `model` is null on ranks that are no trainers; it lives on `device`. `type`: of the weights in the files.
 enum class Weights : uint8_t { trained, average };
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder, Weights which = Weights::trained);
+                  at::Device device, const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
 
 }  // namespace trireme::driver

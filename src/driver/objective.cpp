@@ -92,7 +92,7 @@ class Preference final : public Objective {
     const ModelStart reference = reference_start(options, start);
     reference_ = std::make_unique<zero::ShardedModel>(
         reference.spec, roles.shard_group.view(), std::nullopt, device,
-        zero::ShardedModelOptions{.name = "reference", .compute = options.model.dtype, .training = zero::Training::frozen});
+        zero::ShardedModelOptions{.name = "reference", .compute = options.model.compute(), .training = zero::Training::frozen});
     reference_->load(reference.reader());
   }
 

@@ -113,6 +113,7 @@ void PpoLoop::make_roles_of_this_rank() {
     if (texts_) trainer_->pretraining = [this](int64_t step) { return texts_of(step); };
   }
   const int sharers = ranks_on_device(roles_, device_);
+  at::set_num_threads(threads_.trainer);  // the generator compares its sums with those of training, made as training makes them
   if (roles_.generator) {
     generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator,
                                              free_memory(device_) / sharers);
@@ -120,8 +121,11 @@ void PpoLoop::make_roles_of_this_rank() {
       for (const auto& line : generator_->describe()) log::info("generator: " + line);
     }
   }
-  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, generator_ ? generator_->differences_from_training()
-                                                                                    : std::vector<std::string>{}));
+  std::vector<std::string> differences;
+  std::string orders;
+  if (generator_) differences = generator_->differences_from_training();
+  if (device_.is_cpu() && (trainer_ || generator_)) orders = summation_orders(actor_start_.spec.shape, options_.model.compute());
+  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, differences, orders));
   if (trainer_) trainer_->set_old_log_probs(old_log_probs);
   if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
 }
@@ -320,13 +324,14 @@ std::string PpoLoop::pending_rollout() const { return to_frame(pending_); }
 
 void PpoLoop::export_trained(const std::string& name) {
   zero::ShardedModel* actor = trainer_ ? &trainer_->actor() : nullptr;
-  export_model(options_, roles_, actor_start_.spec, actor, device_, folder_.path() / name);
+  const model::ModelSpec& spec = actor_start_.spec;
+  export_model(options_, roles_, spec, actor, device_, folder_.path() / name, export_type(spec));
   if (options_.train.enable_ema) {
-    export_model(options_, roles_, actor_start_.spec, actor, device_, folder_.path() / (name + "-ema"), Weights::average);
+    export_model(options_, roles_, spec, actor, device_, folder_.path() / (name + "-ema"), export_type(spec), Weights::average);
   }
   if (!options_.critic.save_value_network || !critic_start_) return;
   export_model(options_, roles_, critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, device_,
-               folder_.path() / (name + "-critic"));
+               folder_.path() / (name + "-critic"), export_type(critic_start_->spec));
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {

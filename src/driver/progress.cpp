@@ -35,7 +35,8 @@ std::string to_json(const Progress& p) {
                         {"rewards", p.rewards},
                         {"command", p.command},
                         {"deck", p.deck},
-                        {"resumed_from", p.resumed_from}}
+                        {"resumed_from", p.resumed_from},
+                        {"compute_type", p.compute_type}}
       .dump();
 }
 
@@ -69,6 +70,7 @@ Progress progress_from_json(const std::string& text) {
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
     p.resumed_from = json.value("resumed_from", std::string{});
+    if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
     return p;
   } catch (const nlohmann::json::exception& error) {
     // Its digest fits, so it is no damage.

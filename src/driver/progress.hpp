@@ -36,6 +36,7 @@ struct Progress {
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
   std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
+  std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;
 };
 

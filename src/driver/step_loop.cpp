@@ -45,7 +45,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       roles_.shard_groups > 1 ? std::optional(roles_.shard_replicas.view()) : std::nullopt;
   model_ = std::make_unique<zero::ShardedModel>(
       start_.spec, roles_.shard_group.view(), replicas, device_,
-      zero::ShardedModelOptions{.name = "actor", .compute = options_.model.dtype, .recompute = options_.train.recompute});
+      zero::ShardedModelOptions{.name = "actor", .compute = options_.model.compute(), .recompute = options_.train.recompute});
   rate_ = std::make_unique<zero::LearningRate>(options_.actor, iterations_);
   checkpoint_->add({"actor", &start_.spec, model_.get(), options_.train.enable_ema});
 }
@@ -140,9 +140,9 @@ void StepLoop::export_trained(const std::string& name) {
     spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / name);
+  export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / name, export_type(spec));
   if (options_.train.enable_ema) {
-    export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / (name + "-ema"), Weights::average);
+    export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / (name + "-ema"), export_type(spec), Weights::average);
   }
 }
 

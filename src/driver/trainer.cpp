@@ -26,7 +26,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
   return std::make_unique<zero::ShardedModel>(
       spec, roles.shard_group.view(), replicas, device,
       zero::ShardedModelOptions{.name = name,
-                                .compute = options.model.dtype,
+                                .compute = options.model.compute(),
                                 .training = zero::Training::trainable,
                                 .recompute = options.train.recompute,
                                 .track_changes = false});

@@ -5,7 +5,7 @@
 namespace trireme::driver {
 
 WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device)
-    : element_bytes_(config::bytes_per_element(options.model.dtype)), shards_(device), slices_(device) {
+    : element_bytes_(config::bytes_per_element(options.model.compute())), shards_(device), slices_(device) {
   weightsync::SyncOptions sync;
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;

@@ -45,19 +45,19 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
   make_layers(spec);
 }
 
-FusedBackend::Linear FusedBackend::make_linear(size_t weight, int64_t k, int64_t n) const {
+FusedBackend::Linear FusedBackend::make_linear(size_t weight, int64_t k, int64_t n, int64_t together) const {
   Linear linear;
   linear.weight = weight;
   linear.k = k;
   linear.n = n;
-  linear.order = kernels::find_order(shape_.type, k, n);
+  linear.order = kernels::find_order(shape_.type, k, together);
   return linear;
 }
 
 void FusedBackend::make_layers(const model::ModelSpec& spec) {
   using model::Role;
   const auto linear = [&](Role role, Role bias, bool with_bias, int layer, int64_t k, int64_t n) {
-    Linear out = make_linear(spec.index_of(role, layer), k, n);
+    Linear out = make_linear(spec.index_of(role, layer), k, n, n);
     if (with_bias) out.bias = static_cast<int64_t>(spec.index_of(bias, layer));
     return out;
   };
@@ -78,7 +78,7 @@ void FusedBackend::make_layers(const model::ModelSpec& spec) {
   }
   embedding_ = spec.index_of(Role::embedding);
   final_norm_ = spec.index_of(Role::final_norm);
-  head_ = make_linear(head_parameter(spec), shape_.hidden, shape_.vocabulary_rows);
+  head_ = make_linear(head_parameter(spec), shape_.hidden, shape_.vocabulary_rows, std::min(shape_.vocabulary_rows, kernels::vocabulary_chunk));
 }
 
 void FusedBackend::reserve_positions(int64_t positions) {

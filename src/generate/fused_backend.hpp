@@ -58,7 +58,8 @@ class FusedBackend final : public StepBackend {
     const Rows* y = nullptr;
   };
 
-  Linear make_linear(size_t weight, int64_t k, int64_t n) const;
+  // The trainer multiplies `together` of the outputs at a time.
+  Linear make_linear(size_t weight, int64_t k, int64_t n, int64_t together) const;
   void make_layers(const model::ModelSpec& spec);
   std::vector<const Linear*> linears() const;  // one of each kind
   void reserve_rows(int64_t rows, int64_t logit_rows);

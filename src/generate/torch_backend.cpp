@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -127,7 +128,7 @@ std::vector<kernels::LogitsRow> TorchBackend::forward(const StepBatch& batch) {
   if (batch.logit_rows.empty()) return {};
   const std::vector<at::Tensor> head = parameters(spec_.stages.back());
   const at::Tensor last = x.index_select(0, index_tensor({batch.logit_rows.begin(), batch.logit_rows.end()}, device_));
-  logits_ = at::linear(model::final_norm(spec_, head, last), head[1]).to(at::kCPU).contiguous();
+  logits_ = kernels::linear(model::final_norm(spec_, head, last), head[1], std::nullopt).to(at::kCPU).contiguous();
   std::vector<kernels::LogitsRow> out;
   for (int64_t i = 0; i < logits_.size(0); ++i) {
     const auto* row = static_cast<const std::byte*>(logits_.const_data_ptr()) + i * logits_.size(1) * shape_.element_bytes();

@@ -64,6 +64,14 @@ struct Bf16Fma : Bf16Base {  // the order of VDPBF16PS: the odd element first
   }
 };
 
+struct Bf16Ascending : Bf16Base {  // the order of fp32 products of widened values
+  static __m512 add_product(__m512 sum, __m512i weight, __m512i x) {
+    const __m512i odd = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    sum = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(weight, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), sum);
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(weight, odd)), _mm512_castsi512_ps(_mm512_and_si512(x, odd)), sum);
+  }
+};
+
 inline __m512i broadcast_unit(const char* from) {
   int bits;
   std::memcpy(&bits, from, sizeof bits);
@@ -346,6 +354,8 @@ void columns(const GemmArguments& a, int64_t first, int64_t last) {
 void gemm_columns_avx512(const GemmArguments& a, int64_t first, int64_t last, bool bf16_products) {
   if (a.type == ElementType::f32) {
     columns<Fp32>(a, first, last);
+  } else if (a.order.ascending) {
+    columns<Bf16Ascending>(a, first, last);
   } else if (bf16_products) {
     columns<Bf16Dot>(a, first, last);
   } else {

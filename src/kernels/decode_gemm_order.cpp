@@ -10,16 +10,23 @@
 #include <tuple>
 #include <vector>
 
+#include "trireme/base/checked.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
+#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::kernels {
 namespace {
 
-constexpr int64_t probe_rows[] = {32, 45, 160};  // of x; the largest last
-constexpr int64_t probe_outputs = 384;           // more would only repeat the same order
+constexpr int64_t all_rows = 520;      // of the probe's x
+constexpr int64_t compared_rows = 64;  // with our own kernel
+constexpr int64_t probe_rows[] = {1, 2, 3, 17, 45, 63, 64, 65, 100, 129, 160, 200, 257, 384, 513};  // sequences and micro-batches
+constexpr int64_t wide_rows[] = {128, 1024};  // with all outputs of the layer
+constexpr int64_t probe_outputs = 384;        // more would only repeat the same order
+constexpr int64_t most_operations = 6'000'000'000;  // of one product at the start, per thread
 
 // x [M, K] and weight [N, K] whose products cancel in pairs far apart: every sum is the rounding errors that its order made and
 // nothing else, so another order shows in every output, also after rounding to bf16. (Sums of random numbers hide it: at
@@ -41,7 +48,7 @@ at::Tensor random_matrix(int64_t rows, int64_t columns, uint64_t seed) {
 
 Probe make_probe(ElementType type, int64_t k, int64_t n) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-  Probe probe{random_matrix(probe_rows[std::size(probe_rows) - 1], k, 1).to(dtype), random_matrix(n, k, 2).to(dtype),
+  Probe probe{random_matrix(all_rows, k, 1).to(dtype), random_matrix(n, k, 2).to(dtype),
               random_matrix(1, n, 3).mul(1e-6).to(dtype).squeeze(0)};
   std::vector<int64_t> order(static_cast<size_t>(k));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -73,52 +80,85 @@ std::vector<int64_t> candidate_blocks(ElementType type, int64_t k) {
   return blocks;
 }
 
-// LibTorch's products of the first rows of x, for several numbers of rows, are `own` (of all rows).
-bool library_agrees(const Probe& probe, const std::optional<at::Tensor>& bias, const at::Tensor& own) {
-  return std::ranges::all_of(probe_rows, [&](int64_t rows) {
-    const at::Tensor x = probe.x.narrow(0, probe.x.size(0) - rows, rows);
-    return equal_bits(at::linear(x, probe.weight, bias), own.narrow(0, own.size(0) - rows, rows));
-  });
+at::Tensor trained(const Probe& probe, int64_t first, int64_t rows, const std::optional<at::Tensor>& bias) {
+  return kernels::linear(probe.x.narrow(0, first, rows), probe.weight, bias);
+}
+
+// A number of rows with which the trainer's results of a row are not those that it has among all rows of the probe; 0: none.
+int64_t dependence_on_rows(const Probe& probe, const at::Tensor& all, int64_t n) {
+  const int64_t total = probe.x.size(0);
+  for (const int64_t rows : probe_rows) {
+    const int64_t first = total - rows;
+    if (!equal_bits(trained(probe, first, rows, std::nullopt), all.narrow(0, first, rows))) return rows;
+  }
+  // The whole width of the layer and as many rows as a micro-batch has: the library cuts large products in other ways. The outputs
+  // of the probe are repeated, so every column is known.
+  const int64_t outputs = probe.weight.size(0), copies = base::ceil_div(n, outputs);
+  const int64_t affordable = most_operations * at::get_num_threads() / (2 * probe.x.size(1) * n);
+  const at::Tensor wide = copies > 1 ? probe.weight.repeat({copies, 1}).narrow(0, 0, n) : probe.weight;
+  for (const int64_t rows : wide_rows) {
+    if (rows > std::max<int64_t>(affordable, wide_rows[0])) continue;
+    const at::Tensor x = probe.x.repeat({base::ceil_div(rows, total), 1}).narrow(0, 0, rows);
+    const at::Tensor got = kernels::linear(x, wide, std::nullopt);
+    for (int64_t row = 0; row < rows; row += total) {
+      const int64_t count = std::min(total, rows - row);
+      for (int64_t column = 0; column < n; column += outputs) {
+        const int64_t width = std::min(outputs, n - column);
+        if (!at::equal(got.narrow(0, row, count).narrow(1, column, width), all.narrow(0, 0, count).narrow(1, 0, width))) return rows;
+      }
+    }
+  }
+  return 0;
 }
 
 GemmOrder try_orders(ElementType type, int64_t k, int64_t n) {
   at::NoGradGuard no_grad;
   const int64_t outputs = std::min(probe_outputs, n);
   const Probe probe = make_probe(type, k, outputs);
-  at::Tensor padded = at::zeros({probe.x.size(0), gemm_padded(k)}, probe.x.options());
-  padded.narrow(1, 0, k).copy_(probe.x);
-  at::Tensor y = at::empty({probe.x.size(0), outputs}, probe.x.options());
+  at::Tensor padded = at::zeros({compared_rows, gemm_padded(k)}, probe.x.options());
+  padded.narrow(1, 0, k).copy_(probe.x.narrow(0, 0, compared_rows));
+  at::Tensor y = at::empty({compared_rows, outputs}, probe.x.options());
   GemmArguments a;
   a.type = type;
   a.weight = probe.weight.const_data_ptr();
   a.x = padded.const_data_ptr();
   a.y = y.mutable_data_ptr();
-  a.m = probe.x.size(0);
+  a.m = compared_rows;
   a.k = k;
   a.n = outputs;
   a.ldx = gemm_padded(k);
   a.ldy = outputs;
-  const std::vector<int64_t> candidates = candidate_blocks(type, k);
+  a.order.ascending = type == ElementType::bf16 && !multiplies_bf16(at::kCPU);
+  const at::Tensor all = trained(probe, 0, probe.x.size(0), std::nullopt);
+  const at::Tensor with_bias = trained(probe, 0, probe.x.size(0), probe.bias);
+  const std::vector<int64_t> candidates = candidate_blocks(a.order.ascending ? ElementType::f32 : type, k);
   for (const int64_t block : candidates) {
+    if (type == ElementType::bf16 && block < k && block % gemm_padding != 0) continue;
     a.order.block = block;
     a.bias = nullptr;
     gemm_columns(a, 0, outputs);
-    if (!library_agrees(probe, std::nullopt, y)) continue;
+    if (!equal_bits(y, all.narrow(0, 0, compared_rows))) continue;
+    GemmOrder found = a.order;
+    found.rows_differ_at = dependence_on_rows(probe, all, n);
+    found.matches_library = found.rows_differ_at == 0;
     a.bias = probe.bias.const_data_ptr();
     gemm_columns(a, 0, outputs);
-    return {block, true, library_agrees(probe, probe.bias, y)};
+    found.matches_with_bias = found.matches_library && equal_bits(y, with_bias.narrow(0, 0, compared_rows));
+    return found;
   }
-  return {candidates.front(), false, false};
+  GemmOrder none = a.order;
+  none.block = candidates.front();
+  return none;
 }
 
 }  // namespace
 
 GemmOrder find_order(ElementType type, int64_t k, int64_t n) {
-  using Key = std::tuple<ElementType, int64_t, int64_t, base::Isa>;
+  using Key = std::tuple<ElementType, int64_t, int64_t, base::Isa, int>;
   static std::mutex mutex;
   static std::map<Key, GemmOrder> known;
   const std::lock_guard lock(mutex);
-  const Key key{type, k, std::min(n, probe_outputs), base::active_isa()};
+  const Key key{type, k, n, base::active_isa(), at::get_num_threads()};
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   return known[key] = try_orders(type, k, n);
@@ -126,7 +166,9 @@ GemmOrder find_order(ElementType type, int64_t k, int64_t n) {
 
 std::string describe(ElementType type, int64_t k, int64_t n, const GemmOrder& order) {
   return base::text(type == ElementType::f32 ? "fp32 " : "bf16 ", k, "x", n, ": blocks of ", std::min(order.block, k),
-                    !order.matches_library  ? ", LibTorch adds in another order"
+                    order.ascending ? ", element after element" : "",
+                    order.rows_differ_at > 0 ? base::text(", LibTorch's results depend on the number of rows (seen at ", order.rows_differ_at, ")")
+                    : !order.matches_library  ? ", LibTorch adds in another order"
                     : order.matches_with_bias ? ", bits of LibTorch"
                                               : ", bits of LibTorch where there is no bias");
 }

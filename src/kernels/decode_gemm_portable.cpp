@@ -36,8 +36,8 @@ float element(const GemmArguments& a, const void* from, int64_t at) {
   return a.type == ElementType::f32 ? static_cast<const float*>(from)[at] : from_bf16(static_cast<const uint16_t*>(from)[at]);
 }
 
-// The place of element k in the order of additions: bf16 pairs add their odd element first.
-int64_t ordered(ElementType type, int64_t k) { return type == ElementType::f32 ? k : k ^ 1; }
+// The place of element k in the order of additions: bf16 pairs add their odd element first, unless the order is ascending.
+int64_t ordered(const GemmArguments& a, int64_t k) { return a.type == ElementType::f32 || a.order.ascending ? k : k ^ 1; }
 
 // sums[j] += x[i] * w[i][j] for i in order; w [count][16].
 TRIREME_FMA_CLONES void add_products(const float* x, const float* w, int64_t count, float* sums) {
@@ -56,7 +56,7 @@ void load_panel(const GemmArguments& a, int64_t column, Panel& panel) {
   panel.weights.assign(static_cast<size_t>(padded * width), 0.f);
   for (int64_t j = 0; j < std::min(width, a.n - column); ++j) {
     for (int64_t k = 0; k < a.k; ++k) {
-      panel.weights[static_cast<size_t>(ordered(a.type, k) * width + j)] = element(a, a.weight, (column + j) * a.k + k);
+      panel.weights[static_cast<size_t>(ordered(a, k) * width + j)] = element(a, a.weight, (column + j) * a.k + k);
     }
   }
 }
@@ -77,7 +77,7 @@ void store(const GemmArguments& a, int64_t row, int64_t column, const float* tot
 void multiply_row(const GemmArguments& a, int64_t row, int64_t column, Panel& panel) {
   const int64_t padded = gemm_padded(a.k);
   panel.x.resize(static_cast<size_t>(padded));
-  for (int64_t k = 0; k < padded; ++k) panel.x[static_cast<size_t>(ordered(a.type, k))] = element(a, a.x, row * a.ldx + k);
+  for (int64_t k = 0; k < padded; ++k) panel.x[static_cast<size_t>(ordered(a, k))] = element(a, a.x, row * a.ldx + k);
   float totals[width] = {};
   if (a.type == ElementType::f32 && a.bias != nullptr) {
     for (int64_t j = 0; j < std::min(width, a.n - column); ++j) totals[j] = element(a, a.bias, column + j);

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "trireme/kernels/products.hpp"
 #include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::kernels {
@@ -18,7 +19,7 @@ ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
 Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
   const int64_t columns = weight_rows.size(0);
   Tensor out = storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns});
-  at::mm_out(out, hidden_, weight_rows.t());
+  multiply_rows(out, hidden_, weight_rows, std::nullopt);
   return out.narrow(0, 0, rows_);
 }
 

@@ -2,21 +2,71 @@
 
 #include "trireme/kernels/row_invariant.hpp"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include <algorithm>
 
+#include "trireme/kernels/products.hpp"
+
 namespace trireme::kernels {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Whether a gradient for `weight` may be fp32 although the weight is bf16: what no bf16 number held needs no rounding to one.
+bool takes_float_gradient(const Tensor& weight) {
+  return weight.requires_grad() && weight.is_leaf() && weight.grad_dtype() == at::kFloat;
+}
+
+struct Linear : torch::autograd::Function<Linear> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+    const Tensor padded = pad_rows(x);
+    const Tensor out = at::empty({padded.size(0), weight.size(0)}, x.options());
+    multiply_rows(out, padded, weight, bias);
+    context->save_for_backward({x, weight});
+    context->saved_data["float_weight_gradient"] = takes_float_gradient(weight);
+    context->saved_data["with_bias"] = bias.has_value();
+    context->saved_data["float_bias_gradient"] = bias && takes_float_gradient(*bias);
+    return out.size(0) == x.size(0) ? out : out.narrow(0, 0, x.size(0)).clone();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1];
+    const Tensor dy = gradients[0].contiguous();
+    const auto type_of = [&](const char* name) { return context->saved_data[name].toBool() ? at::kFloat : x.scalar_type(); };
+    Tensor dx, dweight, dbias;
+    if (context->needs_input_grad(0)) {
+      dx = at::empty(x.sizes(), x.options());
+      multiply(dx, dy, weight);
+    }
+    if (context->needs_input_grad(1)) {
+      dweight = at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
+      multiply(dweight, dy.t(), x);
+    }
+    if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2)) dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
+    return {dx, dweight, dbias};
+  }
+};
+
+}  // namespace
 
 // 32 is also enough for shapes so small that oneDNN would leave them to other code (M K N up to 4096).
-int64_t invariant_rows() { return std::max<int64_t>(32, 8 * at::get_num_threads()); }
+int64_t invariant_rows() { return std::max<int64_t>(block_rows, 8 * at::get_num_threads()); }
 
-at::Tensor pad_rows(const at::Tensor& x) {
+Tensor pad_rows(const Tensor& x) {
   const int64_t missing = x.is_cpu() ? invariant_rows() - x.size(0) : 0;
   if (missing <= 0) return x;
   return at::cat({x, at::zeros({missing, x.size(1)}, x.options())}, 0);
 }
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  if (x.size(0) == 0 || !x.is_cpu() || x.size(0) >= invariant_rows()) return at::linear(x, weight, bias);
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  if (x.size(0) == 0 || !x.is_cpu()) return at::linear(x, weight, bias);
+  const bool own = x.scalar_type() == at::kFloat || (x.scalar_type() == at::kBFloat16 && !multiplies_bf16(x.device()));
+  if (own) return Linear::apply(x, weight, bias);
+  if (x.size(0) >= invariant_rows()) return at::linear(x, weight, bias);
   return at::linear(pad_rows(x), weight, bias).narrow(0, 0, x.size(0));
 }
 

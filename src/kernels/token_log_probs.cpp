@@ -8,6 +8,7 @@
 #include "kernels/head_chunks.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/trace/region.hpp"
 
 // Legend: N rows, D hidden, V vocabulary, C rows of one vocabulary chunk.
@@ -120,14 +121,10 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
       dz = gradient_device(dz, first, targets, scale, rows, grads);
     }
     if (want_weight) {
-      Tensor rows_of_gradient = out.weight.narrow(0, first, count);
-      at::mm_out(rows_of_gradient, dz.t(), hidden);
+      const Tensor rows_of_gradient = out.weight.narrow(0, first, count);
+      multiply(rows_of_gradient, dz.t(), hidden);
     }
-    if (want_hidden && full_precision) {
-      hidden_sum.addmm_(dz, weight_rows);
-    } else if (want_hidden) {
-      hidden_sum.add_(at::mm(dz, weight_rows));
-    }
+    if (want_hidden) multiply(hidden_sum, dz, weight_rows, Sum::add);
   });
   if (want_hidden) out.hidden = hidden_sum.to(hidden.scalar_type());
   return out;

@@ -3,7 +3,8 @@
 // Where bf16 rounds, with weights and activations in bf16: after every linear, after the normalised value and again after
 // its product with the norm's weight (as Hugging Face does), once after the rotary embedding (Hugging Face rounds cos, sin
 // and both products too), once after SwiGLU (Hugging Face rounds silu too), once after attention, and after each residual
-// sum. Norm, rotary embedding, SwiGLU, softmax and everything in the head are fp32 inside.
+// sum; the head rounds each logit once (kernels/token_log_probs.hpp). Norm, rotary embedding, SwiGLU, softmax and everything behind
+// the logits are fp32 inside, and all products add in fp32.
 #include "torch/torch.hpp"
 
 #include "trireme/model/forward.hpp"

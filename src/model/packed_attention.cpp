@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "attention_kernels.hpp"
+#include "trireme/kernels/products.hpp"
 
 namespace trireme::model {
 namespace {
@@ -125,7 +126,10 @@ at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
                     v.scalar_type() == type && has_attention_kernels(type == at::kBFloat16, q.size(2));
-  return ours ? PackedAttention::apply(q, k, v, cu_seqlens) : attend_by_sequence(q, k, v, cu_seqlens);
+  if (ours) return PackedAttention::apply(q, k, v, cu_seqlens);
+  if (type != at::kBFloat16 || kernels::multiplies_bf16(q.device())) return attend_by_sequence(q, k, v, cu_seqlens);
+  // LibTorch's bf16 attention ends in its slow bf16 products.
+  return attend_by_sequence(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), cu_seqlens).to(type);
 }
 
 }  // namespace trireme::model

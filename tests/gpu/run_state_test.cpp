@@ -123,7 +123,7 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
 
 TEST(GpuWeightSync, TheGeneratorGetsTheActorsWeights) {
   config::Options options;
-  options.model.dtype = config::DType::fp32;
+  options.model.dtype = config::ComputeType::fp32;
   const driver::Roles roles = driver::make_roles(options, world());
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   auto actor = make_model(spec);

@@ -79,7 +79,7 @@ config::Options options_of_run(const std::string& run) {
   config::Options options;
   options.run.dir = (Folder::path() / run).string();
   options.model.path = (Folder::path() / "model").string();
-  options.model.dtype = config::DType::fp32;
+  options.model.dtype = config::ComputeType::fp32;
   options.data.prompt_dataset = {(Folder::path() / "prompts.jsonl").string()};
   options.data.max_len = 96;
   options.rollout.max_new_tokens = kMaxNewTokens;

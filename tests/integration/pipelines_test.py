@@ -118,6 +118,23 @@ class Pipelines(ProgramTest):
             with self.subTest(command=command):
                 self.resumes_bitwise(command, *EVALUATION)
 
+    def test_compute_type(self):
+        """A run keeps the type in which it began; checkpoints and exports do not depend on it."""
+        for began in ("fp32", "bf16"):
+            with self.subTest(began=began):
+                run = f"type-{began}"
+                self.succeed("sft", "sft.toml", f"run.dir={run}", f"model.dtype={began}", "run.iterations=2", ranks=2)
+                went_on = self.succeed("sft", "sft.toml", f"run.dir={run}", "model.dtype=auto", "run.iterations=4", "ckpt.save_hf=end", ranks=2)
+                self.assertIn(f"compute type: {began} (the run began in it", went_on.text)
+                self.assertIn("measured: bf16 products run at", went_on.text)
+                tensors = read_safetensors(self.folder / run / "hf" / "model.safetensors")
+                self.assertEqual({kind for kind, _, _ in tensors.values()}, {"F32"}, "the type of the model that the run started from")
+                self.succeed("convert", f"{run}/ckpt/step-000004", f"{run}-converted", "--dtype", "fp32")
+                self.assertEqual(read_safetensors(self.folder / f"{run}-converted" / "model.safetensors"), tensors)
+        changed = self.succeed("sft", "sft.toml", "run.dir=type-fp32", "model.dtype=bf16", "run.iterations=5", ranks=2)
+        self.assertIn('compute type: bf16 (model.dtype = "bf16", instead of fp32 in which the run began', changed.text)
+        self.assertEqual([line["iteration"] for line in self.metrics("type-fp32")], [1, 2, 3, 4, 5])
+
     def test_best_checkpoint(self):
         """`best` follows the metric and stays when its checkpoint is older than what ckpt.keep keeps."""
         self.succeed("sft", "sft.toml", "run.dir=best", 'eval.dataset=["examples.jsonl"]', "eval.steps=1", "ckpt.best_metric=eval_loss",

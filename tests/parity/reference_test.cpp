@@ -30,7 +30,7 @@ data::PromptSet some_prompts(const data::Tokenizer& tokenizer) {
 
 Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   config::Options options;
-  options.model.dtype = config::DType::fp32;
+  options.model.dtype = config::ComputeType::fp32;
   options.rollout.temperature = c.number("temperature").value();
   options.train.micro_batch_tokens = 30;
   const auto roles = driver::make_roles(options, world());

@@ -55,7 +55,7 @@ void set_actor(config::Options& options, const GoldenCase& c) {
 
 config::Options options_of(const GoldenCase& c, double lr) {
   config::Options options;
-  options.model.dtype = config::DType::fp32;
+  options.model.dtype = config::ComputeType::fp32;
   options.train.batch_size = 1'000'000;  // one optimizer step per update
   options.train.micro_batch_tokens = micro_batch_tokens;
   static_cast<config::OptimizerOptions&>(options.actor) = optimizer_of(c, lr);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 
 #include "trireme/config/estimators.hpp"
@@ -61,6 +62,19 @@ struct Words<DType> {
   static constexpr std::string_view list[] = {"fp32", "bf16"};
 };
 constexpr int bytes_per_element(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
+
+// What a deck says about the type in which models compute. `automatic` is settled before the first model is made
+// (driver/compute_type.hpp); compute_type() takes settled values only.
+enum class ComputeType { automatic, fp32, bf16 };
+template <>
+struct Words<ComputeType> {
+  static constexpr std::string_view list[] = {"auto", "fp32", "bf16"};
+};
+constexpr ComputeType to_choice(DType dtype) { return dtype == DType::fp32 ? ComputeType::fp32 : ComputeType::bf16; }
+constexpr DType compute_type(ComputeType choice) {
+  if (choice == ComputeType::automatic) throw std::logic_error("the compute type is used before it is settled");
+  return choice == ComputeType::fp32 ? DType::fp32 : DType::bf16;
+}
 
 enum class LogLevel { debug, info, warning, error };
 template <>

@@ -66,9 +66,12 @@ struct ModelOptions {
   std::string path;       // the actor's weights, HF layout
   std::string shape;      // a config.json or its folder: random weights of this shape instead of `path`
   std::string tokenizer;  // empty: model.path
-  DType dtype = DType::bf16;
+  ComputeType dtype = ComputeType::automatic;
   int64_t max_len = 0;  // 0: data.max_len
   bool operator==(const ModelOptions&) const = default;
+
+  // Once settled (driver/compute_type.hpp).
+  DType compute() const { return compute_type(dtype); }
 };
 
 struct AdamOptions {

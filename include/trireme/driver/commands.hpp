@@ -34,7 +34,7 @@ struct GenerateCommand {
   uint64_t seed = 1;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
-  config::DType dtype = config::DType::bf16;
+  config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
   int tensor_parallel = 1;
   bool log_probs = false;
@@ -49,7 +49,7 @@ struct ScoreCommand {
   std::filesystem::path reward_model;  // empty: none
   std::filesystem::path input;
   std::filesystem::path output;
-  config::DType dtype = config::DType::fp32;
+  config::ComputeType dtype = config::ComputeType::fp32;
   double temperature = 1;
   int64_t micro_batch_tokens = 4096;
 };

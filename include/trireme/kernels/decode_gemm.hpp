@@ -3,7 +3,7 @@
 // the bits that the trainer's packed forward pass gives.
 //
 // Order: k is cut into blocks of `block`; inside a block products are added one after another (fp32: fma per k; bf16: per
-// pair of k, the odd one first, as VDPBF16PS does); block sums are added in order; bf16 results are rounded once at the end.
+// pair of k, the odd one first, as VDPBF16PS does, or per k as well); block sums are added in order; bf16 results are rounded once at the end.
 // SIMD runs across outputs, never along K. Weights are read in their stored row-major layout [out, in].
 // Legend: M rows of x, K inputs, N outputs.
 #pragma once
@@ -21,6 +21,8 @@ struct GemmOrder {
   int64_t block = 192;           // elements of k; a multiple of 64 bytes, or >= K
   bool matches_library = false;  // true: find_order saw equal bits, without a bias
   bool matches_with_bias = false;
+  bool ascending = false;  // bf16: element after element, as an fp32 product of widened values adds, instead of pair by pair
+  int64_t rows_differ_at = 0;  // > 0: the trainer's own results depend on the number of rows, seen at this one
 };
 
 // Rows of x are zero-padded to a multiple of this many elements, so that kernels read whole vectors.
@@ -52,10 +54,11 @@ void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last);
 // Column ranges start at multiples of this for full speed.
 inline constexpr int64_t gemm_column_unit = 32;
 
-// Finds the block length that reproduces at::linear bit by bit for this K and N on this machine, by trying candidates on data
-// that show every difference, for several numbers of rows from 32 on (with fewer the library takes other paths; the trainer
-// pads to 32, see model::Policy::linear). When none does, returns the first candidate with matches_library = false. Cached
-// per (type, K, N, ISA); a few milliseconds each.
+// Finds the block length that reproduces the trainer's own product (row_invariant.hpp) bit by bit for this K and N on this
+// machine, by trying candidates on data that show every difference; then multiplies what a run multiplies (one row, single
+// sequences, micro-batches, all outputs of the layer) with the current number of LibTorch's threads and looks whether a row's
+// result depends on the number of rows. When nothing fits, matches_library = false. Cached per (type, K, N, ISA, threads); some
+// milliseconds each.
 GemmOrder find_order(ElementType type, int64_t k, int64_t n);
 // "bf16 576x1536: blocks of 512, bits of LibTorch"
 std::string describe(ElementType type, int64_t k, int64_t n, const GemmOrder& order);

@@ -1,6 +1,7 @@
-// The library's matrix products with results that do not depend on the number of rows: row i of y is a function of row i of x
-// alone, bit for bit, on CPUs. The library itself keeps that only from a number of rows on (fewer go through other kernels:
-// fp32 below 4 rows per thread, bf16 at one row), so short inputs are padded.
+// Linear layers with results that do not depend on the number of rows: row i of y is a function of row i of x alone, bit for
+// bit, on CPUs. fp32, and bf16 where the processor does not multiply it natively: by sequential products of whole blocks of rows
+// (products.hpp). Native bf16: by the library's own products, which keep that only from a number of rows on (not at one row).
+// Short inputs are padded.
 // Legend: M rows, K inputs, N outputs.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace trireme::kernels {
 
-// Rows from which on the library's products are row by row the same; with the current number of threads.
+// Rows from which on products are row by row the same; with the current number of threads.
 int64_t invariant_rows();
 
 // x [M, K], zero rows appended up to invariant_rows(); x itself when it has as many or is not on a CPU. Differentiable.

@@ -1,5 +1,5 @@
-// The forward pass of each stage, on packed tokens. This file fixes the numerics: where bf16 rounds; norm, RoPE, softmax
-// and logits in fp32. Every fast kernel follows it and is tested against it.
+// The forward pass of each stage, on packed tokens. This file fixes the numerics: where bf16 rounds (in bf16 the logits too); norm,
+// RoPE, softmax and all sums in fp32. Every fast kernel follows it and is tested against it.
 // Legend: T packed tokens, D hidden, H heads, K KV heads, hd head size, V vocabulary.
 #pragma once
 

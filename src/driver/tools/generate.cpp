@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "driver/compute_type.hpp"
 #include "driver/device.hpp"
 #include "driver/generator.hpp"
 #include "driver/load_weights.hpp"
@@ -45,7 +46,7 @@ class GenerateTool {
         inputs_(data::read_inputs(command.input)),
         roles_(make_roles(as_options(command, spec_), session.world())),
         threads_(plan_threads(as_options(command, spec_), roles_)),
-        weights_(spec_, command.dtype, roles_.tensor_ranks->rank(), roles_.tensor_parallel) {
+        weights_(spec_, config::compute_type(command.dtype), roles_.tensor_ranks->rank(), roles_.tensor_parallel) {
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
                       "--stop-token-ids");
@@ -85,7 +86,7 @@ class GenerateTool {
     int64_t longest = 0;
     for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
-    options.kv_bytes = kv_cache_bytes({0.5, 0}, spec_, command_.tensor_parallel, command_.dtype, options.max_batch, longest,
+    options.kv_bytes = kv_cache_bytes({0.5, 0}, spec_, command_.tensor_parallel, config::compute_type(command_.dtype), options.max_batch, longest,
                                       free_memory(at::kCPU) / roles_.topology.local_size);
     return options;
   }
@@ -144,7 +145,9 @@ class GenerateTool {
 
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session) {
   const at::NoGradGuard no_grad;
-  return GenerateTool(command, session).run();
+  GenerateCommand settled = command;
+  settled.dtype = config::to_choice(settle_compute_type(command.dtype, session.world()));
+  return GenerateTool(settled, session).run();
 }
 
 }  // namespace trireme::driver

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/compute_type.hpp"
 #include "driver/models.hpp"
 #include "driver/roles.hpp"
 #include "driver/scoring.hpp"
@@ -39,7 +40,7 @@ class ScoreTool {
     max_positions_ = start.spec.shape.max_positions;
     model_ = std::make_unique<zero::ShardedModel>(
         start.spec, world_, std::nullopt, at::kCPU,
-        zero::ShardedModelOptions{.name = "model", .compute = command.dtype, .training = zero::Training::frozen});
+        zero::ShardedModelOptions{.name = "model", .compute = config::compute_type(command.dtype), .training = zero::Training::frozen});
     model_->load(start.reader());
     if (!command.reward_model.empty()) {
       config::RewardSource source;
@@ -48,7 +49,7 @@ class ScoreTool {
       reward_ = reward::make_model(source, "reward",
                                    {.ranks = world_,
                                     .device = at::kCPU,
-                                    .dtype = command.dtype,
+                                    .dtype = config::compute_type(command.dtype),
                                     .max_len = max_positions_,
                                     .batch_tokens = command.micro_batch_tokens,
                                     .policy_tokenizer = command.model});
@@ -127,6 +128,10 @@ class ScoreTool {
 
 }  // namespace
 
-ExitCode run_score(const ScoreCommand& command, const comm::Session& session) { return ScoreTool(command, session).run(); }
+ExitCode run_score(const ScoreCommand& command, const comm::Session& session) {
+  ScoreCommand settled = command;
+  settled.dtype = config::to_choice(settle_compute_type(command.dtype, session.world()));
+  return ScoreTool(settled, session).run();
+}
 
 }  // namespace trireme::driver

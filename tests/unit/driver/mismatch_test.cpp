@@ -132,9 +132,36 @@ TEST(Mismatch, NothingToCompareIsNoMismatch) {
 
 TEST(Mismatch, ReasonsOfAllRanksOnce) {
   const std::vector<std::string> mine{"every rank", world().rank() == 0 ? "the first" : "every rank"};
-  const auto all = bit_differences(world(), mine);
+  const auto all = bit_differences(world(), mine, "");
   EXPECT_EQ(all, (std::vector<std::string>{"every rank", "the first"}));
-  EXPECT_TRUE(bit_differences(world(), {}).empty());
+  EXPECT_TRUE(bit_differences(world(), {}, "").empty());
+}
+
+TEST(Mismatch, RanksThatAddInOtherOrdersAreNamed) {
+  const int ranks = world().size(), odd = ranks - 1;
+  EXPECT_TRUE(bit_differences(world(), {}, world().rank() == 0 ? "" : "blocks of 192").empty()) << "a rank without these roles says nothing";
+  const auto found = bit_differences(world(), {}, world().rank() == odd ? "blocks of 384" : "blocks of 192");
+  if (ranks == 1) {
+    EXPECT_TRUE(found.empty());
+  } else {
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found.front(), "ranks 0 and " + std::to_string(odd) + " add in different orders (their processors differ)");
+  }
+}
+
+TEST(Mismatch, SummationOrdersNameEveryShapeOfTheModel) {
+  config::ModelShape shape;
+  shape.hidden = 64;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.ffn = 96;
+  shape.vocab = 5000;
+  const std::string orders = summation_orders(shape, config::DType::fp32);
+  for (const char* product : {"fp32 64x64:", "fp32 64x32:", "fp32 64x96:", "fp32 96x64:", "fp32 64x4096:"}) {
+    EXPECT_NE(orders.find(product), std::string::npos) << product << " in " << orders;
+  }
+  EXPECT_EQ(orders, summation_orders(shape, config::DType::fp32));
 }
 
 TEST(OldLogProbs, SaysWhatItDoes) {

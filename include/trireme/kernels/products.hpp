@@ -1,0 +1,39 @@
+// Matrix products of activations and weights, for training and scoring, in fp32 or bf16.
+//
+// bf16 where the processor does not multiply it natively: operands are widened to fp32 block by block (products of two bf16
+// numbers are exact in fp32), multiplied by the library's fp32 product, and results are rounded once. The library's own bf16
+// products are 5 (AVX-512) to 500 times (AVX2) slower than fp32 there.
+// Legend: M rows, K summed, N columns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace trireme::kernels {
+
+// True where products of bf16 run at the device's own rate: on GPUs, and on processors with AVX512-BF16 as long as
+// base::active_isa() allows it. Every processor with AMX has AVX512-BF16.
+bool multiplies_bf16(at::Device device);
+
+enum class Sum : uint8_t {
+  overwrite,
+  add,  // to what `out` holds; out must be f32
+};
+
+// out [M, N] = a [M, K] b [K, N]. a and b are both f32 or both bf16, with any strides; out is of their type, or f32. Not
+// differentiable. Sums are in fp32; no promise about their order.
+void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, Sum sum = Sum::overwrite);
+
+// Rows from which on multiply_rows() keeps its promise on CPUs: sequential kernels of the library take other paths for fewer
+// (MKL: fewer than 4 rows on AMD, 16 with AVX-512 and 56 with AVX2 on Intel).
+inline constexpr int64_t block_rows = 64;
+
+// out [M, N] = x [M, K] weight [N, K]^T + bias [N]. On CPUs row i of out depends on row i of x alone, bit for bit: whole blocks of
+// at least block_rows rows go to sequential products, one per thread, because the library's threaded ones cut the work (also
+// along K) by the number of rows and threads. M must be at least block_rows there (see pad_rows). bf16: the bias is added in
+// fp32 before the rounding. Not differentiable.
+void multiply_rows(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+
+}  // namespace trireme::kernels

@@ -1,0 +1,158 @@
+#include "torch/torch.hpp"
+
+#include "trireme/kernels/products.hpp"
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/isa.hpp"
+
+// MKL's number of threads for this thread alone; LibTorch's wheels export it. Where there is another library the reference is
+// null: inside a parallel region those run sequentially by themselves.
+extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
+
+namespace trireme::kernels {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t operand_bytes = int64_t{8} << 20;  // of a widened operand block: stays in the cache
+constexpr int64_t most_columns = 1024;               // of a block
+
+bool widens(const Tensor& a) { return a.scalar_type() == at::kBFloat16 && !multiplies_bf16(a.device()); }
+
+// How the result is cut: rows x columns blocks of nearly equal size.
+struct Grid {
+  int64_t rows = 1, columns = 1;
+};
+
+// Blocks of at least block_rows rows, as many along the rows as there are threads; widened operands stay small. How columns are cut
+// must not depend on the rows: the library's sums do depend on the number of columns (MKL with AVX2 on Intel: 2,048 and 4,096).
+Grid make_grid(int64_t m, int64_t n, int64_t k, bool widened) {
+  const int64_t threads = at::get_num_threads();
+  const int64_t most_rows = std::max<int64_t>(m / block_rows, 1);
+  const int64_t lines = std::max(operand_bytes / (4 * std::max<int64_t>(k, 1)), 2 * block_rows);
+  Grid grid{std::min(threads, most_rows), base::ceil_div(n, widened ? std::min(lines, most_columns) : most_columns)};
+  if (widened) grid.rows = std::min(base::round_up(std::max(grid.rows, base::ceil_div(m, lines)), grid.rows), most_rows);
+  return grid;
+}
+
+// A thread's buffer for widened blocks; it grows to operand_bytes or two blocks of rows and stays.
+class Workspace {
+ public:
+  Tensor matrix(int64_t rows, int64_t columns) {
+    if (!storage_.defined() || storage_.numel() < rows * columns) storage_ = at::empty({rows * columns}, at::kFloat);
+    return storage_.narrow(0, 0, rows * columns).view({rows, columns});
+  }
+  // fp32 copy of a matrix, in the order in which it lies in memory.
+  Tensor widened(const Tensor& x) {
+    if (x.stride(0) == 1 && x.stride(1) != 1) return widened(x.t()).t();
+    return matrix(x.size(0), x.size(1)).copy_(x);
+  }
+
+ private:
+  Tensor storage_;
+};
+
+struct Operands {
+  const Tensor &out, &a, &b;
+  const std::optional<Tensor>& bias;
+  Sum sum;
+  bool widened;
+};
+
+void multiply_block(const Operands& o, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  thread_local Workspace left, right, result;
+  Tensor out = o.out.narrow(0, row, rows).narrow(1, column, columns);
+  Tensor a = o.a.narrow(0, row, rows), b = o.b.narrow(1, column, columns);
+  if (o.widened) {
+    a = left.widened(a);
+    b = right.widened(b);
+  }
+  const bool rounds = out.scalar_type() != at::kFloat;
+  Tensor sums = rounds ? result.matrix(rows, columns) : out;
+  if (o.sum == Sum::add) {
+    sums.addmm_(a, b);
+  } else if (o.bias && !rounds) {  // as LibTorch: the fp32 sum starts from the bias
+    sums.copy_(o.bias->narrow(0, column, columns).expand({rows, columns}));
+    sums.addmm_(a, b);
+  } else {
+    at::mm_out(sums, a, b);
+    if (o.bias) sums.add_(o.bias->narrow(0, column, columns).to(at::kFloat));
+  }
+  if (rounds) out.copy_(sums);
+}
+
+// Sequential products inside, whatever the library would do by itself.
+class Sequential {
+ public:
+  Sequential() : before_(MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(1) : 0) {}
+  ~Sequential() {
+    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
+  }
+  Sequential(const Sequential&) = delete;
+
+ private:
+  int before_;
+};
+
+void multiply_blocks(const Operands& o) {
+  const int64_t m = o.out.size(0), n = o.out.size(1);
+  if (m == 0 || n == 0) return;
+  const Grid grid = make_grid(m, n, o.a.size(1), o.widened);
+  const int64_t tasks = grid.rows * grid.columns;
+  // At least two tasks, so that a single block too runs inside a parallel region.
+  at::parallel_for(0, std::max<int64_t>(tasks, 2), 1, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;  // of this thread
+    const Sequential sequential;
+    for (int64_t task = begin; task < std::min(end, tasks); ++task) {
+      const int64_t i = task / grid.columns, j = task % grid.columns;
+      const int64_t row = i * m / grid.rows, column = j * n / grid.columns;
+      multiply_block(o, row, (i + 1) * m / grid.rows - row, column, (j + 1) * n / grid.columns - column);
+    }
+  });
+}
+
+}  // namespace
+
+bool multiplies_bf16(at::Device device) { return !device.is_cpu() || base::active_isa() >= base::Isa::avx512_bf16; }
+
+void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
+  EXPECT(a.scalar_type() == b.scalar_type() && (sum == Sum::overwrite || out.scalar_type() == at::kFloat));
+  const at::NoGradGuard no_grad;
+  if (widens(a)) {
+    multiply_blocks({out, a, b, std::nullopt, sum, true});
+    return;
+  }
+  Tensor target = out;
+  if (out.scalar_type() != a.scalar_type()) {  // native bf16 into fp32: rounded on the way, as the library does it
+    const Tensor product = at::mm(a, b);
+    sum == Sum::add ? target.add_(product) : target.copy_(product);
+  } else if (sum == Sum::add) {
+    target.addmm_(a, b);
+  } else {
+    at::mm_out(target, a, b);
+  }
+}
+
+void multiply_rows(const Tensor& out, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  EXPECT(x.scalar_type() == weight.scalar_type() && out.scalar_type() == x.scalar_type());
+  const at::NoGradGuard no_grad;
+  const bool widened = widens(x);
+  if (x.is_cpu() && (widened || x.scalar_type() == at::kFloat)) {
+    EXPECT(x.size(0) == 0 || x.size(0) >= block_rows);
+    multiply_blocks({out, x, weight.t(), bias, Sum::overwrite, widened});
+    return;
+  }
+  Tensor target = out;
+  if (bias) {
+    at::addmm_out(target, *bias, x, weight.t());
+  } else {
+    at::mm_out(target, x, weight.t());
+  }
+}
+
+}  // namespace trireme::kernels
