@@ -23,7 +23,6 @@ constexpr int64_t line_units = 16;                                      // 64 by
 constexpr int64_t panel_columns = 2 * width;
 constexpr int tile_rows = width == 16 ? 12 : width == 8 ? 6 : 4;        // 2 accumulators each, 2 weights and 1 value of x beside them
 constexpr int64_t few_rows = width == 16 ? 8 : 4;                       // with sums in registers beside the transposed weights
-constexpr int64_t some_rows = width == 16 ? 16 : few_rows;              // up to here transposing again costs less than a panel
 constexpr int few_vectors(int rows) { return rows > 2 ? 1 : rows == 2 && width == 16 ? 1 : rows == 2 || width == 16 ? 2 : 4; }
 
 // Rows of x as 4-byte steps: stored units, or bf16 widened to fp32.
@@ -120,9 +119,9 @@ TRIREME_SIMD void add_units(const Word* w, const char* const* x, int64_t unit, F
   }
 }
 
-// `rows` rows of x against `vectors` times `width` outputs, weights transposed in registers.
+// All `rows` rows of x against `vectors` times `width` outputs, weights transposed in registers.
 template <class Ops, int rows, int vectors>
-void few_rows_columns(const GemmArguments& a, const XRows& from, int64_t row, int64_t column, int64_t last) {
+void few_rows_columns(const GemmArguments& a, const XRows& from, int64_t column, int64_t last) {
   const int64_t units = gemm_padded(a.k) / Ops::per_unit;
   const int64_t block = std::min(a.order.block / Ops::per_unit, units);
   const char* x[rows];
@@ -147,24 +146,23 @@ void few_rows_columns(const GemmArguments& a, const XRows& from, int64_t row, in
     }
   }
   for (int v = 0; v < vectors; ++v) {
-    for (int r = 0; r < rows; ++r) store_result<Ops>(a, row + r, column + v * width, last, total[v][r]);
+    for (int r = 0; r < rows; ++r) store_result<Ops>(a, r, column + v * width, last, total[v][r]);
   }
 }
 
 template <class Ops, int rows>
-void few_rows_range(const GemmArguments& a, const XRows& x, int64_t row, int64_t first, int64_t last) {
+void few_rows_range(const GemmArguments& a, const XRows& x, int64_t first, int64_t last) {
   constexpr int vectors = few_vectors(rows);
   int64_t column = first;
-  for (; column + vectors * width <= last; column += vectors * width) few_rows_columns<Ops, rows, vectors>(a, x, row, column, last);
-  for (; column < last; column += width) few_rows_columns<Ops, rows, 1>(a, x, row, column, last);
+  for (; column + vectors * width <= last; column += vectors * width) few_rows_columns<Ops, rows, vectors>(a, x, column, last);
+  for (; column < last; column += width) few_rows_columns<Ops, rows, 1>(a, x, column, last);
 }
 
 template <class Ops, int... n>
-void few_rows_dispatch(const GemmArguments& a, const XRows& x, int64_t row, int64_t rows, int64_t first, int64_t last,
-                       std::integer_sequence<int, n...>) {
-  using Function = void (*)(const GemmArguments&, const XRows&, int64_t, int64_t, int64_t);
+void few_rows_dispatch(const GemmArguments& a, const XRows& x, int64_t first, int64_t last, std::integer_sequence<int, n...>) {
+  using Function = void (*)(const GemmArguments&, const XRows&, int64_t, int64_t);
   constexpr Function table[] = {few_rows_range<Ops, n + 1>...};
-  table[rows - 1](a, x, row, first, last);
+  table[a.m - 1](a, x, first, last);
 }
 
 // Units [begin, end) of a panel, as [step][panel columns].
@@ -269,17 +267,8 @@ void panel(const GemmArguments& a, const XRows& x, int64_t row, int64_t rows, in
 
 template <class Ops>
 TRIREME_SIMD void gemm_range(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
-  constexpr auto counts = std::make_integer_sequence<int, few_rows>{};
-  if (a.m <= some_rows) {
-    const XRows x = x_rows<Ops>(a, 0, a.m, scratch);
-    const int64_t groups = (a.m + few_rows - 1) / few_rows, size = (a.m + groups - 1) / groups;
-    if (groups == 1) return few_rows_dispatch<Ops>(a, x, 0, a.m, first, last, counts);
-    for (int64_t column = first; column < last; column += width) {
-      for (int64_t row = 0; row < a.m; row += size) {
-        const XRows group{x.data + row * x.stride, x.stride};
-        few_rows_dispatch<Ops>(a, group, row, std::min(size, a.m - row), column, std::min(column + width, last), counts);
-      }
-    }
+  if (a.m <= few_rows) {
+    few_rows_dispatch<Ops>(a, x_rows<Ops>(a, 0, a.m, scratch), first, last, std::make_integer_sequence<int, few_rows>{});
     return;
   }
   for (int64_t row = 0; row < a.m; row += gemm_row_block) {

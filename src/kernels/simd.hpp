@@ -50,18 +50,18 @@ TRIREME_SIMD Float splat(float value) { return (Float)broadcast(&value); }
 TRIREME_SIMD Float widen(const float* from) { return load(from); }
 TRIREME_SIMD Float widen(const uint16_t* from) { return (Float)(__builtin_convertvector(load<Half>(from), Word) << 16); }
 TRIREME_SIMD void put(float* to, Float value) { std::memcpy(to, &value, sizeof value); }
-TRIREME_SIMD Word rounded_bits(Float value) {
+TRIREME_SIMD Half to_bf16(Float value) {
+#if defined(__AVX512BF16__)
+  return (Half)_mm512_cvtneps_pbh((__m512)value);
+#else
   const Word bits = (Word)value;
   const Word nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return value != value ? (bits >> 16) | 0x40u : nearest;
+  return __builtin_convertvector(value != value ? (bits >> 16) | 0x40u : nearest, Half);
+#endif
 }
 TRIREME_SIMD void put(uint16_t* to, Float value) {
-#if defined(__AVX512BF16__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh((__m512)value));
-#else
-  const Half out = __builtin_convertvector(rounded_bits(value), Half);
+  const Half out = to_bf16(value);
   std::memcpy(to, &out, sizeof out);
-#endif
 }
 // The first n <= width elements.
 template <class T>
@@ -80,7 +80,7 @@ TRIREME_SIMD void put(T* to, Float value, int64_t n) {
 }
 // The value as it would come back from memory of type T.
 TRIREME_SIMD Float rounded(Float value, const float*) { return value; }
-TRIREME_SIMD Float rounded(Float value, const uint16_t*) { return (Float)(rounded_bits(value) << 16); }
+TRIREME_SIMD Float rounded(Float value, const uint16_t*) { return (Float)(__builtin_convertvector(to_bf16(value), Word) << 16); }
 
 // Lanes i with first + i < end keep their value, the others become zero.
 TRIREME_SIMD Float below(Float value, int64_t first, int64_t end) {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "kernels/attention_softmax.hpp"
+#include "kernels/simd_transpose.hpp"
 #include "kernels/training_attention_kernels.hpp"
 
 namespace trireme::kernels {
@@ -120,23 +121,33 @@ void multiply(Left a, Right b, float* c, int64_t c_stride, int64_t m, int64_t n,
   }
 }
 
-// One element of operand words that pair along the row (keys, queries: along d) or down the rows (values: along the tokens).
-template <class Ops>
-TRIREME_SIMD void set_element(uint32_t* words, int64_t word, int64_t part, typename Ops::Element value) {
-  if constexpr (Packing<Ops>::per_word == 2) {
-    std::memcpy(reinterpret_cast<char*>(words + word) + 2 * part, &value, sizeof value);
-  } else {
-    words[word] = Packing<Ops>::word(value);
-  }
-}
-
 // [tokens, hd] rows at `stride` to a right operand [words of hd][tokens] (the transpose), in blocks of 64 tokens.
 template <class Ops>
 void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t block, uint32_t* out) {
-  constexpr int64_t per_word = Packing<Ops>::per_word;
-  for (int64_t token = 0; token < tokens; ++token) {
-    uint32_t* to = out + token / block_columns * block + token % block_columns;
-    for (int64_t d = 0; d < head_dim; ++d) set_element<Ops>(to, d / per_word * block_columns, d % per_word, from[token * stride + d]);
+  using Element = typename Ops::Element;
+  const int64_t units = head_dim / Ops::per_unit / width * width;  // that whole vectors take
+  const auto set = [&](int64_t token, int64_t d) __attribute__((always_inline)) {
+    uint32_t* to = out + token / block_columns * block + d / Packing<Ops>::per_word * block_columns + token % block_columns;
+    const uint32_t word = Packing<Ops>::word(from[token * stride + d]);
+    *to = Packing<Ops>::per_word == 2 && d % 2 == 1 ? *to | word << 16 : word;
+  };
+  for (int64_t first = 0; first < tokens; first += width) {
+    const int64_t count = tokens - first < width ? tokens - first : width;
+    const int64_t done = count == width ? units : 0;
+    uint32_t* to = out + first / block_columns * block + first % block_columns;
+    for (int64_t unit = 0; unit < done; unit += width) {
+      Word w[width];
+      simd::load_columns(reinterpret_cast<const char*>(from + first * stride) + unit * 4, stride * static_cast<int64_t>(sizeof(Element)), w);
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t s = 0; s < Ops::steps; ++s) {
+          const Word words = Ops::left(w[j], s);
+          std::memcpy(to + ((unit + j) * Ops::steps + Ops::steps - 1 - s) * block_columns, &words, sizeof words);
+        }
+      }
+    }
+    for (int64_t token = first; token < first + count; ++token) {
+      for (int64_t d = done * Ops::per_unit; d < head_dim; ++d) set(token, d);
+    }
   }
 }
 
@@ -144,19 +155,31 @@ void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t 
 template <class Ops>
 void pack_rows(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t row_words, uint32_t* out) {
   constexpr int64_t per_word = Packing<Ops>::per_word;
-  for (int64_t token = 0; token < tokens; ++token) {
+  for (int64_t token = 0; token < tokens; token += per_word) {
+    const auto* row = from + token * stride;
     uint32_t* to = out + token / per_word * row_words;
-    for (int64_t d = 0; d < head_dim; ++d) set_element<Ops>(to, d, token % per_word, from[token * stride + d]);
+    for (int64_t d = 0; d < head_dim; d += width) {
+      Word words = (Word)simd::widen(row + d, head_dim - d);
+      if constexpr (per_word == 2) {  // bf16 widened are the upper halves
+        words >>= 16;
+        if (token + 1 < tokens) words |= (Word)simd::widen(row + stride + d, head_dim - d);
+      }
+      std::memcpy(to + d, &words, sizeof words);
+    }
   }
 }
 
 // Rows to a left operand [rows][words of hd]; rows up to the block's end become zeros.
 template <class Ops>
 void pack_left(const typename Ops::Element* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t row_words, uint32_t* out) {
-  constexpr int64_t per_word = Packing<Ops>::per_word;
   for (int64_t row = 0; row < rows; ++row) {
-    uint32_t* to = out + row * row_words;
-    for (int64_t d = 0; d < head_dim; ++d) set_element<Ops>(to, d / per_word, d % per_word, from[row * stride + d]);
+    if constexpr (Packing<Ops>::widened) {
+      for (int64_t d = 0; d < head_dim; d += width) {
+        simd::put(reinterpret_cast<float*>(out + row * row_words) + d, simd::widen(from + row * stride + d, head_dim - d));
+      }
+    } else {
+      std::memcpy(out + row * row_words, from + row * stride, static_cast<size_t>(head_dim) * sizeof(typename Ops::Element));
+    }
   }
   std::memset(out + rows * row_words, 0, static_cast<size_t>((block_rows - rows) * row_words) * sizeof(uint32_t));
 }
@@ -218,10 +241,7 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
 template <class Ops>
 TRIREME_SIMD void put_paired(uint32_t* out, int64_t stride, int64_t r, int64_t j, Float even, Float odd) {
   if constexpr (Packing<Ops>::per_word == 2) {
-    uint16_t pair[2][width];
-    simd::put(pair[0], even);
-    simd::put(pair[1], odd);
-    const Word words = (Word)simd::widen(pair[0]) >> 16 | (Word)simd::widen(pair[1]);
+    const Word words = __builtin_convertvector(simd::to_bf16(even), Word) | __builtin_convertvector(simd::to_bf16(odd), Word) << 16;
     std::memcpy(out + r / 2 * stride + j, &words, sizeof words);
   } else {
     Packing<Ops>::put(out, r * stride + j, even);
