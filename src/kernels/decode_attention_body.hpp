@@ -40,7 +40,7 @@ struct Head {
 // The step s of unit u among units widened to fp32, or the unit itself.
 template <class Ops>
 constexpr int64_t step_of(int64_t unit, int64_t s) {
-  return unit * Ops::steps + Ops::steps - 1 - s;
+  return unit * Ops::steps + Ops::element(s);
 }
 
 // scores[g][j] = q[g] . k[j] for `vectors` times `width` positions from `first` on, added in order of d.

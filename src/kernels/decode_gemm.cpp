@@ -12,14 +12,23 @@ namespace {
 
 using Function = void (*)(const GemmArguments&, int64_t, int64_t, const GemmScratch&);
 
-Function function_for(ElementType type, base::Isa isa) {
-  const bool f32 = type == ElementType::f32;
+// The functions of one instruction set; bf16: pair by pair, and element after element.
+struct Kernels {
+  Function f32, bf16, bf16_ascending;
+};
+
+Kernels kernels_of(base::Isa isa) {
 #if defined(__x86_64__)
-  if (isa == base::Isa::avx512_bf16 && !f32) return gemm_bf16_avx512_bf16;
-  if (isa >= base::Isa::avx512) return f32 ? gemm_f32_avx512 : gemm_bf16_avx512;
-  if (isa == base::Isa::avx2) return f32 ? gemm_f32_avx2 : gemm_bf16_avx2;
+  if (isa == base::Isa::avx512_bf16) return {gemm_f32_avx512, gemm_bf16_avx512_bf16, gemm_bf16_ascending_avx512};
+  if (isa == base::Isa::avx512) return {gemm_f32_avx512, gemm_bf16_avx512, gemm_bf16_ascending_avx512};
+  if (isa == base::Isa::avx2) return {gemm_f32_avx2, gemm_bf16_avx2, gemm_bf16_ascending_avx2};
 #endif
-  return f32 ? gemm_f32_portable : gemm_bf16_portable;
+  return {gemm_f32_portable, gemm_bf16_portable, gemm_bf16_ascending_portable};
+}
+
+Function function_for(const GemmArguments& a, base::Isa isa) {
+  const Kernels all = kernels_of(isa);
+  return a.type == ElementType::f32 ? all.f32 : a.order.ascending ? all.bf16_ascending : all.bf16;
 }
 
 // Kept by each thread, as large as the largest product so far. In this file, so that no code for a newer CPU gets into
@@ -30,7 +39,7 @@ GemmScratch scratch_of_thread(const GemmArguments& a, base::Isa isa) {
   };
   thread_local std::vector<Line> memory;
   const int64_t rows = std::min(a.m, gemm_row_block);
-  const bool widens = a.type == ElementType::bf16 && isa != base::Isa::avx512_bf16;
+  const bool widens = a.type == ElementType::bf16 && (isa != base::Isa::avx512_bf16 || a.order.ascending);
   const int64_t x = widens ? rows * gemm_padded(a.k) : 0, packed = gemm_piece_steps * gemm_panel_columns, sums = rows * gemm_panel_columns;
   const auto lines = static_cast<size_t>((x + packed + 2 * sums) / 16);  // each part is a multiple of 16
   if (memory.size() < lines) memory.resize(lines);
@@ -47,7 +56,7 @@ void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
   EXPECT(arguments.order.block >= arguments.k || arguments.order.block % (64 / static_cast<int64_t>(size_of(arguments.type))) == 0);
   if (first >= last || arguments.m <= 0) return;
   const base::Isa isa = base::active_isa();
-  function_for(arguments.type, isa)(arguments, first, last, scratch_of_thread(arguments, isa));
+  function_for(arguments, isa)(arguments, first, last, scratch_of_thread(arguments, isa));
 }
 
 }  // namespace trireme::kernels

@@ -8,5 +8,8 @@ void gemm_f32_avx512(const GemmArguments& a, int64_t first, int64_t last, const 
 void gemm_bf16_avx512(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
   gemm_range<simd::Bf16Wide>(a, first, last, scratch);
 }
+void gemm_bf16_ascending_avx512(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Bf16Ascending>(a, first, last, scratch);
+}
 
 }  // namespace trireme::kernels

@@ -112,7 +112,7 @@ TRIREME_SIMD void add_units(const Word* w, const char* const* x, int64_t unit, F
 #pragma GCC unroll 2
     for (int64_t s = 0; s < Ops::steps; ++s) {
       const Word weight = Ops::left(w[j], s);
-      const int64_t at = ((unit + j) * Ops::steps + Ops::steps - 1 - s) * 4;
+      const int64_t at = ((unit + j) * Ops::steps + Ops::element(s)) * 4;
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) sums[r] = Ops::add(sums[r], weight, simd::broadcast(x[r] + at));
     }
@@ -200,7 +200,7 @@ void multiply_tile(const char* x, int64_t x_stride, const char* packed, int64_t 
       const Word w0 = simd::load<Word>(step), w1 = simd::load<Word>(step + width * 4);
 #pragma GCC unroll 12
       for (int r = 0; r < rows; ++r) {
-        const Word value = simd::broadcast(x + r * x_stride + (unit * Ops::steps + Ops::steps - 1 - s) * 4);
+        const Word value = simd::broadcast(x + r * x_stride + (unit * Ops::steps + Ops::element(s)) * 4);
         sum[r][0] = Ops::add(sum[r][0], w0, value);
         sum[r][1] = Ops::add(sum[r][1], w1, value);
       }

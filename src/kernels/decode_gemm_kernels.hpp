@@ -20,12 +20,15 @@ struct GemmScratch {
 // Columns [first, last). bf16 with VDPBF16PS, or widened to fp32 in its order: the same bits.
 void gemm_f32_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 bool gemm_portable_is_fused();
 #if defined(__x86_64__)
 void gemm_f32_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_f32_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_avx512_bf16(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 #endif
 

@@ -8,6 +8,9 @@ void gemm_f32_portable(const GemmArguments& a, int64_t first, int64_t last, cons
 void gemm_bf16_portable(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
   gemm_range<simd::Bf16Wide>(a, first, last, scratch);
 }
+void gemm_bf16_ascending_portable(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Bf16Ascending>(a, first, last, scratch);
+}
 
 bool gemm_portable_is_fused() { return simd::fused; }
 

@@ -114,24 +114,30 @@ TRIREME_SIMD Float multiply_add(Float a, Float b, Float sum) {
 #endif
 }
 
-// How the products of one unit are added to fp32 sums: in `steps` one after another. `left` gives the step of units in memory; the
-// other operand is either a unit as in memory or, where there are two steps, widened to fp32: step s is element steps - 1 - s.
+// How the products of one unit are added to fp32 sums: in `steps`, one after another. left(unit, s) gives the operand of step s from
+// a unit as in memory; the other operand is a unit too or, where there are two steps, widened to fp32: element(s) of the pair.
 struct Fp32 {
   using Element = float;
   static constexpr int64_t per_unit = 1, steps = 1;
+  static constexpr int64_t element(int64_t) { return 0; }
   static TRIREME_SIMD Word left(Word unit, int64_t) { return unit; }
   static TRIREME_SIMD Float add(Float sum, Word a, Word b) { return multiply_add((Float)a, (Float)b, sum); }
 };
-struct Bf16Wide {  // the order of VDPBF16PS: the odd element first
+template <bool odd_first>
+struct Bf16Widened {
   using Element = uint16_t;
   static constexpr int64_t per_unit = 2, steps = 2;
-  static TRIREME_SIMD Word left(Word unit, int64_t step) { return step == 0 ? unit & 0xffff0000u : unit << 16; }
+  static constexpr int64_t element(int64_t step) { return odd_first ? 1 - step : step; }
+  static TRIREME_SIMD Word left(Word unit, int64_t step) { return element(step) == 1 ? unit & 0xffff0000u : unit << 16; }
   static TRIREME_SIMD Float add(Float sum, Word a, Word b) { return multiply_add((Float)a, (Float)b, sum); }
 };
+using Bf16Wide = Bf16Widened<true>;        // the order of VDPBF16PS
+using Bf16Ascending = Bf16Widened<false>;  // the order of an fp32 product of widened values
 #if defined(__AVX512BF16__)
 struct Bf16Dot {
   using Element = uint16_t;
   static constexpr int64_t per_unit = 2, steps = 1;
+  static constexpr int64_t element(int64_t) { return 0; }
   static TRIREME_SIMD Word left(Word unit, int64_t) { return unit; }
   static TRIREME_SIMD Float add(Float sum, Word a, Word b) {
     return (Float)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);

@@ -32,7 +32,7 @@ struct Packing {
   using Element = typename Ops::Element;
   static constexpr bool widened = Ops::steps == 2;                           // bf16 as fp32, one a word
   static constexpr int64_t per_word = Ops::per_unit / Ops::steps;            // elements
-  static constexpr int64_t together = Ops::steps;                            // words that are multiplied in reverse order
+  static constexpr int64_t together = Ops::steps;                            // words whose order Ops give
   static TRIREME_SIMD uint32_t word(Element value) {                         // of one element
     if constexpr (widened) return static_cast<uint32_t>(value) << 16;
     uint32_t out = 0;
@@ -74,11 +74,12 @@ TRIREME_SIMD void tile(Left a, const uint32_t* b, int64_t b_stride, float* c, in
     for (int j = 0; j < vectors; ++j) sums[r][j] = add ? simd::load(c + r * c_stride + width * j) : Float{};
   }
   for (int64_t i = 0; i < k; i += together) {
-    for (int64_t s = together - 1; s >= 0; --s) {
+    for (int64_t s = 0; s < together; ++s) {
+      const int64_t at = i + Ops::element(s);
       Word right[vectors];
-      for (int j = 0; j < vectors; ++j) right[j] = simd::load<Word>(b + (i + s) * b_stride + width * j);
+      for (int j = 0; j < vectors; ++j) right[j] = simd::load<Word>(b + at * b_stride + width * j);
       for (int r = 0; r < tile_rows; ++r) {
-        const Word left = simd::broadcast(a.data + r * a.row_stride + (i + s) * a.k_stride);
+        const Word left = simd::broadcast(a.data + r * a.row_stride + at * a.k_stride);
         for (int j = 0; j < vectors; ++j) sums[r][j] = Ops::add(sums[r][j], right[j], left);
       }
     }
@@ -141,7 +142,7 @@ void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t 
       for (int64_t j = 0; j < width; ++j) {
         for (int64_t s = 0; s < Ops::steps; ++s) {
           const Word words = Ops::left(w[j], s);
-          std::memcpy(to + ((unit + j) * Ops::steps + Ops::steps - 1 - s) * block_columns, &words, sizeof words);
+          std::memcpy(to + ((unit + j) * Ops::steps + Ops::element(s)) * block_columns, &words, sizeof words);
         }
       }
     }

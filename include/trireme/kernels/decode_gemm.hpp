@@ -3,7 +3,7 @@
 // the bits that the trainer's packed forward pass gives.
 //
 // Order: k is cut into blocks of `block`; inside a block products are added one after another (fp32: fma per k; bf16: per
-// pair of k, the odd one first, as VDPBF16PS does); block sums are added in order; bf16 results are rounded once at the end.
+// pair of k, the odd one first, as VDPBF16PS does, or per k as well); block sums are added in order; bf16 results are rounded once at the end.
 // SIMD runs across outputs, never along K. Weights are read in their stored row-major layout [out, in].
 // Bits: bf16 the same on every instruction set (products of two bf16 are exact in fp32; only VDPBF16PS takes numbers below 2^-126
 // for zeros); fp32 the same wherever products_are_fused().
@@ -23,6 +23,7 @@ struct GemmOrder {
   int64_t block = 192;           // elements of k; a multiple of 64 bytes, or >= K
   bool matches_library = false;  // true: find_order saw equal bits, without a bias
   bool matches_with_bias = false;
+  bool ascending = false;  // bf16: element after element, as an fp32 product of widened values adds, instead of pair by pair
 };
 
 // Rows of x are zero-padded to a multiple of this many elements, so that kernels read whole vectors.

@@ -110,6 +110,31 @@ TEST(ProductsAreFused, OnEveryInstructionSetWithFma) {
   }
 }
 
+// The order in which an fp32 product of widened values adds.
+TEST(DecodeGemmAscending, Bf16AddsAsFp32Does) {
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    if (!products_are_fused()) continue;  // two roundings in fp32, one in bf16
+    for (const int64_t rows : {1, 3, 8, 40}) {
+      const Problem p(ElementType::bf16, rows, 1000, 70);
+      at::Tensor y = at::empty({rows, 70}, at::kFloat), wide = at::empty({rows, 70}, at::kFloat);
+      const at::Tensor weight = p.weight.to(at::kFloat), x = p.padded.to(at::kFloat);
+      GemmArguments a = p.arguments(192, 0, rows);
+      a.order.ascending = true;
+      a.output = GemmOutput::f32;
+      a.y = y.mutable_data_ptr();
+      gemm_columns(a, 0, 70);
+      a.type = ElementType::f32;
+      a.weight = weight.const_data_ptr();
+      a.x = x.const_data_ptr();
+      a.y = wide.mutable_data_ptr();
+      gemm_columns(a, 0, 70);
+      EXPECT_TRUE(same_bits(y, wide)) << to_string(isa) << ", " << rows << " rows";
+      EXPECT_FALSE(same_bits(y, p.multiply(192, 0, rows, false, GemmOutput::f32))) << "pair by pair gives the same: nothing was tested";
+    }
+  }
+}
+
 TEST_P(DecodeGemm, ARowDoesNotDependOnTheBatchOrTheColumnRanges) {
   for (const base::Isa isa : usable_instruction_sets()) {
     const UnderInstructionSet use(isa);
