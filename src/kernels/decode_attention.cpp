@@ -33,9 +33,9 @@ AttentionRows rows_of_thread(int64_t keys) {
   return {scores.data(), probabilities.data(), stride};
 }
 
-using Function = void (*)(const AttentionArguments&, const AttentionRows&);
+using AttendFunction = void (*)(const AttentionArguments&, const AttentionRows&);
 
-Function function_for(ElementType type, base::Isa isa) {
+AttendFunction attend_function(ElementType type, base::Isa isa) {
   const bool f32 = type == ElementType::f32;
 #if defined(__x86_64__)
   if (isa == base::Isa::avx512_bf16 && !f32) return attend_bf16_avx512_bf16;
@@ -60,7 +60,7 @@ void store_kv(ElementType type, void* tile, int64_t position, const void* k, con
 
 void attend(const AttentionArguments& arguments) {
   EXPECT(arguments.head_dim <= max_head_dim && arguments.keys > 0);
-  function_for(arguments.type, base::active_isa())(arguments, rows_of_thread(arguments.keys));
+  attend_function(arguments.type, base::active_isa())(arguments, rows_of_thread(arguments.keys));
 }
 
 }  // namespace trireme::kernels

@@ -10,14 +10,14 @@
 namespace trireme::kernels {
 namespace {
 
-using Function = void (*)(const GemmArguments&, int64_t, int64_t, const GemmScratch&);
+using GemmFunction = void (*)(const GemmArguments&, int64_t, int64_t, const GemmScratch&);
 
 // The functions of one instruction set; bf16: pair by pair, and element after element.
-struct Kernels {
-  Function f32, bf16, bf16_ascending;
+struct GemmKernels {
+  GemmFunction f32, bf16, bf16_ascending;
 };
 
-Kernels kernels_of(base::Isa isa) {
+GemmKernels gemm_kernels(base::Isa isa) {
 #if defined(__x86_64__)
   if (isa == base::Isa::avx512_bf16) return {gemm_f32_avx512, gemm_bf16_avx512_bf16, gemm_bf16_ascending_avx512};
   if (isa == base::Isa::avx512) return {gemm_f32_avx512, gemm_bf16_avx512, gemm_bf16_ascending_avx512};
@@ -26,14 +26,14 @@ Kernels kernels_of(base::Isa isa) {
   return {gemm_f32_portable, gemm_bf16_portable, gemm_bf16_ascending_portable};
 }
 
-Function function_for(const GemmArguments& a, base::Isa isa) {
-  const Kernels all = kernels_of(isa);
+GemmFunction gemm_function(const GemmArguments& a, base::Isa isa) {
+  const GemmKernels all = gemm_kernels(isa);
   return a.type == ElementType::f32 ? all.f32 : a.order.ascending ? all.bf16_ascending : all.bf16;
 }
 
 // Kept by each thread, as large as the largest product so far. In this file, so that no code for a newer CPU gets into
 // std::vector's functions.
-GemmScratch scratch_of_thread(const GemmArguments& a, base::Isa isa) {
+GemmScratch gemm_scratch(const GemmArguments& a, base::Isa isa) {
   struct alignas(64) Line {
     float values[16];
   };
@@ -56,7 +56,7 @@ void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
   EXPECT(arguments.order.block >= arguments.k || arguments.order.block % (64 / static_cast<int64_t>(size_of(arguments.type))) == 0);
   if (first >= last || arguments.m <= 0) return;
   const base::Isa isa = base::active_isa();
-  function_for(arguments, isa)(arguments, first, last, scratch_of_thread(arguments, isa));
+  gemm_function(arguments, isa)(arguments, first, last, gemm_scratch(arguments, isa));
 }
 
 }  // namespace trireme::kernels

@@ -12,7 +12,7 @@
 namespace trireme::kernels {
 namespace {
 
-const TrainingAttention<float>& table_f32() {
+const TrainingAttention<float>& training_f32() {
 #if defined(__x86_64__)
   if (base::active_isa() >= base::Isa::avx512) return attention_f32_avx512;
   if (base::active_isa() == base::Isa::avx2) return attention_f32_avx2;
@@ -20,7 +20,7 @@ const TrainingAttention<float>& table_f32() {
   return attention_f32_portable;
 }
 
-const TrainingAttention<uint16_t>& table_bf16() {
+const TrainingAttention<uint16_t>& training_bf16() {
 #if defined(__x86_64__)
   if (base::active_isa() == base::Isa::avx512_bf16) return attention_bf16_avx512_bf16;
   if (base::active_isa() == base::Isa::avx512) return attention_bf16_avx512;
@@ -46,19 +46,19 @@ void* AttentionScratch::zeroed(int64_t bytes) {
 
 void attention_forward(const AttentionForward<float>& a) {
   AttentionScratch scratch;
-  table_f32().forward(a, scratch);
+  training_f32().forward(a, scratch);
 }
 void attention_forward(const AttentionForward<uint16_t>& a) {
   AttentionScratch scratch;
-  table_bf16().forward(a, scratch);
+  training_bf16().forward(a, scratch);
 }
 void attention_backward(const AttentionBackward<float>& a) {
   AttentionScratch scratch;
-  table_f32().backward(a, scratch);
+  training_f32().backward(a, scratch);
 }
 void attention_backward(const AttentionBackward<uint16_t>& a) {
   AttentionScratch scratch;
-  table_bf16().backward(a, scratch);
+  training_bf16().backward(a, scratch);
 }
 
 }  // namespace trireme::kernels
