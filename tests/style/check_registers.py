@@ -17,7 +17,7 @@ NEWER = {
     # mask registers and those from 16 on came with AVX-512 for every width
     "portable": re.compile(r"%[yz]mm|%xmm(1[6-9]|2\d|3[01])\b|\{%k|\tv[a-z]"),
     "avx2": re.compile(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])\b|%k[0-7]\b"),
-    "avx512": re.compile(r"bf16"),
+    "avx512": re.compile(r"\tv\w*bf16"),
     "avx512_bf16": None,
 }
 MEMBER = re.compile(r"_(portable|avx2|avx512_bf16|avx512)\.cpp\.o")
