@@ -360,10 +360,6 @@ std::vector<const FusedBackend::Linear*> FusedBackend::linears() const {
 std::vector<std::string> FusedBackend::differences() const {
   std::set<std::string> out;
   if (comm_.size() > 1) out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
-  const bool bf16 = shape_.type == ElementType::bf16;
-  if (!model::attention_order_is_ours(bf16, shape_.head_dim)) {
-    out.insert(base::text("LibTorch's attention on this processor (heads of ", shape_.head_dim, ", ", bf16 ? "bf16" : "fp32", ")"));
-  }
   const auto check = [&](const Linear& l, const kernels::GemmOrder& order) {
     if (!(l.bias < 0 ? order.matches_library : order.matches_with_bias)) out.insert(kernels::describe(shape_.type, l.k, l.n, order));
   };

@@ -19,8 +19,8 @@ void store(T* tile, int64_t slot, const T* k, const T* v, int64_t head_dim) {
   for (int64_t d = 0; d < head_dim; ++d) values[d * per_word] = v[d];
 }
 
-// Kept by each thread, as long as the longest text so far. In this file, so that no AVX-512 code gets into std::vector's
-// functions.
+// Kept by each thread, as long as the longest text so far. In this file, so that no code for a newer CPU gets into
+// std::vector's functions.
 AttentionRows rows_of_thread(int64_t keys) {
   thread_local std::vector<float> scores;
   thread_local std::vector<uint32_t> probabilities;
@@ -31,6 +31,18 @@ AttentionRows rows_of_thread(int64_t keys) {
     probabilities.resize(size);
   }
   return {scores.data(), probabilities.data(), stride};
+}
+
+using AttendFunction = void (*)(const AttentionArguments&, const AttentionRows&);
+
+AttendFunction attend_function(ElementType type, base::Isa isa) {
+  const bool f32 = type == ElementType::f32;
+#if defined(__x86_64__)
+  if (isa == base::Isa::avx512_bf16 && !f32) return attend_bf16_avx512_bf16;
+  if (isa >= base::Isa::avx512) return f32 ? attend_f32_avx512 : attend_bf16_avx512;
+  if (isa == base::Isa::avx2) return f32 ? attend_f32_avx2 : attend_bf16_avx2;
+#endif
+  return f32 ? attend_f32_portable : attend_bf16_portable;
 }
 
 }  // namespace
@@ -48,14 +60,7 @@ void store_kv(ElementType type, void* tile, int64_t position, const void* k, con
 
 void attend(const AttentionArguments& arguments) {
   EXPECT(arguments.head_dim <= max_head_dim && arguments.keys > 0);
-  const AttentionRows rows = rows_of_thread(arguments.keys);
-#if defined(__x86_64__)
-  if (base::active_isa() >= base::Isa::avx512) {
-    attend_avx512(arguments, rows, base::active_isa() == base::Isa::avx512_bf16);
-    return;
-  }
-#endif
-  attend_portable(arguments, rows);
+  attend_function(arguments.type, base::active_isa())(arguments, rows_of_thread(arguments.keys));
 }
 
 }  // namespace trireme::kernels

@@ -5,10 +5,31 @@
 
 namespace trireme::kernels {
 
-void gemm_columns_portable(const GemmArguments& arguments, int64_t first, int64_t last);
+inline constexpr int64_t gemm_row_block = 240;     // rows of x per packed panel: x and sums stay in the L2 cache
+inline constexpr int64_t gemm_panel_columns = 32;  // at most, of a packed panel
+inline constexpr int64_t gemm_piece_steps = 128;   // of a packed panel: 16 KiB at most
+
+// Memory of one thread, 64-byte aligned.
+struct GemmScratch {
+  float* x = nullptr;       // [min(M, row block)][padded K], where bf16 is widened to fp32
+  char* packed = nullptr;   // [piece steps][panel columns] of 4 bytes
+  float* block = nullptr;   // [row block][panel columns]: sums of the running block of K
+  float* total = nullptr;   // and of those before it
+};
+
+// Columns [first, last). bf16 with VDPBF16PS, or widened to fp32 in its order: the same bits.
+void gemm_f32_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_portable(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+bool gemm_portable_is_fused();
 #if defined(__x86_64__)
-// `bf16_products`: VDPBF16PS may be used; otherwise two FMAs in its order give the same bits.
-void gemm_columns_avx512(const GemmArguments& arguments, int64_t first, int64_t last, bool bf16_products);
+void gemm_f32_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_avx2(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_f32_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_ascending_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_bf16_avx512_bf16(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 #endif
 
 }  // namespace trireme::kernels

@@ -6,8 +6,7 @@
 
 #include <cmath>
 
-#include "attention_kernels.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/training_attention.hpp"
 
 namespace trireme::model {
 namespace {
@@ -27,7 +26,7 @@ T* at_element(const at::Tensor& x, int64_t element) {
 
 // The arguments for one KV group of the sequence that begins at token `first`.
 template <class T>
-AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t tokens, int64_t group) {
+kernels::AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t tokens, int64_t group) {
   const int64_t heads = t.q.size(1), kv_heads = t.k.size(1), head_dim = t.q.size(2);
   const int64_t head = first * heads + group * (heads / kv_heads);
   const int64_t kv = (first * kv_heads + group) * head_dim;
@@ -64,9 +63,9 @@ struct PackedAttention : Function<PackedAttention> {
     const Tensors tensors{q, k, v, out, log_sum_exp};
     for_groups(cu_seqlens, k.size(1), [&](int64_t first, int64_t tokens, int64_t group) {
       if (q.scalar_type() == at::kFloat) {
-        attention_forward(arguments<float>(tensors, first, tokens, group));
+        kernels::attention_forward(arguments<float>(tensors, first, tokens, group));
       } else {
-        attention_forward(arguments<uint16_t>(tensors, first, tokens, group));
+        kernels::attention_forward(arguments<uint16_t>(tensors, first, tokens, group));
       }
     });
     context->save_for_backward({q, k, v, out, log_sum_exp});
@@ -85,7 +84,7 @@ struct PackedAttention : Function<PackedAttention> {
                    const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
                    const auto a = arguments<T>(tensors, first, tokens, group);
                    const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
-                   attention_backward(
+                   kernels::attention_backward(
                        {a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
                  };
                  if (dout.scalar_type() == at::kFloat) {
@@ -120,16 +119,11 @@ at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at
   return out.size() == 1 ? out.front() : at::cat(out, 0);
 }
 
-bool attention_order_is_ours(bool bf16, int64_t head_dim) { return has_attention_kernels(bf16, head_dim); }
-
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens) {
   const auto type = q.scalar_type();
   const bool ours = q.device().is_cpu() && (type == at::kFloat || type == at::kBFloat16) && k.scalar_type() == type &&
-                    v.scalar_type() == type && has_attention_kernels(type == at::kBFloat16, q.size(2));
-  if (ours) return PackedAttention::apply(q, k, v, cu_seqlens);
-  if (type != at::kBFloat16 || kernels::multiplies_bf16(q.device())) return attend_by_sequence(q, k, v, cu_seqlens);
-  // LibTorch's bf16 attention ends in its slow bf16 products.
-  return attend_by_sequence(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), cu_seqlens).to(type);
+                    v.scalar_type() == type;
+  return ours ? PackedAttention::apply(q, k, v, cu_seqlens) : attend_by_sequence(q, k, v, cu_seqlens);
 }
 
 }  // namespace trireme::model

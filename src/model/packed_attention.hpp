@@ -8,8 +8,9 @@
 
 namespace trireme::model {
 
-// q [T, H, hd], k and v [T, K, hd] -> [T, H, hd]; differentiable. Our own kernels where the CPU has them, else
-// attend_by_sequence.
+// q [T, H, hd], k and v [T, K, hd] -> [T, H, hd]; differentiable. On CPUs in fp32 and bf16 by our own kernels
+// (kernels/training_attention.hpp), whose order of additions is that of kernels::attend: training gives the bits of generation.
+// Elsewhere attend_by_sequence.
 at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::vector<int64_t>& cu_seqlens);
 
 // The same by LibTorch's scaled_dot_product_attention, one sequence after another; any device and type.

@@ -1,5 +1,5 @@
 // Attention over a paged KV cache for one query position and one KV head, the same code in prefill and decode. The order of
-// additions is that of the training kernel (src/model/attention_avx512.cpp), so both give the same bits, and results do not
+// additions is that of the training kernel (training_attention.hpp), so both give the same bits, and results do not
 // depend on how a prompt was cut, shared or recomputed:
 //   scores     q . k in order of d (fp32: fma per d; bf16: per pair of d, the odd one first, as VDPBF16PS does)
 //   softmax    over all keys at once: exp(scale * score - max), summed in fp32 by lane j mod 16, lanes then as 8 + 8, 4 + 4, ...

@@ -5,6 +5,8 @@
 // Order: k is cut into blocks of `block`; inside a block products are added one after another (fp32: fma per k; bf16: per
 // pair of k, the odd one first, as VDPBF16PS does, or per k as well); block sums are added in order; bf16 results are rounded once at the end.
 // SIMD runs across outputs, never along K. Weights are read in their stored row-major layout [out, in].
+// Bits: bf16 the same on every instruction set (products of two bf16 are exact in fp32; only VDPBF16PS takes numbers below 2^-126
+// for zeros); fp32 the same wherever products_are_fused().
 // Legend: M rows of x, K inputs, N outputs.
 #pragma once
 
@@ -48,6 +50,10 @@ struct GemmArguments {
   GemmOrder order;
   GemmOutput output = GemmOutput::element;
 };
+
+// fp32 products are added with one rounding, under the instruction set in use: everywhere but for base::Isa::portable on x86-64,
+// whose baseline has no fused multiply-add; there a product is rounded before it is added.
+bool products_are_fused();
 
 // Columns [first, last) of y = x weight^T + bias. Threads take disjoint column ranges; the ranges do not change the result.
 void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last);

@@ -51,10 +51,6 @@ class PackedPolicy : public Policy {
   const PackedBatch& batch_;
 };
 
-// True where PackedPolicy's attention on CPUs adds in the order of kernels::attend, so that training gives the bits of
-// generation: our own kernels serve this type and head size on this processor.
-bool attention_order_is_ours(bool bf16, int64_t head_dim);
-
 // cos and sin [max_positions, hd / 2] in fp32, with the shape's rope scaling; rows are gathered by position.
 struct Rope {
   at::Tensor cos;

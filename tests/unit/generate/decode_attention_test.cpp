@@ -6,9 +6,8 @@
 #include <cstring>
 
 #include "model/packed_attention.hpp"
-#include "trireme/base/isa.hpp"
+#include "support/instruction_sets.hpp"
 #include "trireme/kernels/decode_attention.hpp"
-#include "trireme/model/forward.hpp"
 
 namespace trireme::test {
 namespace {
@@ -50,20 +49,26 @@ at::Tensor attend_paged(ElementType type, const at::Tensor& q, const Cache& cach
   return out;
 }
 
+void expect_softmax_attention(ElementType type, int64_t hd, int64_t group) {
+  const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+  const int64_t s = 530;
+  const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype), q = (at::randn({group, hd}) * 2).to(dtype);
+  const Cache cache(type, k, v, 16);
+  for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 530}) {
+    const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble), vd = v.narrow(0, 0, keys).to(at::kDouble);
+    const at::Tensor weights = at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
+    const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
+    EXPECT_LT(error, type == ElementType::f32 ? 5e-6 : 1.6e-2)
+        << base::to_string(base::active_isa()) << ", hd " << hd << " group " << group << " keys " << keys;
+  }
+}
+
 TEST(DecodeAttention, IsSoftmaxAttentionForAllShapes) {
-  for (const auto type : {ElementType::f32, ElementType::bf16}) {
-    const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-    for (const int64_t hd : {16, 64, 80, 25, 128}) {
-      for (const int64_t group : {1, 2, 3, 4, 7, 8}) {
-        const int64_t s = 530;
-        const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype), q = (at::randn({group, hd}) * 2).to(dtype);
-        const Cache cache(type, k, v, 16);
-        for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 530}) {
-          const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble), vd = v.narrow(0, 0, keys).to(at::kDouble);
-          const at::Tensor weights = at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
-          const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
-          EXPECT_LT(error, type == ElementType::f32 ? 5e-6 : 1.6e-2) << "hd " << hd << " group " << group << " keys " << keys;
-        }
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+      for (const int64_t hd : {16, 64, 80, 25, 128}) {
+        for (const int64_t group : {1, 2, 3, 4, 7, 8}) expect_softmax_attention(type, hd, group);
       }
     }
   }
@@ -84,38 +89,61 @@ void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
 }
 
 TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
-  struct Restore {
-    ~Restore() { base::use_isa(base::best_isa()); }
-  } restore;
-  for (const auto isa : {base::Isa::portable, base::Isa::avx512, base::Isa::avx512_bf16}) {
-    if (isa > base::best_isa()) continue;
-    base::use_isa(isa);
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
     for (const auto type : {ElementType::f32, ElementType::bf16}) {
-      for (const int64_t hd : {16, 64, 80, 128}) {
-        if (!model::attention_order_is_ours(type == ElementType::bf16, hd)) GTEST_SKIP() << "training uses LibTorch's attention on this processor";
+      for (const int64_t hd : {16, 64, 80, 128, 20, 25}) {
         for (const int64_t group : {1, 2, 3, 4, 7}) expect_training_bits(type, hd, group);
       }
     }
   }
 }
 
+// fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
+TEST(DecodeAttention, EveryInstructionSetGivesTheSameBits) {
+  for (const auto type : {ElementType::f32, ElementType::bf16}) {
+    const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+    const at::Tensor k = at::randn({201, 80}).to(dtype), v = at::randn({201, 80}).to(dtype), q = (at::randn({5, 80}) * 2).to(dtype);
+    const Cache cache(type, k, v, 32);
+    for (const int64_t keys : {1, 2, 16, 33, 200, 201}) {
+      at::Tensor want[2];
+      for (const auto isa : usable_instruction_sets()) {
+        const UnderInstructionSet use(isa);
+        at::Tensor& first = want[type == ElementType::f32 && !products_are_fused()];
+        const at::Tensor got = attend_paged(type, q, cache, keys);
+        if (!first.defined()) first = got;
+        EXPECT_TRUE(at::equal(got, first)) << base::to_string(isa) << ", " << keys << " keys";
+      }
+    }
+  }
+}
+
 TEST(DecodeAttention, PageSizesAndHeadsBesideDoNotChangeABit) {
-  const at::Tensor k = at::randn({600, 64}), v = at::randn({600, 64}), q = at::randn({7, 64});
-  const Cache small(ElementType::f32, k, v, 16), large(ElementType::f32, k, v, 256);
-  const at::Tensor all = attend_paged(ElementType::f32, q, small, 600);
-  EXPECT_TRUE(at::equal(all, attend_paged(ElementType::f32, q, large, 600)));
-  for (int64_t g = 0; g < 7; ++g) {
-    EXPECT_TRUE(at::equal(all.narrow(0, g, 1), attend_paged(ElementType::f32, q.narrow(0, g, 1).contiguous(), small, 600)));
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    const at::Tensor k = at::randn({600, 64}), v = at::randn({600, 64}), q = at::randn({7, 64});
+    const Cache small(ElementType::f32, k, v, 16), large(ElementType::f32, k, v, 256);
+    const at::Tensor all = attend_paged(ElementType::f32, q, small, 600);
+    EXPECT_TRUE(at::equal(all, attend_paged(ElementType::f32, q, large, 600)));
+    for (int64_t g = 0; g < 7; ++g) {
+      EXPECT_TRUE(at::equal(all.narrow(0, g, 1), attend_paged(ElementType::f32, q.narrow(0, g, 1).contiguous(), small, 600)));
+    }
   }
 }
 
 TEST(DecodeAttention, WhatLiesBehindTheLastKeyIsNotRead) {
-  const at::Tensor k = at::randn({40, 16}), v = at::randn({40, 16}), q = at::randn({2, 16});
-  at::Tensor k2 = k.clone(), v2 = v.clone();
-  k2.narrow(0, 21, 19).fill_(std::nanf(""));
-  v2.narrow(0, 21, 19).fill_(std::nanf(""));
-  const Cache a(ElementType::f32, k, v, 16), b(ElementType::f32, k2, v2, 16);
-  EXPECT_TRUE(at::equal(attend_paged(ElementType::f32, q, a, 21), attend_paged(ElementType::f32, q, b, 21)));
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+      const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+      const at::Tensor k = at::randn({40, 16}).to(dtype), v = at::randn({40, 16}).to(dtype), q = at::randn({2, 16}).to(dtype);
+      at::Tensor k2 = k.clone(), v2 = v.clone();
+      k2.narrow(0, 21, 19).fill_(std::nanf(""));
+      v2.narrow(0, 21, 19).fill_(std::nanf(""));
+      const Cache a(type, k, v, 16), b(type, k2, v2, 16);
+      EXPECT_TRUE(at::equal(attend_paged(type, q, a, 21), attend_paged(type, q, b, 21))) << base::to_string(isa);
+    }
+  }
 }
 
 }  // namespace

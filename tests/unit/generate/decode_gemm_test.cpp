@@ -3,11 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
+#include "support/instruction_sets.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
 #include "trireme/kernels/row_invariant.hpp"
 
@@ -32,29 +35,41 @@ struct Problem {
     padded.narrow(1, 0, k).copy_(x);
   }
 
-  // Rows [first, first + rows) of the product.
-  at::Tensor multiply(int64_t block, int64_t first, int64_t rows, bool with_bias = false, GemmOutput output = GemmOutput::element,
-                      int64_t cut = -1) const {
-    at::Tensor y = at::empty({rows, n}, output == GemmOutput::f32 ? x.options().dtype(at::kFloat) : x.options());
+  GemmArguments arguments(int64_t block, int64_t first, int64_t rows) const {
     GemmArguments a;
     a.type = type;
     a.weight = weight.const_data_ptr();
-    a.bias = with_bias ? bias.const_data_ptr() : nullptr;
     a.x = static_cast<const std::byte*>(padded.const_data_ptr()) + first * gemm_padded(k) * static_cast<int64_t>(size_of(type));
-    a.y = y.mutable_data_ptr();
     a.m = rows;
     a.k = k;
     a.n = n;
     a.ldx = gemm_padded(k);
     a.ldy = n;
     a.order.block = block;
+    return a;
+  }
+
+  // Rows [first, first + rows) of the product.
+  at::Tensor multiply(int64_t block, int64_t first, int64_t rows, bool with_bias = false, GemmOutput output = GemmOutput::element,
+                      int64_t cut = 0) const {
+    at::Tensor y = at::empty({rows, n}, output == GemmOutput::f32 ? x.options().dtype(at::kFloat) : x.options());
+    GemmArguments a = arguments(block, first, rows);
+    a.bias = with_bias ? bias.const_data_ptr() : nullptr;
+    a.y = y.mutable_data_ptr();
     a.output = output;
-    if (cut < 0) {
-      gemm_columns(a, 0, n);
-    } else {
-      gemm_columns(a, 0, cut);
-      gemm_columns(a, cut, n);
-    }
+    gemm_columns(a, 0, cut);
+    gemm_columns(a, cut, n);
+    return y;
+  }
+
+  // The first `rows` rows of the product, added in an order that was found.
+  at::Tensor multiply_in(const GemmOrder& order, int64_t rows, bool with_bias = false) const {
+    at::Tensor y = at::empty({rows, n}, x.options());
+    GemmArguments a = arguments(order.block, 0, rows);
+    a.order = order;
+    a.bias = with_bias ? bias.const_data_ptr() : nullptr;
+    a.y = y.mutable_data_ptr();
+    gemm_columns(a, 0, n);
     return y;
   }
 };
@@ -64,61 +79,133 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == y.nbytes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-class RestoreIsa {
- public:
-  ~RestoreIsa() { base::use_isa(base::best_isa()); }
-};
-
 class DecodeGemm : public testing::TestWithParam<ElementType> {};
 
+// fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
 TEST_P(DecodeGemm, EveryInstructionSetGivesTheSameBits) {
-  if (base::best_isa() < base::Isa::avx512) GTEST_SKIP() << "this processor has no AVX-512";
-  const RestoreIsa restore;
-  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {3, 100, 37}, {8, 33, 50}, {9, 640, 33}, {29, 1056, 70}, {250, 64, 16}}) {
+  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {2, 64, 90}, {3, 100, 37}, {4, 98, 8}, {5, 32, 128}, {8, 33, 50},
+                               {9, 640, 33}, {17, 416, 24}, {29, 1056, 70}, {250, 64, 16}}) {
     const Problem p(GetParam(), m, k, n);
     for (const bool bias : {false, true}) {
-      base::use_isa(base::Isa::portable);
-      const at::Tensor want = p.multiply(192, 0, m, bias), wide = p.multiply(192, 0, m, bias, GemmOutput::f32);
-      for (const base::Isa isa : {base::Isa::avx512, base::Isa::avx512_bf16}) {
-        if (isa > base::best_isa()) continue;
-        base::use_isa(isa);
-        EXPECT_TRUE(same_bits(p.multiply(192, 0, m, bias), want)) << to_string(isa) << " " << m << "x" << k << "x" << n;
-        EXPECT_TRUE(same_bits(p.multiply(192, 0, m, bias, GemmOutput::f32), wide)) << to_string(isa) << " " << m << "x" << k << "x" << n;
+      std::optional<at::Tensor> want[2], wide[2];
+      for (const base::Isa isa : usable_instruction_sets()) {
+        const UnderInstructionSet use(isa);
+        const size_t kind = GetParam() == ElementType::f32 && !products_are_fused();
+        const at::Tensor got = p.multiply(192, 0, m, bias), sums = p.multiply(192, 0, m, bias, GemmOutput::f32);
+        if (!want[kind]) want[kind] = got, wide[kind] = sums;
+        EXPECT_TRUE(same_bits(got, *want[kind])) << to_string(isa) << " " << m << "x" << k << "x" << n;
+        EXPECT_TRUE(same_bits(sums, *wide[kind])) << to_string(isa) << " " << m << "x" << k << "x" << n;
       }
     }
   }
 }
 
+TEST(ProductsAreFused, OnEveryInstructionSetWithFma) {
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    EXPECT_TRUE(isa == base::Isa::portable || products_are_fused()) << to_string(isa);
+    const Problem p(ElementType::f32, 1, 1536, 16);
+    // The same sums in the order written in the header, one product after another.
+    const at::Tensor got = p.multiply(192, 0, 1);
+    for (int64_t n = 0; n < p.n; ++n) {
+      float total = 0;
+      for (int64_t begin = 0; begin < p.k; begin += 192) {
+        float sum = 0;
+        for (int64_t k = begin; k < begin + 192; ++k) {
+          const float x = p.x.const_data_ptr<float>()[k], w = p.weight.const_data_ptr<float>()[n * p.k + k];
+          sum = products_are_fused() ? std::fma(x, w, sum) : x * w + sum;
+        }
+        total += sum;
+      }
+      EXPECT_EQ(got.const_data_ptr<float>()[n], total) << to_string(isa) << " output " << n;
+    }
+  }
+}
+
+// The order in which an fp32 product of widened values adds.
+TEST(DecodeGemmAscending, Bf16AddsAsFp32Does) {
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    if (!products_are_fused()) continue;  // two roundings in fp32, one in bf16
+    for (const int64_t rows : {1, 3, 8, 40}) {
+      const Problem p(ElementType::bf16, rows, 1000, 70);
+      at::Tensor y = at::empty({rows, 70}, at::kFloat), wide = at::empty({rows, 70}, at::kFloat);
+      const at::Tensor weight = p.weight.to(at::kFloat), x = p.padded.to(at::kFloat);
+      GemmArguments a = p.arguments(192, 0, rows);
+      a.order.ascending = true;
+      a.output = GemmOutput::f32;
+      a.y = y.mutable_data_ptr();
+      gemm_columns(a, 0, 70);
+      a.type = ElementType::f32;
+      a.weight = weight.const_data_ptr();
+      a.x = x.const_data_ptr();
+      a.y = wide.mutable_data_ptr();
+      gemm_columns(a, 0, 70);
+      EXPECT_TRUE(same_bits(y, wide)) << to_string(isa) << ", " << rows << " rows";
+      EXPECT_FALSE(same_bits(y, p.multiply(192, 0, rows, false, GemmOutput::f32))) << "pair by pair gives the same: nothing was tested";
+    }
+  }
+}
+
 TEST_P(DecodeGemm, ARowDoesNotDependOnTheBatchOrTheColumnRanges) {
-  const Problem p(GetParam(), 301, 600, 100);
-  const at::Tensor all = p.multiply(192, 0, 301);
-  for (const int64_t rows : {1, 2, 5, 7, 8, 9, 12, 13, 32, 240, 241}) {
-    EXPECT_TRUE(same_bits(p.multiply(192, 17, rows), all.narrow(0, 17, rows))) << rows << " rows";
-    EXPECT_TRUE(same_bits(p.multiply(192, 17, rows, false, GemmOutput::element, 32), all.narrow(0, 17, rows))) << rows << " rows, two ranges";
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    const Problem p(GetParam(), 301, 600, 100);
+    const at::Tensor all = p.multiply(192, 0, 301);
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 32, 240, 241}) {
+      EXPECT_TRUE(same_bits(p.multiply(192, 17, rows), all.narrow(0, 17, rows))) << to_string(isa) << ", " << rows << " rows";
+      for (const int64_t cut : {32, 37}) {
+        EXPECT_TRUE(same_bits(p.multiply(192, 17, rows, false, GemmOutput::element, cut), all.narrow(0, 17, rows)))
+            << to_string(isa) << ", " << rows << " rows, cut at " << cut;
+      }
+    }
+  }
+}
+
+TEST_P(DecodeGemm, WritesItsOwnColumnsOnly) {  // other threads write the columns beside them
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const int64_t rows : {1, 3, 8, 40}) {
+      const Problem p(GetParam(), rows, 64, 64);
+      at::Tensor y = at::full({rows, 64}, 7.0, p.x.options());
+      GemmArguments a = p.arguments(192, 0, rows);
+      a.y = y.mutable_data_ptr();
+      gemm_columns(a, 5, 37);
+      EXPECT_TRUE(at::all(y.narrow(1, 0, 5) == 7).item<bool>() && at::all(y.narrow(1, 37, 27) == 7).item<bool>())
+          << to_string(isa) << ", " << rows << " rows";
+      EXPECT_TRUE(at::equal(y.narrow(1, 5, 32), p.multiply(192, 0, rows).narrow(1, 5, 32))) << to_string(isa) << ", " << rows << " rows";
+    }
   }
 }
 
 TEST_P(DecodeGemm, IsTheProduct) {
-  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {4, 31, 17}, {40, 257, 95}}) {
-    const Problem p(GetParam(), m, k, n);
-    const at::Tensor want = at::matmul(p.x.to(at::kDouble), p.weight.to(at::kDouble).t()) + p.bias.to(at::kDouble);
-    const at::Tensor got = p.multiply(192, 0, m, true, GemmOutput::f32).to(at::kDouble);
-    EXPECT_LT(at::max(at::abs(got - want)).item<double>(), 1e-4);
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {1, 577, 70}, {2, 40, 41}, {4, 31, 17}, {7, 129, 33}, {40, 257, 95}}) {
+      const Problem p(GetParam(), m, k, n);
+      const at::Tensor want = at::matmul(p.x.to(at::kDouble), p.weight.to(at::kDouble).t()) + p.bias.to(at::kDouble);
+      const at::Tensor got = p.multiply(192, 0, m, true, GemmOutput::f32).to(at::kDouble);
+      EXPECT_LT(at::max(at::abs(got - want)).item<double>(), 1e-4) << to_string(isa);
+    }
   }
 }
 
 TEST_P(DecodeGemm, FollowsTheTrainersOrder) {
   at::set_num_threads(1);
-  for (const auto [k, n] : {std::array<int64_t, 2>{576, 576}, {576, 1536}, {1536, 576}, {576, 4096}, {1024, 512}, {96, 160}}) {
-    const GemmOrder order = find_order(GetParam(), k, n);
-    if (!order.matches_library) GTEST_SKIP() << "LibTorch adds in another order on this processor: " << describe(GetParam(), k, n, order);
-    if (order.ascending) GTEST_SKIP() << "this processor multiplies no bf16: products_test compares the order of widened products";
-    const Problem p(GetParam(), 64, k, n);
-    const at::Tensor want = kernels::linear(p.x, p.weight, std::nullopt);
-    for (const int64_t rows : {1, 4, 8, 9, 64}) {
-      EXPECT_TRUE(same_bits(p.multiply(order.block, 0, rows), want.narrow(0, 0, rows))) << describe(GetParam(), k, n, order) << ", rows " << rows;
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto [k, n] : {std::array<int64_t, 2>{576, 576}, {576, 1536}, {1536, 576}, {576, 4096}, {1024, 512}, {96, 160}}) {
+      const GemmOrder order = find_order(GetParam(), k, n);
+      if (GetParam() == ElementType::f32 && !products_are_fused()) continue;
+      if (!order.matches_library) GTEST_SKIP() << "LibTorch adds in another order on this processor: " << describe(GetParam(), k, n, order);
+      const Problem p(GetParam(), 64, k, n);
+      const at::Tensor want = kernels::linear(p.x, p.weight, std::nullopt);
+      for (const int64_t rows : {1, 4, 8, 9, 64}) {
+        EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows)))
+            << to_string(isa) << ", " << describe(GetParam(), k, n, order) << ", rows " << rows;
+      }
+      EXPECT_TRUE(same_bits(p.multiply_in(order, 64, true), kernels::linear(p.x, p.weight, p.bias))) << "with bias, " << k << "x" << n;
     }
-    EXPECT_TRUE(same_bits(p.multiply(order.block, 0, 64, true), kernels::linear(p.x, p.weight, p.bias))) << "with bias, " << k << "x" << n;
   }
 }
 

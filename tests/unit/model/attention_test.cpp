@@ -5,10 +5,14 @@
 
 #include <gtest/gtest.h>
 
-#include "model/attention_kernels.hpp"
+#include "support/instruction_sets.hpp"
+#include "trireme/kernels/decode_gemm.hpp"
 
 namespace trireme::model {
 namespace {
+
+using test::UnderInstructionSet;
+using test::usable_instruction_sets;
 
 struct Result {
   at::Tensor out;
@@ -29,46 +33,73 @@ void expect_close(const at::Tensor& got, const at::Tensor& want, double relative
   EXPECT_LE(g.sub(w).abs().max().item<double>(), relative * w.abs().max().item<double>()) << what;
 }
 
-TEST(PackedAttention, matches_fp64) {
+void expect_fp64(at::ScalarType type, int64_t heads, int64_t kv_heads, int64_t head_dim) {
   const std::vector<int64_t> cu_seqlens{0, 1, 64, 64, 129, 332, 337};  // lengths 1, 63, 0, 65, 203, 5
   const int64_t tokens = cu_seqlens.back();
-  for (const auto& [heads, kv_heads, head_dim] :
-       {std::tuple(9, 3, 64), std::tuple(2, 2, 16), std::tuple(4, 1, 80), std::tuple(2, 1, 128)}) {
+  const auto draw = [&](int64_t h) { return at::randn({tokens, h, head_dim}).to(type).to(at::kFloat); };
+  const std::vector<at::Tensor> inputs{draw(heads), draw(kv_heads), draw(kv_heads)};
+  const at::Tensor slope = draw(heads);
+  const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
+  const Result want = run(attend_by_sequence, inputs, slope, at::kDouble, cu_seqlens);
+  const double tolerance = type == at::kFloat ? 2e-6 : 1e-2;
+  const std::string name = base::to_string(base::active_isa()) + ", " + std::to_string(heads) + "/" + std::to_string(kv_heads) +
+                           " heads of " + std::to_string(head_dim);
+  expect_close(got.out, want.out, tolerance, name + " value");
+  for (size_t i = 0; i < 3; ++i) expect_close(got.gradients[i], want.gradients[i], tolerance, name + " gradient " + std::to_string(i));
+}
+
+TEST(PackedAttention, matches_fp64) {
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto& [heads, kv_heads, head_dim] : {std::tuple(9, 3, 64), std::tuple(2, 2, 16), std::tuple(4, 1, 80), std::tuple(2, 1, 128),
+                                                    std::tuple(2, 1, 20), std::tuple(3, 1, 25)}) {
+      for (const auto type : {at::kFloat, at::kBFloat16}) expect_fp64(type, heads, kv_heads, head_dim);
+    }
+  }
+}
+
+// fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
+TEST(PackedAttention, every_instruction_set_gives_the_same_bits) {
+  for (const int64_t head_dim : {64, 48, 25}) {
+    const std::vector<at::Tensor> inputs{at::randn({235, 4, head_dim}), at::randn({235, 2, head_dim}), at::randn({235, 2, head_dim})};
+    const at::Tensor slope = at::randn({235, 4, head_dim});
     for (const auto type : {at::kFloat, at::kBFloat16}) {
-      if (!has_attention_kernels(type == at::kBFloat16, head_dim))
-        GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
-      const auto draw = [&, d = head_dim](int64_t h) { return at::randn({tokens, h, d}).to(type).to(at::kFloat); };
-      const std::vector<at::Tensor> inputs{draw(heads), draw(kv_heads), draw(kv_heads)};
-      const at::Tensor slope = draw(heads);
-      const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
-      const Result want = run(attend_by_sequence, inputs, slope, at::kDouble, cu_seqlens);
-      const double tolerance = type == at::kFloat ? 2e-6 : 1e-2;
-      const std::string name = std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " + std::to_string(head_dim);
-      expect_close(got.out, want.out, tolerance, name + " value");
-      for (size_t i = 0; i < 3; ++i)
-        expect_close(got.gradients[i], want.gradients[i], tolerance, name + " gradient " + std::to_string(i));
+      std::vector<at::Tensor> want[2];
+      for (const auto isa : usable_instruction_sets()) {
+        const UnderInstructionSet use(isa);
+        const Result result = run(attend_packed, inputs, slope, type, {0, 37, 235});
+        const std::vector<at::Tensor> got{result.out, result.gradients[0], result.gradients[1], result.gradients[2]};
+        auto& first = want[type == at::kFloat && !kernels::products_are_fused()];
+        if (first.empty()) first = got;
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_TRUE(at::equal(got[i], first[i])) << base::to_string(isa) << ", " << type << ", head size " << head_dim << ", result " << i;
+        }
+      }
     }
   }
 }
 
 TEST(PackedAttention, large_scores_do_not_overflow) {
-  const at::Tensor x = at::randn({100, 2, 32}).mul(30);
-  const std::vector<int64_t> cu_seqlens{0, 100};
-  const at::Tensor got = attend_packed(x, x, x, cu_seqlens);
-  expect_close(got, attend_by_sequence(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble), cu_seqlens), 1e-5, "value");
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    const at::Tensor x = at::randn({100, 2, 32}).mul(30);
+    const std::vector<int64_t> cu_seqlens{0, 100};
+    const at::Tensor got = attend_packed(x, x, x, cu_seqlens);
+    expect_close(got, attend_by_sequence(x.to(at::kDouble), x.to(at::kDouble), x.to(at::kDouble), cu_seqlens), 1e-5, "value");
+  }
 }
 
 TEST(PackedAttention, a_query_does_not_depend_on_what_follows_or_surrounds_it) {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    if (!has_attention_kernels(type == at::kBFloat16, 64))
-      GTEST_SKIP() << "this CPU has no AVX-512: LibTorch's attention is used";
-    const at::Tensor q = at::randn({300, 6, 64}).to(type), k = at::randn({300, 2, 64}).to(type),
-                     v = at::randn({300, 2, 64}).to(type);
-    const at::Tensor whole = attend_packed(q, k, v, {0, 100, 300});
-    for (const int64_t length : {1, 37, 64, 130}) {
-      const at::Tensor alone =
-          attend_packed(q.narrow(0, 100, length), k.narrow(0, 100, length), v.narrow(0, 100, length), {0, length});
-      EXPECT_TRUE(at::equal(alone, whole.narrow(0, 100, length))) << length;
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor q = at::randn({300, 6, 64}).to(type), k = at::randn({300, 2, 64}).to(type), v = at::randn({300, 2, 64}).to(type);
+      const at::Tensor whole = attend_packed(q, k, v, {0, 100, 300});
+      for (const int64_t length : {1, 37, 64, 130}) {
+        const at::Tensor alone =
+            attend_packed(q.narrow(0, 100, length), k.narrow(0, 100, length), v.narrow(0, 100, length), {0, length});
+        EXPECT_TRUE(at::equal(alone, whole.narrow(0, 100, length))) << base::to_string(isa) << ", " << length;
+      }
     }
   }
 }

@@ -1,13 +1,13 @@
-// Causal attention of one sequence and one KV group on a CPU with AVX-512, fp32 or bf16 (as uint16_t) in memory: scores,
-// softmax and all sums in fp32, probabilities rounded to the type in memory before they meet V. A query's result does not
-// depend on what follows it: keys are added in order from the first, and masked ones add exact zeros.
-// LibTorch's own kernel needs twice the time in bf16 (it converts to fp32).
-// Legend: S tokens of the sequence, H heads, K KV heads, G = H / K heads of a group, hd head size (a multiple of 16).
+// Causal attention of one sequence and one KV group on a CPU, fp32 or bf16 (as uint16_t) in memory: scores, softmax and all sums in
+// fp32, probabilities rounded to the type in memory before they meet V. A query's result does not depend on what follows it:
+// keys are added in order from the first, and masked ones add exact zeros. The order of additions is described in
+// decode_attention.hpp, which gives the same bits. Between instruction sets bits agree as in decode_gemm.hpp.
+// Legend: S tokens of the sequence, H heads, K KV heads, G = H / K heads of a group, hd head size.
 #pragma once
 
 #include <cstdint>
 
-namespace trireme::model {
+namespace trireme::kernels {
 
 template <class T>
 struct AttentionForward {
@@ -25,14 +25,10 @@ struct AttentionBackward {
   T *dq, *dk, *dv;              // like q, k, v; overwritten
 };
 
-// bf16 needs AVX512-BF16 as well.
-bool has_attention_kernels(bool bf16, int64_t head_dim);
-
+// By the instruction set in use (base/isa.hpp). Throw std::bad_alloc.
 void attention_forward(const AttentionForward<float>& a);
 void attention_forward(const AttentionForward<uint16_t>& a);
 void attention_backward(const AttentionBackward<float>& a);
 void attention_backward(const AttentionBackward<uint16_t>& a);
 
-[[noreturn]] void attention_out_of_memory();  // std::bad_alloc
-
-}  // namespace trireme::model
+}  // namespace trireme::kernels

@@ -1,0 +1,72 @@
+// The softmax of one row of scores, the same in training and decode: exp(scale * score - max), summed in fp32 by lane j mod 16,
+// lanes then as 8 + 8, 4 + 4, ..., whatever the width of the registers.
+#pragma once
+
+#include "kernels/simd.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+constexpr int64_t sum_lanes = 16;
+constexpr int64_t sum_vectors = sum_lanes / simd::width;
+
+// Lane i of the sums adds elements i, i + 16, ...
+struct LaneSums {
+  simd::Float parts[sum_vectors] = {};
+
+  TRIREME_SIMD float total() const {
+    float a[sum_lanes];
+    for (int64_t i = 0; i < sum_vectors; ++i) simd::put(a + i * simd::width, parts[i]);
+    for (int64_t half = sum_lanes / 2; half > 0; half /= 2) {
+      for (int64_t i = 0; i < half; ++i) a[i] += a[i + half];
+    }
+    return a[0];
+  }
+};
+
+TRIREME_SIMD float largest(const float* values, int64_t count) {
+  simd::Float best = simd::splat(-__builtin_inff());
+  int64_t i = 0;
+  for (; i + simd::width <= count; i += simd::width) best = lanes::max(best, simd::load(values + i));
+  float out = -__builtin_inff();
+  for (int64_t lane = 0; lane < simd::width; ++lane) out = out > best[lane] ? out : best[lane];
+  for (; i < count; ++i) out = out > values[i] ? out : values[i];
+  return out;
+}
+
+struct Softmax {
+  float top = 0;    // scale * the largest score
+  float total = 0;  // of the exponentials
+};
+// Scores [0, keys) to exponentials, zeros from there to `padded` (a multiple of 16): write(j, value) stores `width` of them, rounded
+// to the element type for the product with the values.
+template <class Write>
+TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, float scale, Write&& write) {
+  const float top = largest(scores, keys) * scale;
+  LaneSums sums;
+  for (int64_t j = 0; j < padded; j += sum_lanes) {
+    for (int64_t i = 0; i < sum_vectors; ++i) {
+      const int64_t at = j + i * simd::width;
+      const simd::Float p = simd::below(lanes::exp_above_zero(simd::load(scores + at) * scale - top), at, keys);
+      sums.parts[i] += p;
+      write(at, p);
+    }
+  }
+  return {top, sums.total()};
+}
+
+// a . b in the same lanes; either may end anywhere.
+template <class T>
+TRIREME_SIMD float lane_dot(const T* a, const T* b, int64_t count) {
+  LaneSums sums;
+  for (int64_t j = 0; j < count; j += sum_lanes) {
+    for (int64_t i = 0; i < sum_vectors; ++i) {
+      const int64_t at = j + i * simd::width, left = count - at;
+      if (left > 0) sums.parts[i] += simd::widen(a + at, left) * simd::widen(b + at, left);
+    }
+  }
+  return sums.total();
+}
+
+}  // namespace
+}  // namespace trireme::kernels

@@ -1,0 +1,8 @@
+#include "kernels/decode_attention_body.hpp"
+
+namespace trireme::kernels {
+
+void attend_f32_avx2(const AttentionArguments& a, const AttentionRows& rows) { attend_all<simd::Fp32>(a, rows); }
+void attend_bf16_avx2(const AttentionArguments& a, const AttentionRows& rows) { attend_all<simd::Bf16Wide>(a, rows); }
+
+}  // namespace trireme::kernels

@@ -1,0 +1,15 @@
+#include "kernels/decode_gemm_body.hpp"
+
+namespace trireme::kernels {
+
+void gemm_f32_avx2(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Fp32>(a, first, last, scratch);
+}
+void gemm_bf16_avx2(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Bf16Wide>(a, first, last, scratch);
+}
+void gemm_bf16_ascending_avx2(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Bf16Ascending>(a, first, last, scratch);
+}
+
+}  // namespace trireme::kernels

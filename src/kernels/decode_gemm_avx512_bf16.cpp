@@ -1,0 +1,9 @@
+#include "kernels/decode_gemm_body.hpp"
+
+namespace trireme::kernels {
+
+void gemm_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
+  gemm_range<simd::Bf16Dot>(a, first, last, scratch);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,345 @@
+// The training attention, written once for every instruction set: included by
+// training_attention_{avx512_bf16,avx512,avx2,portable}.cpp.
+// Legend: an operand's words are what one multiply-add lane takes from memory: fp32 (bf16 widened, where two steps make a pair), or
+// pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with zeros behind hd.
+#pragma once
+
+#include <cstring>
+#include <initializer_list>
+
+#include "kernels/attention_softmax.hpp"
+#include "kernels/simd_transpose.hpp"
+#include "kernels/training_attention_kernels.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+using simd::Float;
+using simd::width;
+using simd::Word;
+
+constexpr int64_t block_rows = 64;     // queries at a time
+constexpr int64_t block_columns = 64;  // of a right-hand operand that lie together
+constexpr int64_t block_steps = 128;   // of the right-hand operand that stay in the L1 cache
+constexpr int64_t tile_rows = 4;       // of the register tile
+constexpr int64_t tile_vectors = width == 16 ? 4 : 2;
+
+constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// How elements of memory become words.
+template <class Ops>
+struct Packing {
+  using Element = typename Ops::Element;
+  static constexpr bool widened = Ops::steps == 2;                           // bf16 as fp32, one a word
+  static constexpr int64_t per_word = Ops::per_unit / Ops::steps;            // elements
+  static constexpr int64_t together = Ops::steps;                            // words whose order Ops give
+  static TRIREME_SIMD uint32_t word(Element value) {                         // of one element
+    if constexpr (widened) return static_cast<uint32_t>(value) << 16;
+    uint32_t out = 0;
+    std::memcpy(&out, &value, sizeof value);
+    return out;
+  }
+  // `width` values rounded to the element type, as words (or, for pairs, as elements).
+  static TRIREME_SIMD void put(uint32_t* to, int64_t at, Float value) {
+    if constexpr (widened) {
+      simd::put(reinterpret_cast<float*>(to) + at, simd::rounded(value, static_cast<const Element*>(nullptr)));
+    } else {
+      simd::put(reinterpret_cast<Element*>(to) + at, value);
+    }
+  }
+};
+
+template <class T>
+T* take(AttentionScratch& scratch, int64_t count) {
+  return static_cast<T*>(scratch.zeroed(count * static_cast<int64_t>(sizeof(T))));
+}
+
+// A left operand, whose words are broadcast: word (row, k) at data[row * row_stride + k * k_stride].
+struct Left {
+  const uint32_t* data;
+  int64_t row_stride, k_stride;
+};
+// A right operand: word (k, column) at data[column / 64 * block + k * stride + column % 64].
+struct Right {
+  const uint32_t* data;
+  int64_t stride, block = block_columns;
+};
+
+// c[0..4) [width * vectors] (+)= a x b over words [0, k), in order.
+template <class Ops, int vectors>
+TRIREME_SIMD void tile(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride, int64_t k, bool add) {
+  constexpr int64_t together = Packing<Ops>::together;
+  Float sums[tile_rows][vectors];
+  for (int r = 0; r < tile_rows; ++r) {
+    for (int j = 0; j < vectors; ++j) sums[r][j] = add ? simd::load(c + r * c_stride + width * j) : Float{};
+  }
+  for (int64_t i = 0; i < k; i += together) {
+    for (int64_t s = 0; s < together; ++s) {
+      const int64_t at = i + Ops::element(s);
+      Word right[vectors];
+      for (int j = 0; j < vectors; ++j) right[j] = simd::load<Word>(b + at * b_stride + width * j);
+      for (int r = 0; r < tile_rows; ++r) {
+        const Word left = simd::broadcast(a.data + r * a.row_stride + at * a.k_stride);
+        for (int j = 0; j < vectors; ++j) sums[r][j] = Ops::add(sums[r][j], right[j], left);
+      }
+    }
+  }
+  for (int r = 0; r < tile_rows; ++r) {
+    for (int j = 0; j < vectors; ++j) simd::put(c + r * c_stride + width * j, sums[r][j]);
+  }
+}
+
+template <class Ops>
+void tile_columns(Left a, const uint32_t* b, int64_t b_stride, float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t k, bool add) {
+  const int64_t vectors = columns / width < tile_vectors ? columns / width : tile_vectors;
+  for (int64_t row = 0; row < rows; row += tile_rows) {
+    const Left left{a.data + row * a.row_stride, a.row_stride, a.k_stride};
+    float* out = c + row * c_stride;
+    if constexpr (tile_vectors == 4) {
+      switch (vectors) {
+        case 1: tile<Ops, 1>(left, b, b_stride, out, c_stride, k, add); break;
+        case 2: tile<Ops, 2>(left, b, b_stride, out, c_stride, k, add); break;
+        case 3: tile<Ops, 3>(left, b, b_stride, out, c_stride, k, add); break;
+        default: tile<Ops, 4>(left, b, b_stride, out, c_stride, k, add); break;
+      }
+    } else {  // two vectors divide 16 columns
+      tile<Ops, tile_vectors>(left, b, b_stride, out, c_stride, k, add);
+    }
+  }
+}
+
+// c [m, n] (+)= a [m, k] x b [k, n]; m a multiple of 4, n of 16, k in words, an even number where they go in pairs.
+template <class Ops>
+void multiply(Left a, Right b, float* c, int64_t c_stride, int64_t m, int64_t n, int64_t k, bool add) {
+  constexpr int64_t columns = tile_vectors * width;
+  for (int64_t step = 0; step < k; step += block_steps) {
+    const int64_t steps = k - step < block_steps ? k - step : block_steps;
+    const Left left{a.data + step * a.k_stride, a.row_stride, a.k_stride};
+    for (int64_t column = 0; column < n; column += columns) {
+      const uint32_t* right = b.data + column / block_columns * b.block + step * b.stride + column % block_columns;
+      tile_columns<Ops>(left, right, b.stride, c + column, c_stride, m, n - column, steps, add || step > 0);
+    }
+  }
+}
+
+// [tokens, hd] rows at `stride` to a right operand [words of hd][tokens] (the transpose), in blocks of 64 tokens.
+template <class Ops>
+void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t block, uint32_t* out) {
+  using Element = typename Ops::Element;
+  const int64_t units = head_dim / Ops::per_unit / width * width;  // that whole vectors take
+  const auto set = [&](int64_t token, int64_t d) __attribute__((always_inline)) {
+    uint32_t* to = out + token / block_columns * block + d / Packing<Ops>::per_word * block_columns + token % block_columns;
+    const uint32_t word = Packing<Ops>::word(from[token * stride + d]);
+    *to = Packing<Ops>::per_word == 2 && d % 2 == 1 ? *to | word << 16 : word;
+  };
+  for (int64_t first = 0; first < tokens; first += width) {
+    const int64_t count = tokens - first < width ? tokens - first : width;
+    const int64_t done = count == width ? units : 0;
+    uint32_t* to = out + first / block_columns * block + first % block_columns;
+    for (int64_t unit = 0; unit < done; unit += width) {
+      Word w[width];
+      simd::load_columns(reinterpret_cast<const char*>(from + first * stride) + unit * 4, stride * static_cast<int64_t>(sizeof(Element)), w);
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t s = 0; s < Ops::steps; ++s) {
+          const Word words = Ops::left(w[j], s);
+          std::memcpy(to + ((unit + j) * Ops::steps + Ops::element(s)) * block_columns, &words, sizeof words);
+        }
+      }
+    }
+    for (int64_t token = first; token < first + count; ++token) {
+      for (int64_t d = done * Ops::per_unit; d < head_dim; ++d) set(token, d);
+    }
+  }
+}
+
+// Rows to a right operand [words of the tokens][hd].
+template <class Ops>
+void pack_rows(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t row_words, uint32_t* out) {
+  constexpr int64_t per_word = Packing<Ops>::per_word;
+  for (int64_t token = 0; token < tokens; token += per_word) {
+    const auto* row = from + token * stride;
+    uint32_t* to = out + token / per_word * row_words;
+    for (int64_t d = 0; d < head_dim; d += width) {
+      Word words = (Word)simd::widen(row + d, head_dim - d);
+      if constexpr (per_word == 2) {  // bf16 widened are the upper halves
+        words >>= 16;
+        if (token + 1 < tokens) words |= (Word)simd::widen(row + stride + d, head_dim - d);
+      }
+      std::memcpy(to + d, &words, sizeof words);
+    }
+  }
+}
+
+// Rows to a left operand [rows][words of hd]; rows up to the block's end become zeros.
+template <class Ops>
+void pack_left(const typename Ops::Element* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t row_words, uint32_t* out) {
+  for (int64_t row = 0; row < rows; ++row) {
+    if constexpr (Packing<Ops>::widened) {
+      for (int64_t d = 0; d < head_dim; d += width) {
+        simd::put(reinterpret_cast<float*>(out + row * row_words) + d, simd::widen(from + row * stride + d, head_dim - d));
+      }
+    } else {
+      std::memcpy(out + row * row_words, from + row * stride, static_cast<size_t>(head_dim) * sizeof(typename Ops::Element));
+    }
+  }
+  std::memset(out + rows * row_words, 0, static_cast<size_t>((block_rows - rows) * row_words) * sizeof(uint32_t));
+}
+
+// What both passes know of the shape.
+template <class Ops>
+struct Shape {
+  static constexpr int64_t per_word = Packing<Ops>::per_word;
+  int64_t hd, hdp, words, padded, q_stride, kv_stride, key_block;
+
+  explicit Shape(const AttentionForward<typename Ops::Element>& a)
+      : hd(a.head_dim), hdp(round_up(hd, 16)), words(hdp / per_word), padded(round_up(a.tokens, block_rows)), q_stride(a.heads * hd),
+        kv_stride(a.kv_heads * hd), key_block(words * block_columns) {}
+};
+
+// One row of results, `factor` times the sums.
+template <class T>
+TRIREME_SIMD void store_row(T* to, const float* sums, Float factor, int64_t count) {
+  for (int64_t d = 0; d < count; d += width) simd::put(to + d, simd::load(sums + d) * factor, count - d);
+}
+
+template <class Ops>
+void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch& scratch) {
+  using Pack = Packing<Ops>;
+  const Shape<Ops> s(a);
+  auto* const keys = take<uint32_t>(scratch, s.padded * s.words);
+  auto* const values = take<uint32_t>(scratch, s.padded / Pack::per_word * s.hdp);
+  auto* const queries = take<uint32_t>(scratch, block_rows * s.words);
+  auto* const probabilities = take<uint32_t>(scratch, block_rows * s.padded / Pack::per_word);
+  auto* const scores = take<float>(scratch, block_rows * s.padded);
+  auto* const out = take<float>(scratch, block_rows * s.hdp);
+  pack_transposed<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.key_block, keys);
+  pack_rows<Ops>(a.v, s.kv_stride, a.tokens, s.hd, s.hdp, values);
+  float totals[block_rows];
+  for (int64_t head = 0; head < a.heads / a.kv_heads; ++head) {
+    for (int64_t first = 0; first < a.tokens; first += block_rows) {
+      const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
+      const int64_t reach = first + block_rows;  // keys that this block can see
+      pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words, queries);
+      multiply<Ops>({queries, s.words, 1}, {keys, block_columns, s.key_block}, scores, s.padded, block_rows, reach, s.words, false);
+      for (int64_t r = 0; r < rows; ++r) {
+        uint32_t* row = probabilities + r * s.padded / Pack::per_word;
+        const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
+        const Softmax soft = soften(scores + r * s.padded, first + r + 1, reach, a.scale, write);
+        a.log_sum_exp[(first + r) * a.heads + head] = soft.top + __builtin_logf(soft.total);
+        totals[r] = soft.total;
+      }
+      multiply<Ops>({probabilities, s.padded / Pack::per_word, 1}, {values, s.hdp}, out, s.hdp, block_rows, s.hdp,
+                    reach / Pack::per_word, false);
+      for (int64_t r = 0; r < rows; ++r) {
+        store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / totals[r]), s.hd);
+      }
+    }
+  }
+}
+
+// Two neighbouring rows, as the words of a transposed operand: word j pairs row r and row r + 1 at column j. Where a word is one
+// element they are rows as any others.
+template <class Ops>
+TRIREME_SIMD void put_paired(uint32_t* out, int64_t stride, int64_t r, int64_t j, Float even, Float odd) {
+  if constexpr (Packing<Ops>::per_word == 2) {
+    const Word words = __builtin_convertvector(simd::to_bf16(even), Word) | __builtin_convertvector(simd::to_bf16(odd), Word) << 16;
+    std::memcpy(out + r / 2 * stride + j, &words, sizeof words);
+  } else {
+    Packing<Ops>::put(out, r * stride + j, even);
+    Packing<Ops>::put(out, (r + 1) * stride + j, odd);
+  }
+}
+
+// What one block of queries of one head needs in the backward pass.
+template <class Ops>
+struct BackwardBlock {
+  using Pack = Packing<Ops>;
+  uint32_t *queries, *slopes, *query_rows, *slope_rows, *paired_p, *paired_ds;
+  uint32_t* ds;  // by rows: the same as paired_ds where a word is one element
+  float *scores, *dp, *dq;
+  float log_sum_exp[block_rows] = {}, delta[block_rows] = {};
+
+  BackwardBlock(const Shape<Ops>& s, AttentionScratch& scratch) {
+    constexpr int64_t word_rows = block_rows / Pack::per_word;
+    for (uint32_t** operand : {&queries, &slopes}) *operand = take<uint32_t>(scratch, block_rows * s.words);
+    for (uint32_t** operand : {&query_rows, &slope_rows}) *operand = take<uint32_t>(scratch, word_rows * s.hdp);
+    for (uint32_t** operand : {&paired_p, &paired_ds}) *operand = take<uint32_t>(scratch, word_rows * s.padded);
+    ds = Pack::per_word == 1 ? paired_ds : take<uint32_t>(scratch, word_rows * s.padded);
+    for (float** result : {&scores, &dp}) *result = take<float>(scratch, block_rows * s.padded);
+    dq = take<float>(scratch, block_rows * s.hdp);
+  }
+
+  void load(const AttentionBackward<typename Ops::Element>& b, const Shape<Ops>& s, int64_t head, int64_t first, int64_t rows) {
+    const auto& a = b.forward;
+    const int64_t at = first * s.q_stride + head * s.hd;
+    pack_left<Ops>(a.q + at, s.q_stride, rows, s.hd, s.words, queries);
+    pack_left<Ops>(b.dout + at, s.q_stride, rows, s.hd, s.words, slopes);
+    std::memset(query_rows, 0, static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
+    std::memset(slope_rows, 0, static_cast<size_t>(block_rows / Pack::per_word * s.hdp) * sizeof(uint32_t));
+    pack_rows<Ops>(a.q + at, s.q_stride, rows, s.hd, s.hdp, query_rows);
+    pack_rows<Ops>(b.dout + at, s.q_stride, rows, s.hd, s.hdp, slope_rows);
+    for (int64_t r = 0; r < block_rows; ++r) {
+      log_sum_exp[r] = r < rows ? a.log_sum_exp[(first + r) * a.heads + head] : 0;
+      delta[r] = r < rows ? lane_dot(a.out + at + r * s.q_stride, b.dout + at + r * s.q_stride, s.hd) : 0;
+    }
+  }
+
+  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale, with zeros where masked.
+  void probabilities(int64_t first, int64_t rows, int64_t reach, int64_t padded, float scale) {
+    for (int64_t r = 0; r < block_rows; r += 2) {
+      for (int64_t j = 0; j < reach; j += width) {
+        Float p[2], slope[2];
+        for (int64_t i = 0; i < 2; ++i) {
+          const int64_t visible = r + i < rows ? first + r + i + 1 : 0, at = (r + i) * padded + j;
+          const Float s = simd::load(scores + at) * scale;
+          p[i] = simd::below(lanes::exp_above_zero(s - log_sum_exp[r + i]), j, visible);
+          slope[i] = simd::below(p[i] * (simd::load(dp + at) - delta[r + i]) * scale, j, visible);
+          if constexpr (Pack::per_word == 2) Pack::put(ds, at, slope[i]);
+        }
+        put_paired<Ops>(paired_p, padded, r, j, p[0], p[1]);
+        put_paired<Ops>(paired_ds, padded, r, j, slope[0], slope[1]);
+      }
+    }
+  }
+};
+
+template <class Ops>
+void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratch& scratch) {
+  constexpr int64_t per_word = Packing<Ops>::per_word;
+  const auto& a = b.forward;
+  const Shape<Ops> s(a);
+  auto* const keys = take<uint32_t>(scratch, s.padded * s.words);
+  auto* const values = take<uint32_t>(scratch, s.padded * s.words);
+  auto* const key_rows = take<uint32_t>(scratch, s.padded / per_word * s.hdp);
+  auto* const dk = take<float>(scratch, s.padded * s.hdp);
+  auto* const dv = take<float>(scratch, s.padded * s.hdp);
+  pack_transposed<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.key_block, keys);
+  pack_transposed<Ops>(a.v, s.kv_stride, a.tokens, s.hd, s.key_block, values);
+  pack_rows<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.hdp, key_rows);
+  BackwardBlock<Ops> block(s, scratch);
+  for (int64_t head = 0; head < a.heads / a.kv_heads; ++head) {
+    for (int64_t first = 0; first < a.tokens; first += block_rows) {
+      const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
+      const int64_t reach = first + block_rows, at = first * s.q_stride + head * s.hd;
+      block.load(b, s, head, first, rows);
+      multiply<Ops>({block.queries, s.words, 1}, {keys, block_columns, s.key_block}, block.scores, s.padded, block_rows, reach,
+                    s.words, false);
+      multiply<Ops>({block.slopes, s.words, 1}, {values, block_columns, s.key_block}, block.dp, s.padded, block_rows, reach,
+                    s.words, false);
+      block.probabilities(first, rows, reach, s.padded, a.scale);
+      multiply<Ops>({block.ds, s.padded / per_word, 1}, {key_rows, s.hdp}, block.dq, s.hdp, block_rows, s.hdp, reach / per_word,
+                    false);
+      multiply<Ops>({block.paired_p, 1, s.padded}, {block.slope_rows, s.hdp}, dv, s.hdp, reach, s.hdp, block_rows / per_word, true);
+      multiply<Ops>({block.paired_ds, 1, s.padded}, {block.query_rows, s.hdp}, dk, s.hdp, reach, s.hdp, block_rows / per_word,
+                    true);
+      for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
+    }
+  }
+  for (int64_t token = 0; token < a.tokens; ++token) {
+    store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);
+    store_row(b.dv + token * s.kv_stride, dv + token * s.hdp, simd::splat(1.0f), s.hd);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::kernels
