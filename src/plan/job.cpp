@@ -47,7 +47,7 @@ class RankLedger {
 
  private:
   const config::Options& options() const { return job_.options; }
-  int64_t element() const { return config::bytes_per_element(options().model.dtype); }
+  int64_t element() const { return config::bytes_per_element(job_.compute); }
 
   // A device context with LibTorch's libraries, and what NCCL takes for each communicator: readings of others, not ours.
   void process() {

@@ -40,6 +40,7 @@ struct Job {
   std::span<const int> node_of_rank;
   const JobModels& models;
   Machine machine;
+  config::DType compute = config::DType::bf16;  // what model.dtype comes to on this machine
 };
 
 // What world rank `rank` holds, phase by phase.

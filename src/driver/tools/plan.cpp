@@ -89,7 +89,9 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   const auto roles = config::resolve_ranks(options.ranks, ranks, node_of_rank);
   config::check_placement(options, roles);
   const plan::JobModels models = models_of(options);
-  const plan::Job job{options, roles, node_of_rank, models, *machine};
+  // GPUs multiply bf16 natively: "auto" is bf16 there.
+  const config::DType compute = options.model.dtype == config::ComputeType::fp32 ? config::DType::fp32 : config::DType::bf16;
+  const plan::Job job{options, roles, node_of_rank, models, *machine, compute};
 
   print(base::text("job: ", command.nodes, " nodes of ", command.gpus_per_node, " ", machine->name, ", ", ranks, " ranks"));
   print("actor: " + config::describe(models.actor.shape));

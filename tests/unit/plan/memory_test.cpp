@@ -41,7 +41,6 @@ config::Options deck_70b() {
   options.data.max_len = 2048;
   options.generate.tensor_parallel = 8;
   options.train.micro_batch_tokens = 4096;
-  options.model.dtype = config::DType::bf16;
   return options;
 }
 
@@ -57,7 +56,7 @@ struct Job70b {
     models.reward_models = {layout(small)};
   }
   plan::Ledger ledger(int rank = 0) const {
-    const plan::Job job{options, roles, node_of_rank, models, *plan::known_machine("h100")};
+    const plan::Job job{options, roles, node_of_rank, models, *plan::known_machine("h100"), config::DType::bf16};
     return plan::memory_of_rank(job, rank);
   }
   config::Options options;
