@@ -16,7 +16,7 @@ plan::ModelLayout layout(const model::ModelSpec& spec) {
   return out;
 }
 
-struct Setting {
+struct PlannedRun {
   Tied tied;
   model::HeadKind head;
   config::DType compute;
@@ -24,7 +24,7 @@ struct Setting {
   comm::ExchangeKind exchange;
 };
 
-void expect_planned_bytes(const Setting& s) {
+void expect_planned_bytes(const PlannedRun& s) {
   const auto spec = model::describe(tiny_shape(s.tied), s.head);
   const comm::CommView& ranks = world();
   zero::ShardedModelOptions options;
