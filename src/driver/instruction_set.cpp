@@ -116,7 +116,7 @@ void log_instruction_set(const comm::CommView& world) {
                        caps.empty() ? "" : base::text(", libraries capped by ", caps)));
   if (caps.empty()) return;
   const ProductRates rates = measure_products();
-  log::info(base::text("library products on one thread: fp32 ", giga(rates.fp32), " GFLOP/s, bf16 ", giga(rates.bf16),
+  log::info(base::text("library products on one thread: fp32 ", giga(rates.fp32), " GFLOP/s, bf16 ", giga(rates.bf16), " GFLOP/s",
                        rates.cycles > 0 ? base::text(", at ", giga(rates.cycles), " GHz") : ""));
   for (const std::string& line : ignored_caps(base::active_isa(), rates)) log::warning(line);
 }
