@@ -235,6 +235,7 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
       }
     }
   }
+  simd::leave();
 }
 
 // Two neighbouring rows, as the words of a transposed operand: word j pairs row r and row r + 1 at column j. Where a word is one
@@ -339,6 +340,7 @@ void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratc
     store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);
     store_row(b.dv + token * s.kv_stride, dv + token * s.hdp, simd::splat(1.0f), s.hd);
   }
+  simd::leave();
 }
 
 }  // namespace
