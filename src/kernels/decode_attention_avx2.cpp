@@ -2,7 +2,13 @@
 
 namespace trireme::kernels {
 
-void attend_f32_avx2(const AttentionArguments& a, const AttentionRows& rows) { attend_all<simd::Fp32>(a, rows); }
-void attend_bf16_avx2(const AttentionArguments& a, const AttentionRows& rows) { attend_all<simd::Bf16Wide>(a, rows); }
+void attend_f32_avx2(const AttentionArguments& a, const AttentionRows& rows) {
+  attend_all<simd::Fp32>(a, rows);
+  simd::leave();
+}
+void attend_bf16_avx2(const AttentionArguments& a, const AttentionRows& rows) {
+  attend_all<simd::Bf16Wide>(a, rows);
+  simd::leave();
+}
 
 }  // namespace trireme::kernels

@@ -4,6 +4,7 @@ namespace trireme::kernels {
 
 void gemm_bf16_avx512_bf16(const GemmArguments& a, int64_t first, int64_t last, const GemmScratch& scratch) {
   gemm_range<simd::Bf16Dot>(a, first, last, scratch);
+  simd::leave();
 }
 
 }  // namespace trireme::kernels

@@ -15,6 +15,7 @@
 namespace trireme::kernels {
 namespace {
 
+using simd::column_units;
 using simd::Float;
 using simd::width;
 using simd::Word;
@@ -58,28 +59,28 @@ struct WeightRows {
         ahead(base + ahead_rows * row_bytes) {}
   static int64_t row_length(const GemmArguments& a) { return a.k * static_cast<int64_t>(sizeof(typename Ops::Element)); }
 
-  // Units [unit, unit + width), transposed.
-  TRIREME_SIMD void load(int64_t unit, Word w[width]) const {
+  // Units [unit, unit + column_units), transposed.
+  TRIREME_SIMD void load(int64_t unit, Word w[column_units]) const {
     const char* from = base + unit * 4;
     int64_t stride = row_bytes;
-    alignas(64) char edge[width * width * 4];
-    if ((unit + width) * 4 > row_bytes || rows_left < width) [[unlikely]] {
+    alignas(64) char edge[width * column_units * 4];
+    if ((unit + column_units) * 4 > row_bytes || rows_left < width) [[unlikely]] {
       copy_edge(unit, edge);
       from = edge;
-      stride = width * 4;
+      stride = column_units * 4;
     }
     simd::load_columns(from, stride, w);
 #pragma GCC unroll 16
-    for (int64_t line = 0; line < width * width / line_units; ++line) {
+    for (int64_t line = 0; line < width * column_units / line_units; ++line) {
       __builtin_prefetch(ahead + unit * 4 * width + line * 64, 0, 2);
     }
   }
 
   __attribute__((noinline)) void copy_edge(int64_t unit, char* edge) const {
-    const int64_t bytes = std::clamp<int64_t>(row_bytes - unit * 4, 0, width * 4);  // 0: padding of x alone is left
-    std::memset(edge, 0, width * width * 4);
+    const int64_t bytes = std::clamp<int64_t>(row_bytes - unit * 4, 0, column_units * 4);  // 0: padding of x alone is left
+    std::memset(edge, 0, width * column_units * 4);
     for (int64_t i = 0; i < width; ++i) {
-      std::memcpy(edge + i * width * 4, base + std::min(i, rows_left - 1) * row_bytes + unit * 4, static_cast<size_t>(bytes));
+      std::memcpy(edge + i * column_units * 4, base + std::min(i, rows_left - 1) * row_bytes + unit * 4, static_cast<size_t>(bytes));
     }
   }
 };
@@ -104,11 +105,11 @@ Float first_total(const GemmArguments& a, int64_t column, int64_t last) {
   return simd::widen(static_cast<const typename Ops::Element*>(a.bias) + column, last - column);
 }
 
-// sums[r] += the products of `width` transposed units, in order.
+// sums[r] += the products of transposed units, in order.
 template <class Ops, int rows>
 TRIREME_SIMD void add_units(const Word* w, const char* const* x, int64_t unit, Float* sums) {
 #pragma GCC unroll 16
-  for (int64_t j = 0; j < width; ++j) {
+  for (int64_t j = 0; j < column_units; ++j) {
 #pragma GCC unroll 2
     for (int64_t s = 0; s < Ops::steps; ++s) {
       const Word weight = Ops::left(w[j], s);
@@ -133,10 +134,10 @@ void few_rows_columns(const GemmArguments& a, const XRows& from, int64_t column,
   for (int64_t begin = 0; begin < units; begin += block) {
     const int64_t end = std::min(begin + block, units);
     Float sum[vectors][rows] = {};
-    for (int64_t unit = begin; unit < end; unit += width) {
+    for (int64_t unit = begin; unit < end; unit += column_units) {
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
-        Word w[width];
+        Word w[column_units];
         WeightRows<Ops>(a, column + v * width, vectors * width).load(unit, w);
         add_units<Ops, rows>(w, x, unit, sum[v]);
       }
@@ -171,11 +172,11 @@ void pack_piece(const GemmArguments& a, int64_t column, int64_t begin, int64_t e
   for (int64_t v = 0; v < 2; ++v) {
     if (column + v * width >= a.n) break;
     const WeightRows<Ops> rows(a, column + v * width, panel_columns);
-    for (int64_t unit = begin; unit < end; unit += width) {
-      Word w[width];
+    for (int64_t unit = begin; unit < end; unit += column_units) {
+      Word w[column_units];
       rows.load(unit, w);
 #pragma GCC unroll 16
-      for (int64_t j = 0; j < width; ++j) {
+      for (int64_t j = 0; j < column_units; ++j) {
         for (int64_t s = 0; s < Ops::steps; ++s) {
           const Word step = Ops::left(w[j], s);
           std::memcpy(packed + (((unit - begin + j) * Ops::steps + s) * panel_columns + v * width) * 4, &step, sizeof step);

@@ -1,4 +1,4 @@
-// Rows to columns in registers: w[i] lane j = unit i of row j, for `width` rows and units.
+// Rows to columns in registers: w[i] lane j = unit i of row j, for `width` rows and column_units units.
 #pragma once
 
 #include "kernels/simd.hpp"
@@ -6,9 +6,12 @@
 namespace trireme::kernels::simd {
 namespace {
 
+// As few as cost no more: the processor has more sums under way at a time.
+constexpr int64_t column_units = width == 8 ? 4 : width;
+
 #if defined(__AVX512F__)
 
-TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[width]) {
+TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[column_units]) {
   __m512i r[width], t[width];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < width; ++i) r[i] = _mm512_loadu_si512(from + i * row_bytes);
@@ -43,34 +46,25 @@ TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[width
 #elif defined(__AVX2__)
 
 // The 128-bit parts are put in place by the loads, which costs no shuffle.
-TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[width]) {
-#pragma GCC unroll 2
-  for (int64_t half = 0; half < 2; ++half) {
-    __m256 r[4];
+TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[column_units]) {
+  __m256 r[4];
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < 4; ++i) {
-      const auto* low = reinterpret_cast<const float*>(from + i * row_bytes + half * 16);
-      const auto* high = reinterpret_cast<const float*>(from + (i + 4) * row_bytes + half * 16);
-      r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
-    }
-    const auto low = [](__m256 a, __m256 b) __attribute__((always_inline)) {
-      return _mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
-    };
-    const auto high = [](__m256 a, __m256 b) __attribute__((always_inline)) {
-      return _mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b));
-    };
-    const __m256 a = _mm256_unpacklo_ps(r[0], r[1]), b = _mm256_unpackhi_ps(r[0], r[1]);
-    const __m256 c = _mm256_unpacklo_ps(r[2], r[3]), d = _mm256_unpackhi_ps(r[2], r[3]);
-    w[half * 4] = (Word)low(a, c);
-    w[half * 4 + 1] = (Word)high(a, c);
-    w[half * 4 + 2] = (Word)low(b, d);
-    w[half * 4 + 3] = (Word)high(b, d);
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto* low = reinterpret_cast<const float*>(from + i * row_bytes);
+    const auto* high = reinterpret_cast<const float*>(from + (i + 4) * row_bytes);
+    r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
   }
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1])), b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3])), d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
+  w[0] = (Word)_mm256_unpacklo_pd(a, c);
+  w[1] = (Word)_mm256_unpackhi_pd(a, c);
+  w[2] = (Word)_mm256_unpacklo_pd(b, d);
+  w[3] = (Word)_mm256_unpackhi_pd(b, d);
 }
 
 #else
 
-TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[width]) {
+TRIREME_SIMD void load_columns(const char* from, int64_t row_bytes, Word w[column_units]) {
   const Word r0 = load<Word>(from), r1 = load<Word>(from + row_bytes);
   const Word r2 = load<Word>(from + 2 * row_bytes), r3 = load<Word>(from + 3 * row_bytes);
   const Word a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);

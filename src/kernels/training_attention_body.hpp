@@ -126,7 +126,7 @@ void multiply(Left a, Right b, float* c, int64_t c_stride, int64_t m, int64_t n,
 template <class Ops>
 void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t tokens, int64_t head_dim, int64_t block, uint32_t* out) {
   using Element = typename Ops::Element;
-  const int64_t units = head_dim / Ops::per_unit / width * width;  // that whole vectors take
+  const int64_t units = head_dim / Ops::per_unit / simd::column_units * simd::column_units;  // that whole vectors take
   const auto set = [&](int64_t token, int64_t d) __attribute__((always_inline)) {
     uint32_t* to = out + token / block_columns * block + d / Packing<Ops>::per_word * block_columns + token % block_columns;
     const uint32_t word = Packing<Ops>::word(from[token * stride + d]);
@@ -136,10 +136,10 @@ void pack_transposed(const typename Ops::Element* from, int64_t stride, int64_t 
     const int64_t count = tokens - first < width ? tokens - first : width;
     const int64_t done = count == width ? units : 0;
     uint32_t* to = out + first / block_columns * block + first % block_columns;
-    for (int64_t unit = 0; unit < done; unit += width) {
-      Word w[width];
+    for (int64_t unit = 0; unit < done; unit += simd::column_units) {
+      Word w[simd::column_units];
       simd::load_columns(reinterpret_cast<const char*>(from + first * stride) + unit * 4, stride * static_cast<int64_t>(sizeof(Element)), w);
-      for (int64_t j = 0; j < width; ++j) {
+      for (int64_t j = 0; j < simd::column_units; ++j) {
         for (int64_t s = 0; s < Ops::steps; ++s) {
           const Word words = Ops::left(w[j], s);
           std::memcpy(to + ((unit + j) * Ops::steps + Ops::element(s)) * block_columns, &words, sizeof words);
@@ -235,6 +235,7 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
       }
     }
   }
+  simd::leave();
 }
 
 // Two neighbouring rows, as the words of a transposed operand: word j pairs row r and row r + 1 at column j. Where a word is one
@@ -339,6 +340,7 @@ void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratc
     store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);
     store_row(b.dv + token * s.kv_stride, dv + token * s.hdp, simd::splat(1.0f), s.hd);
   }
+  simd::leave();
 }
 
 }  // namespace

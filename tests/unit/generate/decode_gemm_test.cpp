@@ -1,6 +1,9 @@
 #include "torch/torch.hpp"
 
 #include <ATen/TensorOperators.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <gtest/gtest.h>
 
 #include <array>
@@ -213,6 +216,31 @@ TEST_P(DecodeGemm, AnotherBlockLengthGivesOtherBits) {  // or the test above cou
   const Problem p(GetParam(), 8, 1536, 64);
   EXPECT_FALSE(same_bits(p.multiply(192, 0, 8, false, GemmOutput::f32), p.multiply(512, 0, 8, false, GemmOutput::f32)));
 }
+
+#if defined(__x86_64__)
+// The parts of the register file that are in use, where the processor tells: bit 2 the upper halves of ymm, bit 6 those of zmm.
+std::optional<uint64_t> registers_in_use() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(13, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return std::nullopt;
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+  return static_cast<uint64_t>(d) << 32 | a;
+}
+
+TEST_P(DecodeGemm, LeavesNoUpperHalvesInUse) {  // or code for older instruction sets runs at a third of its speed from then on
+  if (!registers_in_use()) GTEST_SKIP() << "this processor does not tell";
+  for (const base::Isa isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const int64_t rows : {1, 2, 8, 40}) {
+      const Problem p(GetParam(), rows, 64, 64);
+      at::Tensor y = at::empty({rows, 64}, p.x.options());
+      GemmArguments a = p.arguments(192, 0, rows);
+      a.y = y.mutable_data_ptr();
+      gemm_columns(a, 0, 64);
+      EXPECT_EQ(*registers_in_use() & 0x44, 0u) << to_string(isa) << ", " << rows << " rows";
+    }
+  }
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Types, DecodeGemm, testing::Values(ElementType::f32, ElementType::bf16),
                          [](const auto& tested) { return tested.param == ElementType::f32 ? "fp32" : "bf16"; });
