@@ -47,7 +47,12 @@ class RankLedger {
 
  private:
   const config::Options& options() const { return job_.options; }
-  int64_t element() const { return config::bytes_per_element(options().model.dtype); }
+  // "auto" is bf16 on GPUs. Which processors a job will get is not known here: on them it counts as fp32, the larger.
+  int64_t element() const {
+    const auto asked = options().model.dtype;
+    if (asked != config::ComputeType::automatic) return config::bytes_per_element(config::compute_type(asked));
+    return config::bytes_per_element(place_ == Place::device ? config::DType::bf16 : config::DType::fp32);
+  }
 
   // A device context with LibTorch's libraries, and what NCCL takes for each communicator: readings of others, not ours.
   void process() {

@@ -41,7 +41,7 @@ config::Options deck_70b() {
   options.data.max_len = 2048;
   options.generate.tensor_parallel = 8;
   options.train.micro_batch_tokens = 4096;
-  options.model.dtype = config::DType::bf16;
+  options.model.dtype = config::ComputeType::bf16;
   return options;
 }
 
