@@ -62,7 +62,7 @@ function(trireme_module NAME)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;PLAIN;SINGLE;USES;LIBRARIES" ${ARGN})
   set(_target trireme_${NAME})
   trireme_units(_sources ${NAME} ${ARG_SOURCES})
-  trireme_units(_plain ${NAME}_plain ${ARG_PLAIN})
+  trireme_units(_plain ${NAME}_without_header ${ARG_PLAIN})  # not _plain: a module may be called so
   add_library(${_target} STATIC ${_sources} ${_plain} ${ARG_SINGLE})
   if(ARG_PLAIN)
     set_source_files_properties(${_plain} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
