@@ -131,6 +131,14 @@ class Pipelines(ProgramTest):
                 self.assertEqual({kind for kind, _, _ in tensors.values()}, {"F32"}, "the type of the model that the run started from")
                 self.succeed("convert", f"{run}/ckpt/step-000004", f"{run}-converted", "--dtype", "fp32")
                 self.assertEqual(read_safetensors(self.folder / f"{run}-converted" / "model.safetensors"), tensors)
+        # An older processor: fp32 by itself, a warning where the deck insists, and the type of the checkpoint where there is one.
+        older = {"env": {"TRIREME_ISA": "portable"}, "ranks": 2}
+        chosen = self.succeed("sft", "sft.toml", "run.dir=type-older", "model.dtype=auto", "run.iterations=1", **older)
+        self.assertIn('compute type: fp32 (model.dtype = "auto"; 2 of 2 ranks do not multiply bf16 natively (the first is rank 0: portable)', chosen.text)
+        insisted = self.succeed("sft", "sft.toml", "run.dir=type-insisted", "model.dtype=bf16", "run.iterations=1", **older)
+        self.assertRegex(insisted.text, r'(?i)warning.*compute type: bf16 \(model.dtype = "bf16"; 2 of 2 ranks do not.*measured: bf16 products run at')
+        kept = self.succeed("sft", "sft.toml", "run.dir=type-bf16", "model.dtype=auto", "run.iterations=5", **older)
+        self.assertIn("compute type: bf16 (the run began in it; 2 of 2 ranks do not multiply bf16 natively", kept.text)
         changed = self.succeed("sft", "sft.toml", "run.dir=type-fp32", "model.dtype=bf16", "run.iterations=5", ranks=2)
         self.assertIn('compute type: bf16 (model.dtype = "bf16", instead of fp32 in which the run began', changed.text)
         self.assertEqual([line["iteration"] for line in self.metrics("type-fp32")], [1, 2, 3, 4, 5])
