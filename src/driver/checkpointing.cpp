@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -36,12 +37,6 @@ std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine
   const auto sizes = world.gather_values(mine);
   const auto here = sizes.begin() + world.rank();
   return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
-}
-
-// The text by which a checkpoint is known again. Links stay links: `best` names another one tomorrow.
-std::string name_of(const std::filesystem::path& checkpoint) {
-  const auto name = std::filesystem::absolute(checkpoint).lexically_normal();
-  return name.has_filename() ? name.string() : name.parent_path().string();
 }
 
 bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
@@ -156,30 +151,19 @@ void Checkpointing::link_best() const {
   if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
 }
 
-bool Checkpointing::has_obeyed(const std::string& name) const {
-  std::string recorded;
-  try {
-    checkpoint::load_newest(roles_.world, folder_.checkpoints(),
-                            [&](checkpoint::Reader& reader) { recorded = progress_from_json(reader.state()).resumed_from; });
-  } catch (const UserError& error) {
-    if (error.code() != ExitCode::bad_data) throw;  // it cannot be read now: going back would be a guess
-  }
-  return recorded == name;
-}
-
 std::optional<Progress> Checkpointing::find_and_load(std::string& pending) {
   const std::string& how = options_.ckpt.resume;
   if (how == "never") return std::nullopt;
   const trace::Region region{"resume", trace::no_argument, trace::Category::phase};
   const bool talks = roles_.world.rank() == 0;
   const bool named = how != "auto";
-  if (named) obeyed_ = name_of(how);
+  if (named) obeyed_ = name_of_checkpoint(how);
   std::optional<Progress> progress;
   const auto take = [&](checkpoint::Reader& reader, bool own) {
     progress = load(reader, pending);
     if (own) resumed_from_ = {reader.manifest().fence, reader.manifest().step};
   };
-  if (named && !has_obeyed(obeyed_)) {
+  if (takes_named_checkpoint(how, folder_.checkpoints(), roles_.world)) {
     checkpoint::Reader reader(roles_.world, how);
     take(reader, lies_in(obeyed_, folder_.checkpoints()));
     if (talks) log::info(base::text("ckpt.resume: starting from ", how, "; a restart goes on from what this run has saved by then"));

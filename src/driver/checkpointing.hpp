@@ -70,8 +70,6 @@ class Checkpointing {
   // Points `best` to the best checkpoint. Rank 0.
   void link_best() const;
   std::optional<Progress> find_and_load(std::string& pending);
-  // Whether what this run saved last goes back to a start that obeyed ckpt.resume = `name`. Collective.
-  bool has_obeyed(const std::string& name) const;
   Progress load(checkpoint::Reader& reader, std::string& pending);
 
   const config::Options& options_;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "driver/progress.hpp"
+#include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
@@ -100,7 +101,7 @@ std::optional<DType> stored_compute_type(const std::string& resume, const std::f
   if (resume == "never") return std::nullopt;
   std::optional<DType> type;
   const auto read = [&](checkpoint::Reader& reader) { type = type_of(progress_from_json(reader.state())); };
-  if (resume != "auto") {
+  if (takes_named_checkpoint(resume, checkpoints, world)) {
     checkpoint::Reader reader(world, resume);
     read(reader);
   } else {

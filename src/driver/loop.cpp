@@ -24,10 +24,10 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
 }
 
 // What the deck says otherwise than when the checkpoint was saved.
-void report_changed_keys(const std::string& deck, const config::Options& options) {
+void report_changed_keys(const std::string& saved, const std::string& deck) {
   std::vector<config::ChangedKey> changes;
   try {
-    changes = config::changed_keys(config::parse_deck(deck, "the checkpoint's deck"), options);
+    changes = config::changed_keys(config::parse_deck(saved, "the checkpoint's deck"), config::parse_deck(deck));
   } catch (const UserError& error) {
     log::warning(base::text("the deck in the checkpoint is one of another version, so what has changed since cannot be listed (", error.what(), ")"));
     return;
@@ -79,7 +79,7 @@ bool Loop::resume_or_begin(int64_t schedule_steps, std::string& pending) {
     progress_.command = command;
     progress_.schedule_steps = schedule_steps;
   }
-  if (found && roles_.world.rank() == 0) report_changed_keys(found->deck, options_);
+  if (found && roles_.world.rank() == 0) report_changed_keys(found->deck, folder_.deck());
   progress_.deck = folder_.deck();
   progress_.compute_type = config::to_string(options_.model.compute());
   if (roles_.world.rank() == 0) {
