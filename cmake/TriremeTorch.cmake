@@ -32,6 +32,16 @@ foreach(_lib c10 torch_cpu torch)
   set_target_properties(torch::${_lib} PROPERTIES IMPORTED_LOCATION ${TRIREME_TORCH_ROOT}/lib/lib${_lib}.so)
 endforeach()
 
+# The OpenMP runtime that libtorch_cpu loads: the wheel brings its own, other builds of LibTorch take the compiler's.
+if(EXISTS ${TRIREME_TORCH_ROOT}/lib/libgomp.so.1)
+  add_library(torch::openmp SHARED IMPORTED)
+  set_target_properties(torch::openmp PROPERTIES IMPORTED_LOCATION ${TRIREME_TORCH_ROOT}/lib/libgomp.so.1)
+else()
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  add_library(torch::openmp INTERFACE IMPORTED)
+  target_link_libraries(torch::openmp INTERFACE ${OpenMP_CXX_LIBRARIES})
+endif()
+
 # libtorch_cpu of a CUDA wheel needs libcudart and libcupti even without a GPU; they come from the toolkit or from two small wheels.
 set(TRIREME_TORCH_RPATH ${TRIREME_TORCH_ROOT}/lib)
 foreach(_dir ${TRIREME_WHEEL_ROOT}/nvidia/cu13/lib ${TRIREME_WHEEL_ROOT}/nvidia/cudnn/lib ${TRIREME_WHEEL_ROOT}/nvidia/nccl/lib

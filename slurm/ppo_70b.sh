@@ -33,7 +33,7 @@
 : "${TRIREME_GPUS_PER_NODE:=8}"                     # 0: run on CPUs
 : "${TRIREME_GPU_ORDER:=}"                          # GPU of local rank 0, 1, ... e.g. "3 2 1 0"; empty: its own number
 : "${TRIREME_NICS:=}"                               # network card of local rank 0, 1, ... e.g. "mlx5_0 mlx5_1"; empty: MPI and NCCL choose
-: "${TRIREME_THREADS_PER_RANK:=}"                   # empty: --cpus-per-task
+: "${TRIREME_THREADS_PER_RANK:=}"                   # cores that a rank is bound to, one thread on each; empty: --cpus-per-task
 : "${TRIREME_MPI:=}"                                # srun's --mpi=, or "mpirun"; empty: srun with pmix where Slurm has it, else mpirun
 : "${TRIREME_MPI_OPTIONS:=}"                        # more options of the launcher, separated by blanks
 : "${TRIREME_OVERRIDES:=}"                          # more section.key=value, separated by blanks
@@ -142,7 +142,8 @@ save_environment() {
   } >"$file" || true
 }
 
-# The launcher with one rank per task and TRIREME_THREADS_PER_RANK cores for each.
+# The launcher with one rank per task and TRIREME_THREADS_PER_RANK cores for each: the rank starts a thread on every core that it is
+# bound to (run.threads = "auto"), and pins them.
 launcher() {
   local threads=$TRIREME_THREADS_PER_RANK more=()
   if [ -z "$TRIREME_MPI" ]; then

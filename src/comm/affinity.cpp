@@ -1,15 +1,12 @@
 #include "trireme/comm/affinity.hpp"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
+#include <iterator>
 #include <sstream>
 
 #include "trireme/base/text.hpp"
@@ -94,6 +91,57 @@ std::string gpu_distance_warning(std::span<const RankPlace> ranks) {
   return "";
 }
 
+// The first role whose ranks leave cores of their sets to nobody, and why.
+std::string idle_threads_note(std::span<const RankPlace> ranks, bool in_turns) {
+  for (size_t role = 0; role < role_names.size(); ++role) {
+    std::vector<RankPlace> at_work;
+    int threads = 0;
+    for (const auto& rank : ranks) {
+      if (rank.threads[role] == 0) continue;
+      at_work.push_back(rank);
+      threads += rank.threads[role];
+    }
+    const auto cores = all_cores(at_work);
+    const int idle = static_cast<int>(cores.size()) - threads;
+    if (at_work.empty() || idle < static_cast<int>(at_work.size())) continue;
+    const bool quota = std::any_of(at_work.begin(), at_work.end(), [&](const auto& rank) {
+      return std::any_of(rank.quotas.begin(), rank.quotas.end(),
+                         [&](const auto& q) { return q.processors < static_cast<double>(cores.size()); });
+    });
+    const bool others = at_work.size() < ranks.size();
+    return base::text("while the ", role_names[role], " ranks work, ", idle, " of their ", cores.size(), " cores a node (", list_text(cores),
+                      ") stay idle: ",
+                      quota ? "a control group limits their processor time (cpu.max): ask for more of it, or for fewer cores"
+                      : others && in_turns ? "run.threads = \"phase\" lets the role that works use them"
+                                           : "run.threads = \"auto\" uses them");
+  }
+  return "";
+}
+
+std::string quotas_text(std::span<const base::CpuQuota> quotas) {
+  std::string out;
+  for (const auto& quota : quotas) out += base::text(' ', quota.group, ' ', quota.processors);
+  return out;
+}
+
+// Texts of the nodes of a job: one that several nodes have is given once, with their number.
+template <class TextsOfNode>
+std::vector<std::string> once_for_all_nodes(std::span<const RankPlace> ranks, const TextsOfNode& texts_of_node) {
+  std::map<int, std::vector<RankPlace>> nodes;
+  for (const auto& rank : ranks) nodes[rank.node].push_back(rank);
+  std::vector<std::string> order;
+  std::map<std::string, int> count;
+  for (const auto& [node, places] : nodes) {
+    for (const auto& text : texts_of_node(places)) {
+      if (count[text]++ == 0) order.push_back(text);
+    }
+  }
+  for (auto& text : order) {
+    if (nodes.size() > 1) text = base::text(count[text], " of ", nodes.size(), " nodes: ", text);
+  }
+  return order;
+}
+
 std::string first_line(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -105,16 +153,20 @@ std::string first_line(const std::filesystem::path& path) {
 
 std::string to_text(const RankPlace& place) {
   return base::text(place.rank, ' ', place.node, ' ', list_text(place.cores), ' ', place.threads[0], ' ', place.threads[1], ' ', place.threads[2], ' ',
-                    list_text(place.numa_nodes), ' ', place.gpus, ' ', place.gpus_chosen ? 1 : 0, ' ', place.gpu.empty() ? "-" : place.gpu, ' ', place.gpu_numa);
+                    list_text(place.numa_nodes), ' ', place.gpus, ' ', place.gpus_chosen ? 1 : 0, ' ', place.gpu.empty() ? "-" : place.gpu, ' ', place.gpu_numa,
+                    ' ', list_text(place.node_cores), ' ', place.bound ? 1 : 0, quotas_text(place.quotas));
 }
 
 RankPlace place_from_text(const std::string& text) {
   RankPlace place;
   std::string cores;
   std::string numa;
+  std::string node_cores;
   std::istringstream in(text);
   in >> place.rank >> place.node >> cores >> place.threads[0] >> place.threads[1] >> place.threads[2] >> numa >> place.gpus >> place.gpus_chosen >>
-      place.gpu >> place.gpu_numa;
+      place.gpu >> place.gpu_numa >> node_cores >> place.bound;
+  for (base::CpuQuota quota; in >> quota.group >> quota.processors;) place.quotas.push_back(quota);
+  place.node_cores = parse_cpu_list(node_cores);
   place.cores = parse_cpu_list(cores);
   place.numa_nodes = parse_cpu_list(numa);
   if (place.gpu == "-") place.gpu.clear();
@@ -134,55 +186,52 @@ std::vector<std::string> affinity_warnings(std::span<const RankPlace> ranks, int
 }
 
 std::vector<std::string> affinity_warnings_of_job(std::span<const RankPlace> ranks, int cores_of_node) {
-  std::map<int, std::vector<RankPlace>> nodes;
-  for (const auto& rank : ranks) nodes[rank.node].push_back(rank);
-  std::vector<std::string> order;
-  std::map<std::string, int> count;
-  for (const auto& [node, places] : nodes) {
-    for (const auto& warning : affinity_warnings(places, cores_of_node)) {
-      if (count[warning]++ == 0) order.push_back(warning);
-    }
-  }
-  for (auto& warning : order) {
-    if (nodes.size() > 1) warning = base::text(count[warning], " of ", nodes.size(), " nodes: ", warning);
-  }
-  return order;
+  return once_for_all_nodes(ranks, [&](std::span<const RankPlace> node) { return affinity_warnings(node, cores_of_node); });
 }
 
-std::vector<int> parse_cpu_list(std::string_view text) {
-  std::vector<int> out;
-  const auto number = [](std::string_view part) {
-    int value = -1;
-    std::from_chars(part.data(), part.data() + part.size(), value);
-    return value;
-  };
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    const size_t dash = part.find('-');
-    const int first = number(part.substr(0, dash));
-    const int last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
-    for (int i = std::max(first, 0); first >= 0 && i <= last; ++i) out.push_back(i);
-    begin = end + 1;
+std::vector<std::string> idle_notes(std::span<const RankPlace> ranks, bool in_turns) {
+  std::vector<std::string> out;
+  if (ranks.empty() || std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.gpus > 0; })) return out;
+  const auto& all = ranks.front().node_cores;
+  const auto used = all_cores(ranks);
+  std::vector<int> unused;
+  std::set_difference(all.begin(), all.end(), used.begin(), used.end(), std::back_inserter(unused));
+  const auto count = static_cast<int>(ranks.size());
+  if (static_cast<int>(unused.size()) >= count && binding_warning(ranks, static_cast<int>(all.size())).empty()) {
+    const int each = static_cast<int>(all.size()) / count;
+    out.push_back(base::text(unused.size(), " of the node's ", all.size(), " cores (", list_text(unused),
+                             ") are in no rank's set and stay idle: start more ranks a node, or give each more cores (srun --cpus-per-task=", each,
+                             " --cpu-bind=cores, or mpirun --map-by ppr:", count, ":node:pe=", each, ")"));
   }
+  if (const auto note = idle_threads_note(ranks, in_turns); !note.empty()) out.push_back(note);
   return out;
 }
 
-std::vector<int> cores_of_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return {0};
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
+std::vector<std::string> idle_notes_of_job(std::span<const RankPlace> ranks, bool in_turns) {
+  return once_for_all_nodes(ranks, [&](std::span<const RankPlace> node) { return idle_notes(node, in_turns); });
 }
 
-int cores_of_node() {
-  const auto allowed = parse_cpu_list(first_line("/sys/fs/cgroup/cpuset.cpus.effective"));
-  if (!allowed.empty()) return static_cast<int>(allowed.size());
-  return static_cast<int>(std::max<long>(1, sysconf(_SC_NPROCESSORS_ONLN)));
+std::string describe_threads(std::span<const RankPlace> ranks) {
+  const auto range = [&](auto value) {
+    int low = 0, high = 0;
+    for (const auto& rank : ranks) {
+      const int n = value(rank);
+      if (n == 0) continue;
+      low = low == 0 ? n : std::min(low, n);
+      high = std::max(high, n);
+    }
+    return low == high ? std::to_string(low) : base::text(low, "-", high);
+  };
+  std::vector<std::string> roles;
+  for (size_t role = 0; role < role_names.size(); ++role) {
+    const auto threads = range([&](const RankPlace& r) { return r.threads[role]; });
+    if (threads != "0") roles.push_back(base::text(role_names[role], " ", threads));
+  }
+  std::map<int, int> ranks_of_node;
+  for (const auto& rank : ranks) ++ranks_of_node[rank.node];
+  const auto a_node = range([&](const RankPlace& r) { return ranks_of_node[r.node]; });
+  const auto cores = range([](const RankPlace& r) { return static_cast<int>(r.cores.size()); });
+  return base::text(base::join(roles), " a rank, with ", a_node, a_node == "1" ? " rank of " : " ranks of ", cores, cores == "1" ? " core" : " cores", " a node");
 }
 
 std::vector<int> numa_nodes_of(std::span<const int> cores) {

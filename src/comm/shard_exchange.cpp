@@ -1,7 +1,5 @@
 #include "trireme/comm/shard_exchange.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +13,6 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kAlign = 64;
 constexpr int64_t kAlignElements = 32;  // 64 bytes of bf16, 128 of fp32
 
 // Two ranks on a node and a single rank are the common cases: one pass, no intermediate sum in memory.
@@ -147,20 +144,6 @@ void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for) {
     std::memset(values + first, 0, static_cast<size_t>(last - first) * sizeof(float));
   });
 }
-
-HostBuffer::HostBuffer(int64_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  const int64_t alignment = bytes >= kHugePage ? kHugePage : kAlign;
-  const auto size = static_cast<size_t>(base::round_up(bytes, alignment));
-  auto* data = static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(alignment), size));
-  VALIDATE(data != nullptr, ExitCode::out_of_memory, "cannot allocate ", base::human_bytes(static_cast<double>(bytes)),
-           " for exchanging shards: use more ranks or a smaller model");
-  data_.reset(data);
-  if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
-  std::memset(data, 0, size);
-}
-
-void HostBuffer::Free::operator()(std::byte* p) const { std::free(p); }
 
 DeviceExchangeMaker& device_exchange_maker() {
   static DeviceExchangeMaker maker = nullptr;

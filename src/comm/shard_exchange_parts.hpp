@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "trireme/comm/huge_buffer.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 
 namespace trireme::comm {
@@ -86,20 +87,12 @@ void add_in_order(float* into, const std::vector<const float*>& sources, int64_t
 
 void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for);
 
-// Zeroed host memory at a 64-byte boundary, with huge pages where the system gives them on advice.
-class HostBuffer {
+// Zeroed memory of a ring, touched at once: what cannot be had is an error at the start.
+class HostBuffer : public HugeBuffer {
  public:
   HostBuffer() = default;
-  explicit HostBuffer(int64_t bytes);
-  std::byte* data() const { return data_.get(); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  int64_t bytes_ = 0;
+  explicit HostBuffer(int64_t bytes)
+      : HugeBuffer(bytes, FirstTouch::now, "exchanging shards", "use more ranks or a smaller model") {}
 };
 
 // Throw UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks cannot share such a window.

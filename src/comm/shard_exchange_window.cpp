@@ -43,9 +43,10 @@ class WindowExchange final : public ShardExchange {
       : comm_(std::move(comm)), stages_(std::move(stages)), options_(options), arena_(stages_),
         storage_(stages_, comm_->size()), element_(static_cast<int64_t>(size_of(options.weight_type))),
         last_use_(stages_.size(), 0) {
-    // The weights are one rank's part, so that every parameter is contiguous across the ranks' slices.
+    // The weights are one rank's part, so that every parameter is contiguous across the ranks' slices. All ranks read all of them:
+    // their pages are dealt to the NUMA nodes of all. Gradient slots are written and zeroed by their owner: they lie on its node.
     const int64_t weights = storage_.elements * element_;
-    weights_ = SharedWindow(comm_, comm_->rank() == 0 ? weights : 0, "trireme-weights");
+    weights_ = SharedWindow(comm_, comm_->rank() == 0 ? weights : 0, "trireme-weights", Placement::dealt);
     counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(comm_->size()));
     if (!options_.gradients) return;
     const int64_t gradients = arena_.elements() * static_cast<int64_t>(sizeof(float));
@@ -78,7 +79,10 @@ class WindowExchange final : public ShardExchange {
   void finish_reduce(int stage, const std::vector<float*>& into) override;
 
   const ExchangeCounters& counters() const override { return counters_; }
-  std::string kind() const override { return base::text("shared window (", weights_.kind(), ")"); }
+  std::string kind() const override {
+    const bool alike = !gradients_.valid() || gradients_.kind() == weights_.kind();
+    return base::text("shared window (", weights_.kind(), alike ? "" : "; gradients: " + gradients_.kind(), ")");
+  }
 
  private:
   std::byte* weight(size_t parameter) const { return weights_.part(0) + storage_.offset[parameter] * element_; }

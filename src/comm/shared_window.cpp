@@ -1,5 +1,6 @@
 // Memory shared by the ranks of a node: one anonymous file (memfd) made by the node's first rank, opened by the others
-// through /proc/<pid>/fd, so that no name is left behind when a rank dies.
+// through /proc/<pid>/fd, so that no name is left behind when a rank dies. Every rank touches its share of the pages through its own
+// map: that puts them on its NUMA node, and only a touch through an advised map gets huge pages (fallocate never does).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -7,15 +8,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/node_limits.hpp"
+#include "trireme/comm/affinity.hpp"
+#include "trireme/comm/core_share.hpp"
+#include "trireme/comm/pages.hpp"
 #include "trireme/comm/topology.hpp"
 
 namespace trireme::comm {
@@ -23,44 +30,77 @@ namespace {
 
 constexpr int64_t kPage = 4096;
 
-// A memory file of `bytes`, or an invalid descriptor; `error` holds errno. Pages are reserved now, so that running out
-// of memory is an error here and not a SIGBUS later.
+// A memory file of `bytes` without pages, or an invalid descriptor; `error` holds errno.
 base::FileDescriptor create_memory_file(int64_t bytes, const std::string& name, int& error) {
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
-  if (fd < 0) {
-    error = errno;
-    return {};
-  }
-  base::FileDescriptor file(fd);
-  if (fallocate(fd, 0, 0, bytes) != 0) {
-    error = errno;
-    return {};
-  }
-  error = 0;
-  return file;
+  base::FileDescriptor file(memfd_create(name.c_str(), MFD_CLOEXEC));
+  error = file.valid() && ftruncate(file.get(), bytes) == 0 ? 0 : errno;
+  return error == 0 ? std::move(file) : base::FileDescriptor();
 }
 
 base::FileDescriptor open_memory_file(int pid, int fd) {
   return base::FileDescriptor(::open(base::text("/proc/", pid, "/fd/", fd).c_str(), O_RDWR | O_CLOEXEC));
 }
 
-// Available memory in bytes, as the kernel reckons it; refusing early beats being killed late.
-int64_t available_memory() {
-  const std::string info = [] {
-    std::string out(8192, '\0');
-    const base::FileDescriptor fd = base::open_read("/proc/meminfo");
-    const ssize_t n = ::read(fd.get(), out.data(), out.size());
-    out.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    return out;
-  }();
-  const auto at = info.find("MemAvailable:");
-  if (at == std::string::npos) return INT64_MAX;
-  return std::atoll(info.c_str() + at + std::strlen("MemAvailable:")) * 1024;
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// What this rank touches first, as ranges of the window.
+std::vector<Range> own_ranges(const CommView& comm, const std::vector<int64_t>& offsets, Placement placement) {
+  const auto me = static_cast<size_t>(comm.rank());
+  if (placement == Placement::by_owner || comm.size() == 1) return {{offsets[me], offsets[me + 1]}};
+  std::vector<Range> out;
+  for (int64_t begin = comm.rank() * kHugePage; begin < offsets.back(); begin += comm.size() * kHugePage) {
+    out.push_back({begin, std::min(begin + kHugePage, offsets.back())});
+  }
+  return out;
+}
+
+// Kernels before 5.14 cannot answer a touch by an error: they reserve the pages, here at least by their owner.
+int back_range(std::byte* base, int fd, const Range& range, int threads) {
+  const int error = populate_pages(base + range.begin, range.end - range.begin, threads);
+  if (error != EINVAL) return error;
+  return fallocate(fd, 0, range.begin, range.end - range.begin) == 0 ? 0 : errno;
+}
+
+// Backs the ranges with memory; 0 or an errno. A rank that computes on several NUMA nodes spreads its own part over them.
+int back(std::byte* base, int fd, const std::vector<Range>& ranges) {
+  const int threads = touch_threads();
+  if (ranges.size() == 1) {
+    const Range& own = ranges.front();
+    if (own.begin == own.end) return 0;
+    interleave_pages(base + own.begin, own.end - own.begin, numa_nodes_of(cpus_of_process()));
+    return back_range(base, fd, own, threads);
+  }
+  std::atomic<int> error{0};
+  const auto every_nth = [&](size_t first) {
+    for (size_t i = first; i < ranges.size() && error == 0; i += static_cast<size_t>(threads)) {
+      if (const int failed = back_range(base, fd, ranges[i], 1); failed != 0) error = failed;
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < std::min(static_cast<size_t>(threads), ranges.size()); ++t) others.emplace_back(every_nth, t);
+  every_nth(0);
+  for (auto& thread : others) thread.join();
+  return error;
+}
+
+// Collective: the sum of what the ranks see of the pages that each has touched.
+std::string describe_pages(const CommView& comm, const std::byte* base, const std::vector<Range>& ranges) {
+  PageReport mine;
+  if (!ranges.empty()) mine = report_pages(base + ranges.front().begin, ranges.back().end - ranges.front().begin);
+  PageReport all;
+  for (const auto& text : comm.all_gather(to_text(mine))) all += page_report_from_text(text);
+  std::string out = "memfd, " + describe(all, numa_nodes_of_machine());
+  const std::string policy = huge_page_policy(HugePages::shared);
+  if (all.huge == 0 && policy == "never") out += " (shmem_enabled is never)";
+  return out;
 }
 
 }  // namespace
 
-SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name) {
+SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name, Placement placement) {
   EXPECT(bytes >= 0);
   const auto sizes = node_comm.gather_values(base::round_up(bytes, kPage));
   offsets_.assign(1, 0);
@@ -71,13 +111,13 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
     int pid = 0;
     int fd = -1;
     int error = 0;
-    int64_t available = 0;
   } offer;
   base::FileDescriptor file;
+  base::AvailableMemory memory;
   if (node_comm.rank() == 0) {
+    memory = base::available_memory();
     offer.pid = static_cast<int>(getpid());
-    offer.available = available_memory();
-    if (offer.available < total) {
+    if (memory.bytes < total) {
       offer.error = ENOMEM;
     } else {
       file = create_memory_file(total, name, offer.error);
@@ -85,10 +125,16 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
     offer.fd = file.get();
   }
   offer = node_comm.broadcast_value(offer, 0);
-  VALIDATE(offer.error == 0, ExitCode::out_of_memory, "cannot share ", base::human_bytes(static_cast<double>(total)),
-           " between the ranks of this node (", std::strerror(offer.error), "; ",
-           base::human_bytes(static_cast<double>(offer.available)),
-           " of memory are available): use a smaller model, more nodes or fewer roles on a rank");
+  const auto refuse = [&](int error) {
+    memory.bytes = node_comm.broadcast_value(memory.bytes, 0);
+    memory.limited_by = node_comm.broadcast(memory.limited_by, 0);
+    throw UserError(ExitCode::out_of_memory,
+                    base::text("cannot share ", base::human_bytes(static_cast<double>(total)), " between the ranks of this node (",
+                               std::strerror(error), "; ", base::human_bytes(static_cast<double>(memory.bytes)),
+                               " of memory are available, by ", memory.limited_by,
+                               "): use a smaller model, more nodes or fewer roles on a rank"));
+  };
+  if (offer.error != 0) refuse(offer.error);
   if (node_comm.rank() != 0) file = open_memory_file(offer.pid, offer.fd);
   void* map = MAP_FAILED;
   if (file.valid()) map = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -100,9 +146,14 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
                     "by ptrace_scope or hidepid): run the ranks under one user in one container");
   }
   base_ = static_cast<std::byte*>(map);
-  const bool huge = madvise(map, static_cast<size_t>(total), MADV_HUGEPAGE) == 0;
-  kind_ = base::text("memfd, ", huge ? "huge pages advised" : "4 KiB pages");
   mapped_bytes_ = total;
+  madvise(map, static_cast<size_t>(total), MADV_HUGEPAGE);  // before the first touch; a wish
+  const auto ranges = own_ranges(node_comm, offsets_, placement);
+  if (const int error = node_comm.max<int32_t>(back(base_, file.get(), ranges)); error != 0) {
+    release();
+    refuse(error);
+  }
+  kind_ = describe_pages(node_comm, base_, ranges);
 }
 
 SharedWindow::SharedWindow(SharedWindow&& other) noexcept

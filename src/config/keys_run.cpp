@@ -24,6 +24,20 @@ void add_ranks_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: reward.num_nodes and ref.num_nodes.");
 }
 
+void add_thread_keys(KeyList<Options>& keys) {
+  keys.add(KEY(run.threads),
+           "Threads per rank: auto takes the cores that the launcher gave the rank, divided among the ranks of the node that have the "
+           "same ones; phase divides them only among the ranks of the role that works while the others wait; or a number. Hardware "
+           "threads of a core count once, and a control group's limit of processor time (cpu.max) caps both.")
+      .number_as_text()
+      .never_empty();
+  keys.add(KEY(run.pin_threads),
+           "auto keeps one thread on each core where the launcher (or taskset, or a control group) gave the rank cores that no other "
+           "rank has, it starts as many threads, and OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY and KMP_AFFINITY are not set; never "
+           "leaves threads to the kernel.")
+      .departs("Not in OpenRLHF.");
+}
+
 }  // namespace
 
 void add_run_keys(KeyList<Options>& keys) {
@@ -68,11 +82,7 @@ void add_run_keys(KeyList<Options>& keys) {
            "Reserved for a check that all ranks make the same collective calls. This version makes none and refuses other values.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(run.threads),
-           "Threads per rank: auto divides the node's cores by its ranks; phase also gives waiting ranks' cores to the busy "
-           "ones; or a number.")
-      .number_as_text()
-      .never_empty();
+  add_thread_keys(keys);
   keys.add(KEY(run.log_level), "What log.txt and the rank logs contain.");
   keys.add(KEY(run.take_over),
            "Takes the run folder over from a job whose end cannot be found out (another host, no scheduler) once its heartbeat has "

@@ -6,13 +6,13 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/node_limits.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -72,17 +72,16 @@ void wait_for(at::Device device) {
 
 int64_t free_memory(at::Device device) {
   if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
-  struct sysinfo info {};
-  sysinfo(&info);
-  return static_cast<int64_t>(info.freeram + info.bufferram) * static_cast<int64_t>(info.mem_unit);
+  return base::available_memory().bytes;
 }
 
-int ranks_on_device(const Roles& roles, at::Device device) {
-  const auto& topology = roles.topology;
-  if (device.is_cpu()) return topology.local_size;
-  EXPECT(gpu_identity() != nullptr);
-  const auto all = roles.world.all_gather(base::text(topology.node, " ", gpu_identity()(device.index())));
-  return static_cast<int>(std::ranges::count(all, all[static_cast<size_t>(roles.world.rank())]));
+int generators_on_device(const Roles& roles, at::Device device) {
+  EXPECT(device.is_cpu() || gpu_identity() != nullptr);
+  const auto all = roles.world.all_gather(base::text(roles.topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
+  const auto& generators = roles.map.generator;
+  return static_cast<int>(std::ranges::count_if(generators, [&](int rank) {
+    return all[static_cast<size_t>(rank)] == all[static_cast<size_t>(roles.world.rank())];
+  }));
 }
 
 std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }

@@ -29,16 +29,16 @@ void use_device(at::Device device, bool deterministic);
 // Waits for all work that was given to the device.
 void wait_for(at::Device device);
 
-// Bytes that are free on the device (for the CPU: on this node) now.
+// Bytes that are free on the device now; for the CPU what base::available_memory() says of this node and the job's control group.
 int64_t free_memory(at::Device device);
 
-// Ranks that share the memory of this rank's device, this one included: on the CPU those of the node. Collective over world.
-int ranks_on_device(const Roles& roles, at::Device device);
+// Generator ranks on this rank's device, on the CPU those of its node: they share the memory for KV caches. Collective over world.
+int generators_on_device(const Roles& roles, at::Device device);
 
 // PCI address of the n-th GPU that this process sees; "" in the CPU variant of the program.
 std::string gpu_bus(int gpu);
 
-// How ranks_on_device() tells one GPU from another; set by enable_gpu().
+// How generators_on_device() tells one GPU from another; set by enable_gpu().
 void set_gpu_identity(std::string (*identity)(int gpu));
 
 }  // namespace trireme::driver

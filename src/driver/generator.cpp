@@ -14,12 +14,13 @@ namespace trireme::driver {
 namespace {
 
 generate::EngineOptions engine_options(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                                       int threads, int64_t kv_memory) {
+                                       const Threads& threads, int64_t kv_memory) {
   generate::EngineOptions engine;
   engine.page_size = options.generate.page_size;
   engine.max_batch = options.generate.max_batch;
   engine.prefill_chunk_tokens = options.generate.max_batch_tokens;
-  engine.threads = threads;
+  engine.threads = threads.count;
+  engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.backend = engine_backend(options.generate.backend);
   engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.compute(),
@@ -56,11 +57,39 @@ generate::BackendKind engine_backend(config::GenerateBackend backend) {
   throw InternalError("unknown generation backend");
 }
 
+int64_t kv_bytes_per_token(const model::ModelSpec& spec, int tensor_parallel, config::DType dtype) {
+  const int64_t heads = base::ceil_div<int64_t>(spec.shape.kv_heads, tensor_parallel);
+  return 2 * spec.shape.layers * heads * spec.shape.head_dim * config::bytes_per_element(dtype);
+}
+
+int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
+  int64_t tokens = 0;
+  for (int64_t row = 0; row < prompts.size(); ++row) tokens += static_cast<int64_t>(prompts[row].ids.size());
+  return tokens / std::max<int64_t>(prompts.size(), 1);
+}
+
+KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas) {
+  const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
+  const int64_t wish = options.rollout.max_new_tokens;
+  const int64_t most = wish > 0 ? std::min(wish, room) : room;
+  const int64_t of_replica = base::ceil_div<int64_t>(options.rollout.batch_size, replicas) * options.rollout.n_samples_per_prompt;
+  return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
+}
+
+std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token) {
+  const int64_t length = std::max<int64_t>(need.expected_length, 1);
+  const int64_t held = bytes / bytes_per_token / length;
+  if (held >= need.sequences) return "";
+  const auto wanted = static_cast<double>(need.sequences * length * bytes_per_token);
+  return base::text("the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held, " of the ", need.sequences,
+                    " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
+                    " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
+                    "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
+}
+
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
                        config::DType dtype, int64_t sequences, int64_t max_len, int64_t free) {
-  const auto& shape = spec.shape;
-  const int64_t heads = base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel);
-  const int64_t per_token = 2 * shape.layers * heads * shape.head_dim * config::bytes_per_element(dtype);
+  const int64_t per_token = kv_bytes_per_token(spec, tensor_parallel, dtype);
   const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
   if (share.bytes > 0) return std::min(share.bytes, useful);
   const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));
@@ -113,17 +142,22 @@ Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vec
 }
 
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                     const data::Tokenizer& tokenizer, at::Device device, int threads, int64_t kv_memory)
+                     const data::Tokenizer& tokenizer, at::Device device, Threads threads)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
       stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
                       spec.shape.vocab, "rollout.stop_token_ids")),
-      threads_(threads),
+      spec_(spec),
+      threads_(std::move(threads)),
       weights_(spec, options.model.compute(), roles.tensor_ranks->rank(), roles.tensor_parallel,
-               device.is_cuda() ? generate::Place::cuda : generate::Place::host),
-      engine_(std::make_unique<generate::Engine>(spec, weights_, engine_options(options, roles, spec, threads, kv_memory),
-                                                 roles.tensor_ranks.view())) {}
+               device.is_cuda() ? generate::Place::cuda : generate::Place::host) {}
+
+void Generator::start(int64_t kv_memory) {
+  const auto engine = engine_options(options_, roles_, spec_, threads_, kv_memory);
+  kv_bytes_ = engine.kv_bytes;
+  engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine, roles_.tensor_ranks.view());
+}
 
 GeneratorMemory Generator::memory() const {
   const auto& counters = engine_->counters();
@@ -148,7 +182,8 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
 }
 
 Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan) {
-  at::set_num_threads(threads_);
+  threads_.use();
+  meter_.start();
   const at::NoGradGuard no_grad;
   std::vector<generate::Request> requests;
   std::unordered_map<uint64_t, int64_t> row_of;
@@ -167,6 +202,7 @@ Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& ba
     const int64_t row = row_of.at(result.id);
     append(samples, std::move(result), prompts[row], row, options_.max_len());
   });
+  meter_.stop();
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return samples.sorted();
 }

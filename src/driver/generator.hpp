@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "driver/roles.hpp"
+#include "driver/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -45,13 +46,20 @@ struct GeneratorMemory {
 
 class Generator {
  public:
-  // Collective over the replica. Weights are zero until the first sync. `kv_memory`: bytes that the KV cache may share out.
+  // Weights only, which are zero until the first sync. start() before anything else.
   Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const data::Tokenizer& tokenizer,
-            at::Device device, int threads, int64_t kv_memory);
+            at::Device device, Threads threads);
+  // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
+  // cache takes its share. Collective over the replica.
+  void start(int64_t kv_memory);
 
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
   GeneratorMemory memory() const;
+  // Bytes of KV cache that start() granted to this rank.
+  int64_t kv_bytes() const { return kv_bytes_; }
+  // Threads that worked in the last rollout(); 0: it was too short to say.
+  int threads_worked() const { return meter_.worked(); }
   std::vector<std::string> describe() const { return engine_->describe(); }
   std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
@@ -67,7 +75,10 @@ class Generator {
   const Roles& roles_;
   data::Tokenizer tokenizer_;
   Stops stops_;
-  int threads_;
+  const model::ModelSpec& spec_;
+  Threads threads_;
+  ThreadMeter meter_;
+  int64_t kv_bytes_ = 0;
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
 };
@@ -87,5 +98,18 @@ Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vec
 // Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
                        config::DType dtype, int64_t sequences, int64_t max_len, int64_t free);
+
+// What the deck's rollouts need of a replica's KV cache at a time.
+struct KvNeed {
+  int64_t sequences = 0;        // that decode together: generate.max_batch, or all of the replica's where these are fewer
+  int64_t expected_length = 0;  // tokens: a mean prompt and half of what may be generated
+};
+// `prompt_tokens`: of a mean prompt.
+KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas);
+int64_t mean_prompt_tokens(const data::PromptSet& prompts);
+// Bytes of one token in a rank's KV cache.
+int64_t kv_bytes_per_token(const model::ModelSpec& spec, int tensor_parallel, config::DType dtype);
+// A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they do.
+std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token);
 
 }  // namespace trireme::driver

@@ -3,6 +3,7 @@
 #include "driver/judge.hpp"
 
 #include <cstring>
+#include <utility>
 
 #include "driver/device.hpp"
 #include "driver/scoring.hpp"
@@ -15,8 +16,8 @@ namespace trireme::driver {
 bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
 
 Judge::Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
-             const std::filesystem::path& log_folder, at::Device device, int threads)
-    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(threads) {
+             const std::filesystem::path& log_folder, at::Device device, Threads threads)
+    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)) {
   const auto& sources = options.reward.source;
   std::vector<std::unique_ptr<reward::Source>> made(sources.size());
   // Child processes first: they must not inherit a device context.
@@ -91,7 +92,7 @@ std::vector<reward::Request> Judge::requests(const Samples& samples, const data:
 }
 
 void Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
-  at::set_num_threads(threads_);
+  threads_.use();
   {
     const trace::Region region{"reward sources"};
     auto result = rewards_.score(requests(samples, prompts, iteration));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver/roles.hpp"
+#include "driver/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -21,7 +22,7 @@ class Judge {
  public:
   // Starts the plugins first: before any device is touched. Collective over the reward ranks.
   Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
-        const std::filesystem::path& log_folder, at::Device device, int threads);
+        const std::filesystem::path& log_folder, at::Device device, Threads threads);
 
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
@@ -40,7 +41,7 @@ class Judge {
   comm::CommView ranks_;
   data::Tokenizer tokenizer_;
   at::Device device_;
-  int threads_;
+  Threads threads_;
   reward::Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;

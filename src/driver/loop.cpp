@@ -23,6 +23,12 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
   return roles;
 }
 
+std::vector<comm::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
+  auto places = gather_places(options, roles);
+  share_threads(options.run.threads, places);
+  return places;
+}
+
 // What the deck says otherwise than when the checkpoint was saved.
 void report_changed_keys(const std::string& saved, const std::string& deck) {
   std::vector<config::ChangedKey> changes;
@@ -48,9 +54,11 @@ Loop::Loop(const config::Options& options, const comm::Session& session, config:
       roles_(roles_for(options_, session, command)),
       folder_(options_, roles_.world),
       context_(options_, roles_, folder_),
-      threads_(plan_threads(options_, roles_)),
+      places_(shared_places(options_, roles_)),
+      threads_(plan_threads(options_, places_, roles_.world.rank())),
       device_(choose_device(options_, roles_)) {
-  log_start(options_, roles_, session_, std::string(config::to_string(command)));
+  log_start(options_, roles_, session_, std::string(config::to_string(command)), places_, threads_);
+  threads_.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options_.ckpt.resume, folder_.checkpoints(), roles_.world);
   options_.model.dtype = config::to_choice(settle_compute_type(asked_type_, stored, roles_, device_));
 }

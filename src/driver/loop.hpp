@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "driver/checkpointing.hpp"
 #include "driver/metrics.hpp"
@@ -13,6 +14,7 @@
 #include "driver/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
+#include "driver/threads.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
@@ -66,6 +68,7 @@ class Loop {
   Roles roles_;
   RunFolder folder_;
   RunContext context_;
+  std::vector<comm::RankPlace> places_;  // of all ranks
   ThreadPlan threads_;
   at::Device device_;
   int64_t iterations_ = 0;  // of the whole run

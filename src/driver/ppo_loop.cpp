@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <span>
 
@@ -112,15 +113,10 @@ void PpoLoop::make_roles_of_this_rank() {
     trainer_->before_step = [this] { checkpoint_->before_step(); };
     if (texts_) trainer_->pretraining = [this](int64_t step) { return texts_of(step); };
   }
-  const int sharers = ranks_on_device(roles_, device_);
-  at::set_num_threads(threads_.trainer);  // the generator compares its sums with those of training, made as training makes them
   if (roles_.generator) {
-    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator,
-                                             free_memory(device_) / sharers);
-    if (roles_.world.rank() == roles_.map.generator.front()) {
-      for (const auto& line : generator_->describe()) log::info("generator: " + line);
-    }
+    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator);
   }
+  start_generators();
   std::vector<std::string> differences;
   std::string orders;
   if (generator_) differences = generator_->differences_from_training();
@@ -128,6 +124,22 @@ void PpoLoop::make_roles_of_this_rank() {
   const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, differences, orders));
   if (trainer_) trainer_->set_old_log_probs(old_log_probs);
   if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
+}
+
+void PpoLoop::start_generators() {
+  const int sharers = generators_on_device(roles_, device_);
+  roles_.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
+  threads_.trainer.use();  // the generator compares its sums with those of training, made as training makes them
+  if (generator_) {
+    generator_->start(free_memory(device_) / std::max(1, sharers));
+    if (roles_.world.rank() == roles_.map.generator.front()) {
+      for (const auto& line : generator_->describe()) log::info("generator: " + line);
+    }
+  }
+  const int64_t least = roles_.world.min(generator_ ? generator_->kv_bytes() : std::numeric_limits<int64_t>::max());
+  const auto shortage = kv_shortage(kv_need(options_, mean_prompt_tokens(prompts_), roles_.replicas), least,
+                                    kv_bytes_per_token(actor_start_.spec, roles_.tensor_parallel, options_.model.compute()));
+  if (roles_.world.rank() == 0 && !shortage.empty()) log::warning(shortage);
 }
 
 void PpoLoop::resume_or_start() {
@@ -175,6 +187,7 @@ ExitCode PpoLoop::run() {
     progress_.iteration = iteration;
 
     if (evaluation_due(iteration)) evaluate_held_out(metrics);
+    add_thread_metrics(roles_.world, threads_, trainer_.get(), generator_.get(), metrics);
     add_memory(metrics);
     report(metrics, watch.seconds());
     if (const auto code = settle(metrics, watch.seconds())) return *code;  // stopped; saves when it is time

@@ -28,6 +28,8 @@ class PpoLoop : public Loop {
 
  private:
   void make_roles_of_this_rank();
+  // Sizes the KV caches by what the weights of all roles leave. Collective.
+  void start_generators();
   void resume_or_start();
   PromptBatch draw(int64_t iteration, int64_t draws_before);
   // Scored samples, on the reward ranks.

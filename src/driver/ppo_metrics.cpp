@@ -176,6 +176,19 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   }
 }
 
+void add_thread_metrics(const comm::CommView& world, const ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+                        IterationMetrics& metrics) {
+  constexpr int64_t none = std::numeric_limits<int32_t>::max();
+  const auto add = [&](const char* name, int64_t mine) {
+    const int64_t fewest = world.min(mine > 0 ? mine : none);
+    if (fewest != none) metrics.threads[name] = fewest;
+  };
+  add("trainer", trainer ? threads.trainer.count : 0);
+  add("trainer_worked", trainer ? trainer->threads_worked() : 0);
+  add("generator", generator ? threads.generator.count : 0);
+  add("generator_worked", generator ? generator->threads_worked() : 0);
+}
+
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics) {
   double sum = 0;
   double first = 0;

@@ -11,6 +11,7 @@
 #include "driver/metrics.hpp"
 #include "driver/progress.hpp"
 #include "driver/roles.hpp"
+#include "driver/threads.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/ppo/experience.hpp"
@@ -39,6 +40,11 @@ using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 // Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where
 // this rank is no generator. Collective over world.
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
+                        IterationMetrics& metrics);
+
+// Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
+// over world.
+void add_thread_metrics(const comm::CommView& world, const ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
                         IterationMetrics& metrics);
 
 // eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is

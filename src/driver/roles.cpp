@@ -1,8 +1,6 @@
 #include "driver/roles.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <sched.h>
 
 #include "trireme/base/error.hpp"
 #include "trireme/config/placement.hpp"
@@ -75,39 +73,6 @@ Roles make_roles(const config::Options& options, const comm::CommView& world) {
   make_generators(roles, options);
   roles.rewards = comm::Comm::subset(world, roles.map.reward, "rewards");
   return roles;
-}
-
-namespace {
-
-int cores_of_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
-// Ranks of `role` on this rank's node.
-int on_my_node(const Roles& roles, const std::vector<int>& role) {
-  return static_cast<int>(std::count_if(role.begin(), role.end(), [&](int rank) {
-    return roles.topology.node_of[static_cast<size_t>(rank)] == roles.topology.node;
-  }));
-}
-
-}  // namespace
-
-ThreadPlan plan_threads(const config::Options& options, const Roles& roles) {
-  const int cores = cores_of_process();
-  const std::string& wish = options.run.threads;
-  if (wish == "phase") {
-    // A core set of one rank (bound by the launcher) is its own; an unbound one is shared by the ranks of a phase.
-    const auto share = [&](const std::vector<int>& role) {
-      return std::max(1, cores / std::max(1, on_my_node(roles, role)));
-    };
-    return {share(roles.map.trainer), share(roles.map.generator), share(roles.map.reward)};
-  }
-  int threads = std::max(1, cores / roles.topology.local_size);
-  if (wish != "auto") std::from_chars(wish.data(), wish.data() + wish.size(), threads);
-  return {threads, threads, threads};
 }
 
 }  // namespace trireme::driver

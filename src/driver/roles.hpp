@@ -48,13 +48,4 @@ struct Roles {
 // degree, trainer ranks that are no multiple of train.shard_group.
 Roles make_roles(const config::Options& options, const comm::CommView& world);
 
-// Threads of this rank's phases. "phase": roles take turns, so each may use all cores of the node that its role's ranks
-// share; "auto": cores over ranks of the node; a number: that.
-struct ThreadPlan {
-  int trainer = 1;
-  int generator = 1;
-  int reward = 1;
-};
-ThreadPlan plan_threads(const config::Options& options, const Roles& roles);
-
 }  // namespace trireme::driver

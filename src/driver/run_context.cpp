@@ -7,7 +7,6 @@
 #include <ctime>
 #include <limits>
 
-#include "driver/device.hpp"
 #include "driver/instruction_set.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -58,23 +57,13 @@ void warn_of_placement(const config::Options& options, const Roles& roles) {
   for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of)) log::warning(warning);
 }
 
-// Collective: what each rank finds goes to rank 0, which warns.
-void warn_of_affinity(const config::Options& options, const Roles& roles) {
-  const auto threads = plan_threads(options, roles);
-  comm::RankPlace place;
-  place.rank = roles.world.rank();
-  place.node = roles.topology.node;
-  place.cores = comm::cores_of_process();
-  place.threads = {roles.trainer ? threads.trainer : 0, roles.generator ? threads.generator : 0, roles.reward ? threads.reward : 0};
-  place.numa_nodes = comm::numa_nodes_of(place.cores);
-  place.gpus = options.run.device == config::Device::cpu ? 0 : visible_gpus();
-  place.gpus_chosen = comm::process_environment("CUDA_VISIBLE_DEVICES").has_value();
-  if (place.gpus > 0) place.gpu = gpu_bus(roles.topology.local_rank % place.gpus);
-  place.gpu_numa = comm::numa_node_of_gpu(place.gpu);
-  const auto texts = roles.world.gather(comm::to_text(place), 0);
-  std::vector<comm::RankPlace> places;
-  for (const auto& text : texts) places.push_back(comm::place_from_text(text));
-  for (const auto& warning : comm::affinity_warnings_of_job(places, comm::cores_of_node())) log::warning(warning);
+// What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
+void log_threads(const config::Options& options, const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
+  log::info(base::text("threads: ", comm::describe_threads(places), ", ",
+                       threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
+  const auto node_cores = static_cast<int>(places.front().node_cores.size());
+  for (const auto& warning : comm::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
+  for (const auto& note : comm::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
 trace::Gather gather_of(const comm::CommView& world) {
@@ -120,9 +109,9 @@ double measure_clock_offset(const comm::CommView& world) {
   return offset;
 }
 
-void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command) {
+void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
+               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
   const auto& facts = session.facts();
-  warn_of_affinity(options, roles);
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
   log::info("launcher: " + comm::describe(facts.launch));
@@ -133,6 +122,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
     log::info(base::text("roles: ", config::describe(roles.map)));
     warn_of_placement(options, roles);
   }
+  log_threads(options, places, threads);
   log::info(base::text("run folder: ", options.run.dir));
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }

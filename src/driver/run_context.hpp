@@ -13,6 +13,7 @@
 #include "driver/metrics.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
+#include "driver/threads.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
@@ -95,8 +96,9 @@ class RunContext {
   double origin_ = 0;
 };
 
-// Facts about machine and run for the top of the log. Collective over world.
-void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command);
+// Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
+void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
+               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads);
 
 // Seconds to add to this rank's monotonic clock to read rank 0's; the best of several round trips. Collective over world.
 double measure_clock_offset(const comm::CommView& world);

@@ -61,7 +61,6 @@ void StepLoop::resume_or_start() {
 
 ExitCode StepLoop::run() {
   resume_or_start();
-  at::set_num_threads(threads_.trainer);
   starting_.reset();
   while (progress_.iteration < iterations_) {
     const base::Stopwatch watch;
@@ -71,7 +70,11 @@ ExitCode StepLoop::run() {
     context_.begin("train", iteration, iterations_);
     IterationMetrics metrics;
     metrics.iteration = iteration;
+    ThreadMeter meter;
+    meter.start();
     train(sampler_.draw(options_.train.batch_size), metrics);  // the same rows on every rank, no message
+    meter.stop();
+    add_thread_metrics(meter.worked(), metrics);
     progress_.sampler = sampler_.state();
     progress_.iteration = iteration;
     progress_.actor_steps = model_->steps();
@@ -81,6 +84,12 @@ ExitCode StepLoop::run() {
     if (const auto code = settle(metrics, watch.seconds())) return *code;
   }
   return finish();
+}
+
+void StepLoop::add_thread_metrics(int worked, IterationMetrics& metrics) const {
+  metrics.threads["trainer"] = roles_.world.min(int64_t{threads_.trainer.count});
+  const int64_t fewest = roles_.world.min(int64_t{worked});
+  if (fewest > 0) metrics.threads["trainer_worked"] = fewest;
 }
 
 void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics) {

@@ -29,6 +29,7 @@ class StepLoop : public Loop {
  private:
   void resume_or_start();
   // Gradients of the loss on these rows, and the optimizer step.
+  void add_thread_metrics(int worked, IterationMetrics& metrics) const;  // collective
   void train(const std::vector<int64_t>& rows, IterationMetrics& metrics);
   // The same loss and metrics on the held-out rows, names with "eval_" in front.
   void evaluate_held_out(IterationMetrics& metrics);

@@ -47,11 +47,11 @@ ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, in
 double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
 
 Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
-                 const std::optional<model::ModelSpec>& critic, at::Device device, int threads, int64_t optimizer_steps)
+                 const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps)
     : options_(options),
       ranks_(roles.trainers.view()),
       device_(device),
-      threads_(threads),
+      threads_(std::move(threads)),
       actor_(make_model(options, roles, actor, device, "actor")),
       critic_(critic ? make_model(options, roles, *critic, device, "critic") : nullptr),
       actor_rate_(options.actor, optimizer_steps),
@@ -74,7 +74,7 @@ void Trainer::sum(std::span<double> values) const {
 }
 
 Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
-  at::set_num_threads(threads_);
+  threads_.use();
   Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
@@ -143,7 +143,8 @@ UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vect
 
 UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
                              int64_t iteration) {
-  at::set_num_threads(threads_);
+  threads_.use();
+  meter_.start();
   std::unordered_map<uint64_t, int64_t> local_row;
   for (int64_t i = 0; i < experience.sequences(); ++i) local_row.emplace(experience.samples.id[static_cast<size_t>(i)], i);
 
@@ -165,6 +166,7 @@ UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, co
       ++report.steps;
     }
   }
+  meter_.stop();
   average(report);
   return report;
 }

@@ -13,6 +13,7 @@
 #include "driver/metrics.hpp"
 #include "driver/mismatch.hpp"
 #include "driver/roles.hpp"
+#include "driver/threads.hpp"
 #include "driver/update_step.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
@@ -26,10 +27,12 @@ class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
   Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
-          const std::optional<model::ModelSpec>& critic, at::Device device, int threads, int64_t optimizer_steps);
+          const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps);
 
   zero::ShardedModel& actor() { return *actor_; }
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
+  // Threads that worked in the last update(); 0: it was too short to say.
+  int threads_worked() const { return meter_.worked(); }
   double kl_coefficient() const { return kl_coefficient_; }
   void set_kl_coefficient(double value) { kl_coefficient_ = value; }
   // The length of the learning-rate schedules that a resumed run began with.
@@ -75,7 +78,8 @@ class Trainer {
   config::Options options_;
   comm::CommView ranks_;
   at::Device device_;
-  int threads_;
+  Threads threads_;
+  ThreadMeter meter_;
   std::unique_ptr<zero::ShardedModel> actor_;
   std::unique_ptr<zero::ShardedModel> critic_;
   zero::LearningRate actor_rate_;

@@ -48,7 +48,7 @@ struct Engine::Impl {
   Impl(const model::ModelSpec& model_spec, const GeneratorWeights& rank_weights, const EngineOptions& engine_options,
        const comm::CommView& comm)
       : spec(model_spec), weights(rank_weights), options(engine_options), shape(local_shape(model_spec, rank_weights)),
-        kind(backend_of(options, weights)), team(options.threads > 0 ? options.threads : at::get_num_threads()),
+        kind(backend_of(options, weights)), team(options.threads > 0 ? options.threads : at::get_num_threads(), options.cpus),
         page_bytes(kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
                                               : TorchBackend::page_bytes(shape, options.page_size)),
         pages(page_count(options, page_bytes, comm)),
@@ -235,6 +235,8 @@ std::vector<std::string> Engine::differences_from_training() const { return impl
 
 std::vector<std::string> Engine::describe() const {
   std::vector<std::string> lines = impl_->backend->describe();
+  const std::string memory = impl_->weights.describe_memory();
+  if (!memory.empty()) lines.push_back("weights of " + memory);
   lines.push_back(base::text("KV cache of ", impl_->pages, " pages of ", impl_->options.page_size, " tokens, ",
                              base::human_bytes(static_cast<double>(impl_->options.kv_bytes)), " at most"));
   return lines;

@@ -19,6 +19,8 @@ namespace {
 
 using kernels::ElementType;
 
+constexpr const char* memory_remedy = "give the job more memory, or use more tensor-parallel ranks";
+
 template <class T>
 T* as(std::byte* p) {
   return reinterpret_cast<T*>(p);
@@ -39,7 +41,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
                            ThreadTeam& team, const comm::CommView& tensor_parallel)
     : weights_(weights), shape_(local_shape(spec, weights)), model_shape_(spec.shape),
       epsilon_(static_cast<float>(spec.shape.norm_eps)), page_size_(page_size), page_bytes_(page_bytes(shape_, page_size)),
-      team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, "the KV cache (generate.kv_bytes)") {
+      team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy) {
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
   make_layers(spec);
@@ -91,7 +93,8 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
   const auto make = [&](Rows& r, int64_t count, int64_t columns, int64_t bytes) {
     r.stride = kernels::gemm_padded(columns);
     r.element_bytes = bytes;
-    r.memory = HugeBuffer(std::max<int64_t>(count * r.stride * bytes, 1), "activations of a generation step");
+    r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * bytes, 1), comm::FirstTouch::later, "activations of a generation step",
+                                memory_remedy);
   };
   const int64_t bytes = shape_.element_bytes();
   if (rows > capacity_) {

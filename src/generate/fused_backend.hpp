@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "huge_buffer.hpp"
 #include "local_shape.hpp"
 #include "step_backend.hpp"
 #include "thread_team.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/huge_buffer.hpp"
 #include "trireme/kernels/decode_attention.hpp"
 #include "trireme/model/forward.hpp"
 
@@ -34,7 +34,7 @@ class FusedBackend final : public StepBackend {
  private:
   // Rows of activations; each row is zero-padded to a multiple of 32 elements, as the GEMM wants it.
   struct Rows {
-    HugeBuffer memory;
+    comm::HugeBuffer memory;
     int64_t stride = 0;  // elements
     int64_t element_bytes = 0;
     std::byte* row(int64_t i) const { return memory.data() + i * stride * element_bytes; }
@@ -87,7 +87,7 @@ class FusedBackend final : public StepBackend {
   int64_t page_bytes_;
   ThreadTeam& team_;
   comm::CommView comm_;
-  HugeBuffer cache_;
+  comm::HugeBuffer cache_;
   model::Rope rope_;
   int64_t rope_positions_ = 0;
   size_t embedding_ = 0, final_norm_ = 0;

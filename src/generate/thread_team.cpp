@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/error.hpp"
+#include "trireme/comm/core_share.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -31,9 +34,26 @@ bool spin_until(const Done& done, int patience) {
   return false;
 }
 
+// Binds the caller's thread to the team's first processor while this lives.
+class BoundHere {
+ public:
+  BoundHere(const std::vector<int>& cpus, const std::vector<int>& home) : home_(home), bound_(!cpus.empty()) {
+    if (bound_) comm::bind_this_thread({cpus.data(), 1});
+  }
+  BoundHere(const BoundHere&) = delete;
+  ~BoundHere() {
+    if (bound_) comm::bind_this_thread(home_);
+  }
+
+ private:
+  const std::vector<int>& home_;
+  bool bound_;
+};
+
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads) {
+ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus) : cpus_(std::move(cpus)), home_(comm::cpus_of_process()) {
+  EXPECT(cpus_.empty() || static_cast<int>(cpus_.size()) == threads);
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 
@@ -55,7 +75,16 @@ void ThreadTeam::call(int thread) {
   }
 }
 
+void ThreadTeam::bind_worker(int thread) const {
+  if (cpus_.empty()) {
+    comm::bind_this_thread(home_);
+  } else {
+    comm::bind_this_thread({&cpus_[static_cast<size_t>(thread)], 1});
+  }
+}
+
 void ThreadTeam::work(int thread) {
+  bind_worker(thread);
   uint32_t seen = 0;
   for (;;) {
     const auto started = [&] { return round_.load(std::memory_order_acquire) != seen; };
@@ -78,7 +107,10 @@ void ThreadTeam::run(const std::function<void(int)>& body) {
     round_.fetch_add(1, std::memory_order_release);
     round_.notify_all();
   }
-  call(0);
+  {
+    const BoundHere bound(cpus_, home_);
+    call(0);
+  }
   spin_until([&] { return running_.load(std::memory_order_acquire) == 0; }, 0);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }

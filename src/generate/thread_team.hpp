@@ -14,7 +14,10 @@ namespace trireme::generate {
 
 class ThreadTeam {
  public:
-  explicit ThreadTeam(int threads);
+  // `cpus`: the processor of each thread; the caller's thread is bound for the length of run() only, since threads and child
+  // processes that start later inherit its binding. Empty: threads may run on all processors of the process, whatever the caller's
+  // thread was bound to.
+  explicit ThreadTeam(int threads, std::vector<int> cpus = {});
   ThreadTeam(const ThreadTeam&) = delete;
   ~ThreadTeam();
 
@@ -33,7 +36,10 @@ class ThreadTeam {
  private:
   void work(int thread);
   void call(int thread);
+  void bind_worker(int thread) const;
 
+  std::vector<int> cpus_;
+  std::vector<int> home_;  // processors of the process
   std::vector<std::thread> workers_;
   const std::function<void(int)>* body_ = nullptr;
   std::atomic<uint32_t> round_{0};     // a new value starts a body

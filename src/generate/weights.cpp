@@ -2,9 +2,9 @@
 
 #include "trireme/generate/weights.hpp"
 
-#include "huge_buffer.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/huge_buffer.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -12,7 +12,7 @@ constexpr int64_t alignment = 64;
 }
 
 struct GeneratorWeights::Storage {
-  HugeBuffer host;
+  comm::HugeBuffer host;
   at::Tensor device;
 };
 
@@ -28,7 +28,8 @@ GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType d
   }
   std::byte* base = nullptr;
   if (place == Place::host) {
-    storage_->host = HugeBuffer(bytes_, "the generator's weights");
+    storage_->host = comm::HugeBuffer(bytes_, comm::FirstTouch::now, "the generator's weights",
+                                      "give the job more memory, or use more tensor-parallel ranks");
     base = storage_->host.data();
   } else {
     storage_->device = at::zeros({bytes_}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
@@ -54,6 +55,10 @@ GeneratorWeights::~GeneratorWeights() = default;
 std::vector<std::byte*> GeneratorWeights::storage() {
   EXPECT(!owned_.empty());
   return owned_;
+}
+
+std::string GeneratorWeights::describe_memory() const {
+  return storage_->host.bytes() > 0 ? base::human_bytes(static_cast<double>(bytes_)) + ", " + storage_->host.describe() : "";
 }
 
 at::Tensor GeneratorWeights::tensor(size_t parameter) const {

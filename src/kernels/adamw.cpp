@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/lane_kernels.hpp"
+#include "trireme/kernels/parallel.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -23,7 +24,7 @@ int64_t adamw(const AdamWShard& shard, const AdamWStep& step) {
   const ShardKernels& kernels = lane_kernels().shard;
   const int64_t words = (shard.elements + adamw_word - 1) / adamw_word;
   std::atomic<int64_t> changed{0};
-  at::parallel_for(0, words, kGrainWords,
+  parallel_for(0, words, kGrainWords,
                    [&](int64_t first, int64_t last) { changed += kernels.adamw(shard, factors, first, last); });
   return changed;
 }
@@ -37,7 +38,7 @@ double squared_norm(const float* values, int64_t elements) {
   const int64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
   const ShardKernels& kernels = lane_kernels().shard;
   std::vector<double> sums(static_cast<size_t>(blocks));
-  at::parallel_for(0, blocks, kGrainValues / kNormBlock, [&](int64_t first, int64_t last) {
+  parallel_for(0, blocks, kGrainValues / kNormBlock, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
       const int64_t begin = b * kNormBlock;
       sums[static_cast<size_t>(b)] = kernels.sum_of_squares(values + begin, std::min(kNormBlock, elements - begin));
@@ -50,7 +51,7 @@ double squared_norm(const float* values, int64_t elements) {
 
 void cast_to_bf16(const float* values, uint16_t* out, int64_t elements) {
   const ShardKernels& kernels = lane_kernels().shard;
-  at::parallel_for(0, elements, kGrainValues,
+  parallel_for(0, elements, kGrainValues,
                    [&](int64_t first, int64_t last) { kernels.cast_to_bf16(values + first, out + first, last - first); });
 }
 
@@ -58,7 +59,7 @@ void moving_average(float* average, const float* values, double beta, int64_t el
   const auto keep = static_cast<float>(beta);
   const auto rate = static_cast<float>(1 - beta);
   const ShardKernels& kernels = lane_kernels().shard;
-  at::parallel_for(0, elements, kGrainValues, [&](int64_t first, int64_t last) {
+  parallel_for(0, elements, kGrainValues, [&](int64_t first, int64_t last) {
     kernels.moving_average(average + first, values + first, keep, rate, last - first);
   });
 }

@@ -9,6 +9,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
+#include "trireme/kernels/parallel.hpp"
 
 // MKL's number of threads for this thread alone; LibTorch's wheels export it. Where there is another library the reference is
 // null: inside a parallel region those run sequentially by themselves.
@@ -105,7 +106,7 @@ void multiply_blocks(const Operands& o) {
   const Grid grid = make_grid(m, n, o.a.size(1), o.widened);
   const int64_t tasks = grid.rows * grid.columns;
   // At least two tasks, so that a single block too runs inside a parallel region.
-  at::parallel_for(0, std::max<int64_t>(tasks, 2), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, std::max<int64_t>(tasks, 2), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;  // of this thread
     const Sequential sequential;
     for (int64_t task = begin; task < std::min(end, tasks); ++task) {

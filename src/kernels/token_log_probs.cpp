@@ -8,6 +8,7 @@
 #include "kernels/head_chunks.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -33,7 +34,7 @@ void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, flo
                 std::vector<LogSumExp>& rows, float* target_logits) {
   const int64_t columns = logits.size(1);
   const T* z = values(logits, T{});
-  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       LogSumExp& row = rows[static_cast<size_t>(i)];
       const T* row_logits = z + i * columns;
@@ -78,7 +79,7 @@ void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets,
   const float* grad = grads.log_probs.const_data_ptr<float>();
   const float* entropy = grads.entropy.defined() ? rows.entropy.const_data_ptr<float>() : nullptr;
   const float* grad_entropy = grads.entropy.defined() ? grads.entropy.const_data_ptr<float>() : nullptr;
-  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* row = z + i * columns;
       SoftmaxGradient g{scale, lse[i], 0, grad[i], 0};

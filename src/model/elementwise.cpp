@@ -9,6 +9,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/model/row_kernels.hpp"
 
 namespace trireme::model {
@@ -47,7 +48,7 @@ void with_type(const at::Tensor& x, Body&& body) {
 
 template <class Body>
 void for_row_chunks(int64_t rows, Body&& body) {
-  at::parallel_for(0, base::ceil_div(rows, chunk_rows), 1, [&](int64_t first, int64_t last) {
+  kernels::parallel_for(0, base::ceil_div(rows, chunk_rows), 1, [&](int64_t first, int64_t last) {
     for (int64_t chunk = first; chunk < last; ++chunk) {
       const int64_t row = chunk * chunk_rows;
       body(chunk, row, std::min(chunk_rows, rows - row));
@@ -100,7 +101,7 @@ struct SwiGlu : Function<SwiGlu> {
     const at::Tensor up = up_input.contiguous();
     at::Tensor y = at::empty_like(gate);
     with_type(gate, [&]<class T>(T*) {
-      at::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+      kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         model::swiglu(elements<T>(gate) + first, elements<T>(up) + first, mutable_elements<T>(y) + first, last - first);
       });
     });
@@ -115,7 +116,7 @@ struct SwiGlu : Function<SwiGlu> {
     at::Tensor dgate = at::empty_like(gate);
     at::Tensor dup = at::empty_like(up);
     with_type(gate, [&]<class T>(T*) {
-      at::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
+      kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
                         mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first, last - first);
       });

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/training_attention.hpp"
 
 namespace trireme::model {
@@ -46,7 +47,7 @@ kernels::AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t 
 template <class Body>
 void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, Body&& body) {
   const auto sequences = static_cast<int64_t>(cu_seqlens.size()) - 1;
-  at::parallel_for(0, sequences * kv_heads, 1, [&](int64_t begin, int64_t end) {
+  kernels::parallel_for(0, sequences * kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const auto sequence = static_cast<size_t>(task / kv_heads);
       body(cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence], task % kv_heads);

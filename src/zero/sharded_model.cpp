@@ -9,6 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/optimizer.hpp"
 #include "zero/shards.hpp"
@@ -29,7 +30,7 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.device = device.is_cuda();
   out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kGrain = 1 << 15;
-    at::parallel_for(0, count, kGrain, body);
+    kernels::parallel_for(0, count, kGrain, body);
   };
   return out;
 }

@@ -132,10 +132,11 @@ class Result:
 class Job:
     """A run in progress, in a process group of its own."""
 
-    def __init__(self, arguments, cwd, ranks=1, env=None):
-        command = [str(PROGRAM), *map(str, arguments)]
-        if ranks > 1:
-            command = [MPIEXEC, *MPI_FLAGS, "-n", str(ranks), *command]
+    def __init__(self, arguments, cwd, ranks=1, env=None, prefix=(), launcher=None):
+        """`prefix` is put before the program on every rank; `launcher` stands for the usual one and its flags."""
+        command = [*prefix, str(PROGRAM), *map(str, arguments)]
+        if launcher is not None or ranks > 1:
+            command = [*(launcher or [MPIEXEC, *MPI_FLAGS]), "-n", str(ranks), *command]
         self.began = time.monotonic()
         self.out = tempfile.TemporaryFile("w+", errors="replace")
         self.err = tempfile.TemporaryFile("w+", errors="replace")
@@ -201,12 +202,12 @@ class ProgramTest(unittest.TestCase):
             shutil.rmtree(cls.folder, ignore_errors=True)
 
     @classmethod
-    def start(cls, *arguments, ranks=1, env=None):
-        return Job(arguments, cls.folder, ranks, env)
+    def start(cls, *arguments, ranks=1, env=None, **options):
+        return Job(arguments, cls.folder, ranks, env, **options)
 
     @classmethod
-    def run_program(cls, *arguments, ranks=1, env=None, timeout=60):
-        return cls.start(*arguments, ranks=ranks, env=env).wait(timeout)
+    def run_program(cls, *arguments, ranks=1, env=None, timeout=60, **options):
+        return cls.start(*arguments, ranks=ranks, env=env, **options).wait(timeout)
 
     def succeed(self, *arguments, code=0, **options):
         """Runs and expects this exit code."""

@@ -129,6 +129,8 @@ BANNED = [
     (r"\b_GLIBCXX_DEBUG\b", "changes the containers that LibTorch was built with", lambda s: True),
     (r"\bstd::(tmpnam|rand|srand)\b|\b(tmpnam|mktemp)\s*\(", "not reproducible or not safe", lambda s: True),
     (r"\busing\s+namespace\s+std\s*;", "names of std stay in std", lambda s: True),
+    (r"\bat::parallel_for\b", "runs on one thread where a file is compiled without OpenMP: take trireme/kernels/parallel.hpp",
+     lambda s: s.path.as_posix() != "src/kernels/parallel.cpp"),
 ]
 
 
@@ -279,6 +281,7 @@ BROKEN = {
     "no LibTorch header in CUDA": ("src/kernels/a.cu", "#include <ATen/core/Tensor.h>\n"),
     "reads pickle": ("src/model/b.cpp", "auto x = torch::load(path);\n"),
     "world communicator": ("src/zero/d.cpp", "int n = size(MPI_COMM_WORLD);\n"),
+    "runs on one thread": ("src/zero/j.cpp", "at::parallel_for(0, n, 1, body);\n"),
     "unfinished work": ("src/zero/e.cpp", "// TODO later\n"),
     "somebody's machine": ("tests/unit/base/a.cpp", 'auto path = "/home/me/x";\n'),
     "lines (limit 400)": ("src/zero/f.cpp", "int x;\n" * (MAX_FILE_LINES + 1)),

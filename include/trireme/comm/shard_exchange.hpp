@@ -73,7 +73,7 @@ class ShardExchange {
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
 
   virtual const ExchangeCounters& counters() const = 0;
-  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages)", "MPI ring", "NCCL ring", for the log
+  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)", "MPI ring", "NCCL ring", for the log
 };
 
 // Runs body(first, last) over pieces of [0, count), perhaps on several threads; returns when all are done.

@@ -76,6 +76,13 @@ constexpr DType compute_type(ComputeType choice) {
   return choice == ComputeType::fp32 ? DType::fp32 : DType::bf16;
 }
 
+// Whether each thread of a rank keeps to one core: where the rank has cores of its own that the launcher gave it, or never.
+enum class PinThreads { automatic, never };
+template <>
+struct Words<PinThreads> {
+  static constexpr std::string_view list[] = {"auto", "never"};
+};
+
 enum class LogLevel { debug, info, warning, error };
 template <>
 struct Words<LogLevel> {

@@ -48,6 +48,7 @@ struct RunOptions {
   Duration io_timeout{1800};
   int64_t mismatch_check = 64;   // collectives between two checks; 0: off
   std::string threads = "auto";  // auto | phase | a number
+  PinThreads pin_threads = PinThreads::automatic;
   LogLevel log_level = LogLevel::info;
   bool production = false;
   bool take_over = false;

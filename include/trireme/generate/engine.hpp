@@ -31,6 +31,7 @@ struct EngineOptions {
   int64_t max_batch = 64;               // sequences that run at a time
   int64_t prefill_chunk_tokens = 512;   // prompt tokens computed per step, beside the decoding sequences
   int threads = 0;                      // 0: LibTorch's number
+  std::vector<int> cpus;                // processor of each thread; empty: the kernel chooses
   bool prefix_sharing = true;           // full pages are found again by content, across prompts
   bool sample_sharing = true;           // requests with equal prompts compute it once
   BackendKind backend = BackendKind::automatic;

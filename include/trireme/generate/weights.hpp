@@ -20,7 +20,8 @@ enum class Place : uint8_t { host, cuda };
 
 class GeneratorWeights {
  public:
-  // Rank `rank` of `degree`; allocates zeroed storage, 64-byte aligned per parameter, on huge pages where allowed.
+  // Rank `rank` of `degree`; allocates zeroed storage, 64-byte aligned per parameter, on huge pages where allowed. Host memory is
+  // touched at once: what is free afterwards is free.
   // Throws UserError(configuration) as model::tensor_parallel_layout does, out_of_memory with the size.
   GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank = 0, int degree = 1, Place place = Place::host);
   // The same without storage of its own: alias() gives the pointers before the first use.
@@ -44,6 +45,8 @@ class GeneratorWeights {
   at::Tensor tensor(size_t parameter) const;
   // Bytes of owned storage.
   int64_t bytes() const { return bytes_; }
+  // "269 MiB, 97 % huge pages, one NUMA node"; "" for storage that is not owned, or on a GPU.
+  std::string describe_memory() const;
 
   // Reads the weights from here from now on: one pointer per parameter, 64-byte aligned is fastest. The memory must stay
   // valid and unchanged while an engine steps.

@@ -11,6 +11,7 @@
 #include "driver/generator.hpp"
 #include "driver/load_weights.hpp"
 #include "driver/roles.hpp"
+#include "driver/threads.hpp"
 #include "driver/tools/output.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -52,7 +53,7 @@ class GenerateTool {
                       "--stop-token-ids");
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     load_weights(spec_, *folder_.weights, weights_);
-    at::set_num_threads(threads_.generator);
+    threads_.generator.use();
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), roles_.tensor_ranks.view());
   }
 
@@ -80,14 +81,16 @@ class GenerateTool {
 
  private:
   generate::EngineOptions engine_options() const {
+    roles_.world.barrier();  // the weights of all ranks are there: what is free now is for KV caches
     generate::EngineOptions options;
-    options.threads = threads_.generator;
+    options.threads = threads_.generator.count;
+    options.cpus = threads_.generator.cpus;
     options.backend = engine_backend(command_.backend);
     int64_t longest = 0;
     for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
     options.kv_bytes = kv_cache_bytes({0.5, 0}, spec_, command_.tensor_parallel, config::compute_type(command_.dtype), options.max_batch, longest,
-                                      free_memory(at::kCPU) / roles_.topology.local_size);
+                                      free_memory(at::kCPU) / generators_on_device(roles_, at::kCPU));
     return options;
   }
 

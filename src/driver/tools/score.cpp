@@ -10,6 +10,7 @@
 #include "driver/models.hpp"
 #include "driver/roles.hpp"
 #include "driver/scoring.hpp"
+#include "driver/threads.hpp"
 #include "driver/tools/output.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/data/jsonl.hpp"
@@ -34,7 +35,7 @@ class ScoreTool {
     options.model.path = command.model.string();
     options.model.dtype = command.dtype;
     const Roles roles = make_roles(options, world_);
-    at::set_num_threads(plan_threads(options, roles).trainer);
+    plan_threads(options, roles).trainer.use();
     const ModelStart start = actor_start(options);
     tokenizer_.check_model(start.spec.shape.vocab);
     max_positions_ = start.spec.shape.max_positions;

@@ -9,9 +9,11 @@
 namespace trireme::comm {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 std::vector<int> range(int first, int count) {
   std::vector<int> out(static_cast<size_t>(count));
@@ -90,12 +92,58 @@ TEST(Affinity, NodesWithTheSameMistakeAreNamedOnce) {
   EXPECT_THAT(affinity_warnings_of_job(ranks, 8), ElementsAre(HasSubstr("2 of 2 nodes: all 2 ranks of the node are bound to core 0")));
 }
 
+std::vector<RankPlace> on_node_of(std::vector<RankPlace> ranks, int cores) {
+  for (auto& place : ranks) place.node_cores = range(0, cores);
+  return ranks;
+}
+
+TEST(Affinity, NothingIdleNothingSaid) {
+  EXPECT_THAT(idle_notes(on_node_of(bound(8, 8, 8), 64), true), IsEmpty());
+  EXPECT_THAT(idle_notes(on_node_of(unbound(3, 64, 21), 64), true), IsEmpty()) << "one core is too few for three ranks";
+  EXPECT_THAT(idle_notes(on_node_of(bound(2, 1, 1), 64), true), Not(testing::Contains(HasSubstr("no rank's set")))) << "affinity_warnings() says it";
+  EXPECT_THAT(idle_notes({}, true), IsEmpty());
+}
+
+TEST(Affinity, CoresThatNoRankHas) {
+  EXPECT_THAT(idle_notes(on_node_of(bound(8, 7, 7), 64), true), ElementsAre(AllOf(HasSubstr("8 of the node's 64 cores (56-63)"), HasSubstr("--cpus-per-task=8"))));
+  EXPECT_THAT(idle_notes(on_node_of(bound(4, 8, 8), 64), true), ElementsAre(AllOf(HasSubstr("32 of the node's 64 cores (32-63)"), HasSubstr("--cpus-per-task=16"))));
+}
+
+TEST(Affinity, CoresThatNoThreadUses) {
+  EXPECT_THAT(idle_notes(on_node_of(bound(8, 8, 1), 64), true),
+              ElementsAre(AllOf(HasSubstr("while the trainer ranks work, 56 of their 64 cores a node (0-63) stay idle"), HasSubstr("run.threads = \"auto\""))));
+  auto ranks = on_node_of(unbound(4, 16, 4), 16);
+  for (auto& place : ranks) place.threads = place.rank < 2 ? std::array<int, 3>{4, 0, 4} : std::array<int, 3>{0, 4, 0};
+  EXPECT_THAT(idle_notes(ranks, true), ElementsAre(AllOf(HasSubstr("8 of their 16 cores"), HasSubstr("run.threads = \"phase\""))));
+  EXPECT_THAT(idle_notes(ranks, false), ElementsAre(Not(HasSubstr("phase")))) << "the other role works at the same time";
+  ranks = on_node_of(unbound(2, 16, 4), 16);
+  for (auto& place : ranks) place.quotas = {{1, 8}};
+  EXPECT_THAT(idle_notes(ranks, true), ElementsAre(HasSubstr("cpu.max")));
+}
+
+TEST(Affinity, RanksWithGpusMayLeaveCoresIdle) {
+  auto ranks = on_node_of(bound(4, 8, 8), 64);
+  for (auto& place : ranks) place.gpus = 1;
+  EXPECT_THAT(idle_notes(ranks, true), IsEmpty());
+}
+
+TEST(Affinity, ThePlanInTheLog) {
+  EXPECT_EQ(describe_threads(bound(8, 8, 8)), "trainer 8, generator 8, reward 8 a rank, with 8 ranks of 8 cores a node");
+  auto ranks = bound(2, 1, 1);
+  ranks[0].threads = {1, 0, 0};
+  ranks[1].threads = {3, 2, 0};
+  EXPECT_EQ(describe_threads(ranks), "trainer 1-3, generator 2 a rank, with 2 ranks of 1 core a node");
+}
+
 TEST(Affinity, TextsGoThereAndBack) {
-  RankPlace place{3, 1, {0, 1, 2, 8}, {4, 0, 2}, {0, 1}, 8, true, "0000:3b:00.0", 1};
+  RankPlace place{3, 1, {0, 1, 2, 8}, {4, 0, 2}, {0, 1}, 8, true, "0000:3b:00.0", 1, {0, 1, 2, 8, 9}, {{77, 2.5}, {1, 16}}, true};
   const RankPlace back = place_from_text(to_text(place));
   EXPECT_EQ(to_text(back), to_text(place));
   EXPECT_EQ(back.cores, place.cores);
   EXPECT_EQ(back.gpu, place.gpu);
+  EXPECT_EQ(back.node_cores, place.node_cores);
+  EXPECT_EQ(back.quotas, place.quotas);
+  EXPECT_TRUE(back.bound);
   EXPECT_EQ(to_text(place_from_text(to_text(RankPlace{}))), to_text(RankPlace{}));
 }
 
@@ -109,8 +157,7 @@ TEST(Affinity, CpuLists) {
 }
 
 TEST(Affinity, ThisMachineHasCores) {
-  EXPECT_FALSE(cores_of_process().empty());
-  EXPECT_GE(cores_of_node(), 1);
+  EXPECT_FALSE(numa_nodes_of(base::cpus_of_job()).size() > 64);
   EXPECT_EQ(numa_node_of_gpu("ffff:ff:00.0"), -1);
 }
 

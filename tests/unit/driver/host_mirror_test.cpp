@@ -1,12 +1,18 @@
 #include "torch/torch.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
 
 #include "driver/device.hpp"
 #include "driver/generator.hpp"
 #include "driver/host_mirror.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/node_limits.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -37,7 +43,7 @@ TEST(Device, IsTheCpuWhereNoGpuIsLinkedIn) {
     EXPECT_EQ(error.code(), ExitCode::unfit_environment);
     EXPECT_NE(std::string(error.what()).find("no GPU support"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(ranks_on_device(roles, at::kCPU), roles.topology.local_size);
+  EXPECT_EQ(generators_on_device(roles, at::kCPU), roles.topology.local_size);
   EXPECT_GT(free_memory(at::kCPU), 0);
 }
 
@@ -59,6 +65,47 @@ TEST(KvCache, IsAShareOfTheFreeMemoryAndNeverMoreThanOfUse) {
   EXPECT_EQ(bytes({0.5, 0}, 2 * 700 * token), 700 * token);
   EXPECT_EQ(bytes({0.5, 0}, 0), (255 + 256) * token);  // at least one sequence
   EXPECT_EQ(bytes({0.5, 300 * token}, 0), 300 * token);
+  EXPECT_EQ(kv_bytes_per_token(spec, 1, config::DType::fp32), token);
+}
+
+TEST(KvCache, IsSharedByTheRanksThatHaveAGenerator) {
+  const auto& world = test::world();
+  if (world.size() == 1) GTEST_SKIP() << "needs two ranks";
+  config::Options options;
+  options.ranks = {base::text(world.size() - 1), "1", ""};
+  const Roles roles = make_roles(options, world);
+  EXPECT_EQ(generators_on_device(roles, at::kCPU), 1) << "the others need no KV cache";
+}
+
+TEST(KvCache, FreeMemoryIsWhatCanBeAllocated) {
+  std::ifstream info("/proc/meminfo");
+  int64_t available = 0;
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemAvailable:")) available = std::atoll(line.c_str() + 13) * 1024;
+  }
+  EXPECT_NEAR(static_cast<double>(free_memory(at::kCPU)), static_cast<double>(std::min(available, base::available_memory().bytes)), 0.05 * static_cast<double>(available))
+      << "page cache counts as free";
+}
+
+TEST(KvCache, WhatADeckNeedsAtATime) {
+  config::Options options;
+  options.data.max_len = 1000;
+  options.generate.max_batch = 64;
+  options.rollout.batch_size = 128;
+  options.rollout.n_samples_per_prompt = 4;
+  EXPECT_EQ(kv_need(options, 200, 4).sequences, 64);
+  EXPECT_EQ(kv_need(options, 200, 4).expected_length, 200 + 800 / 2);
+  EXPECT_EQ(kv_need(options, 200, 32).sequences, 16) << "a replica has four prompts";
+  options.rollout.max_new_tokens = 100;
+  EXPECT_EQ(kv_need(options, 200, 4).expected_length, 250);
+}
+
+TEST(KvCache, AShortageIsSaid) {
+  const KvNeed need{64, 700};
+  EXPECT_EQ(kv_shortage(need, 64 * 700 * 100, 100), "");
+  const std::string text = kv_shortage(need, 12 * 700 * 100 + 5, 100);
+  EXPECT_THAT(text, testing::HasSubstr("holds 12 of the 64 sequences"));
+  EXPECT_THAT(text, testing::HasSubstr("generate.kv_memory"));
 }
 
 }  // namespace

@@ -137,19 +137,5 @@ TEST(Roles, RanksThatAreNotThereAreRefusedOnEveryRank) {
   EXPECT_EQ(world.sum(1), world.size()) << "nobody waits for the others";
 }
 
-TEST(Threads, PhaseGivesARoleAllCoresOfItsTurn) {
-  const auto& world = test::world();
-  config::Options options;
-  options.run.threads = "3";
-  EXPECT_EQ(plan_threads(options, make_roles(options, world)).trainer, 3);
-  options.run.threads = "phase";
-  options.ranks = {"1", "1", ""};
-  const Roles roles = make_roles(options, world);
-  options.run.threads = "auto";
-  const int shared = plan_threads(options, roles).trainer;
-  options.run.threads = "phase";
-  EXPECT_GE(plan_threads(options, roles).trainer, shared);
-}
-
 }  // namespace
 }  // namespace trireme::driver
