@@ -26,8 +26,8 @@ MUTATIONS = [
              "  if (options.clip_range) for (float& r : cut.reward) r = std::clamp(r, static_cast<float>((*options.clip_range)[0]), "
              "static_cast<float>((*options.clip_range)[1]));\n"
              "  const ShapedRewards shaped = shape_rewards(cut, options.penalty, options.estimator, options.n_samples_per_prompt);"),
-    Mutation("gamma_kept", "gamma is not forced to 1 for the group estimators", "src/ppo/advantages.cpp",
-             "estimator == config::Estimator::reinforce ? gamma : 1.0;", "estimator == config::Estimator::reinforce ? gamma : gamma;"),
+    Mutation("gamma_kept", "gamma is not forced to 1 for the group estimators", "src/ppo/experience.cpp",
+             "facts.discounts ? options.gamma : 1.0", "facts.discounts ? options.gamma : options.gamma"),
     Mutation("lambda_ignored", "GAE with lambda = 1 whatever the deck says", "src/ppo/experience.cpp",
              "segments, options.gamma,\n                                            options.lambd);", "segments, options.gamma, 1.0);"),
     Mutation("kl_sign", "the KL penalty rewards distance from the reference", "src/ppo/advantages.cpp",
