@@ -20,7 +20,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int> range(int first, int count) {
+std::vector<int> core_range(int first, int count) {
   std::vector<int> out(static_cast<size_t>(count));
   std::iota(out.begin(), out.end(), first);
   return out;
@@ -34,7 +34,7 @@ std::vector<int> shares(const std::vector<std::vector<int>>& sets) {
 
 std::vector<std::vector<int>> bound(int ranks, int each) {
   std::vector<std::vector<int>> sets;
-  for (int r = 0; r < ranks; ++r) sets.push_back(range(r * each, each));
+  for (int r = 0; r < ranks; ++r) sets.push_back(core_range(r * each, each));
   return sets;
 }
 
@@ -47,33 +47,33 @@ TEST(CoreShare, BoundRanksUseAllTheirCores) {
 }
 
 TEST(CoreShare, UnboundRanksDivideTheNode) {
-  EXPECT_THAT(shares(std::vector<std::vector<int>>(8, range(0, 64))), Each(8));
-  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, range(0, 64))), Each(21));
-  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, range(0, 3))), Each(1)) << "three thirds are one, whatever rounding says";
-  EXPECT_THAT(shares(std::vector<std::vector<int>>(4, range(0, 2))), Each(1)) << "never none";
+  EXPECT_THAT(shares(std::vector<std::vector<int>>(8, core_range(0, 64))), Each(8));
+  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, core_range(0, 64))), Each(21));
+  EXPECT_THAT(shares(std::vector<std::vector<int>>(3, core_range(0, 3))), Each(1)) << "three thirds are one, whatever rounding says";
+  EXPECT_THAT(shares(std::vector<std::vector<int>>(4, core_range(0, 2))), Each(1)) << "never none";
 }
 
 TEST(CoreShare, RanksBoundToSocketsDivideTheirSocket) {
-  auto sets = std::vector<std::vector<int>>(4, range(0, 32));
-  sets.resize(8, range(32, 32));
+  auto sets = std::vector<std::vector<int>>(4, core_range(0, 32));
+  sets.resize(8, core_range(32, 32));
   EXPECT_THAT(shares(sets), Each(8)) << "Open MPI's default for more than two ranks";
 }
 
 TEST(CoreShare, SetsThatOverlapInPart) {
-  EXPECT_THAT(shares({range(0, 8), range(4, 8)}), ElementsAre(6, 6));
-  EXPECT_THAT(shares({range(0, 2), range(1, 1)}), ElementsAre(1, 1));
-  EXPECT_THAT(shares({range(0, 16), range(0, 4), range(4, 4)}), ElementsAre(12, 2, 2));
-  const auto all = shares({range(0, 16), range(0, 4), range(4, 4)});
+  EXPECT_THAT(shares({core_range(0, 8), core_range(4, 8)}), ElementsAre(6, 6));
+  EXPECT_THAT(shares({core_range(0, 2), core_range(1, 1)}), ElementsAre(1, 1));
+  EXPECT_THAT(shares({core_range(0, 16), core_range(0, 4), core_range(4, 4)}), ElementsAre(12, 2, 2));
+  const auto all = shares({core_range(0, 16), core_range(0, 4), core_range(4, 4)});
   EXPECT_LE(std::accumulate(all.begin(), all.end(), 0), 16) << "nobody counts on more than there is";
 }
 
 TEST(CoreShare, AQuotaIsDividedAmongTheRanksBelowIt) {
   const std::vector<base::CpuQuota> pod{{1, 16}};
-  std::vector<CoreClaim> ranks(2, {range(0, 64), pod});
+  std::vector<CoreClaim> ranks(2, {core_range(0, 64), pod});
   EXPECT_THAT(share_cores(ranks), Each(8));
-  ranks = {{range(0, 64), {{2, 4}, {1, 16}}}, {range(0, 64), {{3, 2.5}, {1, 16}}}};
+  ranks = {{core_range(0, 64), {{2, 4}, {1, 16}}}, {core_range(0, 64), {{3, 2.5}, {1, 16}}}};
   EXPECT_THAT(share_cores(ranks), ElementsAre(4, 2));
-  EXPECT_THAT(share_cores(std::vector<CoreClaim>{{range(0, 8), {{1, 0.5}}}}), ElementsAre(1));
+  EXPECT_THAT(share_cores(std::vector<CoreClaim>{{core_range(0, 8), {{1, 0.5}}}}), ElementsAre(1));
 }
 
 class Siblings : public testing::Test {
@@ -92,13 +92,13 @@ class Siblings : public testing::Test {
 };
 
 TEST_F(Siblings, HardwareThreadsOfACoreCountOnce) {
-  EXPECT_EQ(physical_cores(range(0, 128), root), range(0, 64));
+  EXPECT_EQ(physical_cores(core_range(0, 128), root), core_range(0, 64));
   EXPECT_EQ(physical_cores(std::vector<int>{3, 67, 68}, root), (std::vector<int>{3, 4}));
   EXPECT_EQ(one_per_core(std::vector<int>{67, 3, 68}, root), (std::vector<int>{3, 68}));
   EXPECT_EQ(physical_cores(std::vector<int>{5, 9}, "/nowhere"), (std::vector<int>{5, 9}));
   // two ranks on the two hardware threads of the same 16 cores (a launcher that counts hardware threads as cores)
-  std::vector<int> upper = range(64, 16);
-  EXPECT_THAT(shares({physical_cores(range(0, 16), root), physical_cores(upper, root)}), Each(8));
+  std::vector<int> upper = core_range(64, 16);
+  EXPECT_THAT(shares({physical_cores(core_range(0, 16), root), physical_cores(upper, root)}), Each(8));
 }
 
 TEST(Binding, TheCallingThreadOnly) {
