@@ -35,8 +35,9 @@ Phase Ledger::peak_phase(Place place) const {
 
 std::vector<Entry> Ledger::largest(Place place, Phase phase, size_t count) const {
   std::vector<Entry> out;
-  std::copy_if(entries_.begin(), entries_.end(), std::back_inserter(out),
-               [&](const Entry& entry) { return entry.place == place && (entry.phases & phase_bit(phase)) != 0; });
+  for (const Entry& entry : entries_) {
+    if (entry.place == place && (entry.phases & phase_bit(phase)) != 0) out.push_back(entry);
+  }
   std::stable_sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.bytes > b.bytes; });
   if (out.size() > count) out.resize(count);
   return out;

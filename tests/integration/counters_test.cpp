@@ -94,10 +94,12 @@ struct TinyRun {
       : options(std::move(deck)),
         roles(make_roles(options, test::world())),
         start(actor_start(options)),
-        trainer(options, roles, start.spec, std::nullopt, at::kCPU, 1, 10) {}
+        trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
-  Generator make_generator() const {
-    return {options, roles, start.spec, data::Tokenizer::load(options.model.path), at::kCPU, 1, int64_t{64} << 20};
+  std::unique_ptr<Generator> make_generator() const {
+    auto made = std::make_unique<Generator>(options, roles, start.spec, data::Tokenizer::load(options.model.path), at::kCPU, Threads{});
+    made->start(int64_t{64} << 20);
+    return made;
   }
   int64_t model_bytes() const {
     int64_t elements = 0;
@@ -225,7 +227,8 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
 TEST(Counters, ColocatedRolesGoThroughTheWeightSync) {
   TinyRun run(options_of_run("sync"));
   run.trainer.actor().load(run.start.reader());
-  Generator generator = run.make_generator();
+  const auto made = run.make_generator();
+  Generator& generator = *made;
   WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU);
   const auto counters = bridge.run(1, &run.trainer.actor(), &generator.weights());
   const auto& world = run.roles.world;
@@ -247,7 +250,8 @@ TEST(Counters, TensorParallelRanksHoldSlices) {
   config::Options options = options_of_run("tensor-parallel");
   options.generate.tensor_parallel = ranks;
   TinyRun run(options);
-  Generator generator = run.make_generator();
+  const auto made = run.make_generator();
+  Generator& generator = *made;
   const int64_t bytes = generator.weights().bytes();
   const double share = static_cast<double>(bytes) / static_cast<double>(run.model_bytes());
   EXPECT_LT(share, ranks == 1 ? 1.01 : ranks == 2 ? 0.6 : 0.4);
@@ -257,7 +261,8 @@ TEST(Counters, TensorParallelRanksHoldSlices) {
 TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   TinyRun run(options_of_run("prefill"));
   run.trainer.actor().load(run.start.reader());
-  Generator generator = run.make_generator();
+  const auto made = run.make_generator();
+  Generator& generator = *made;
   WeightBridge(run.options, run.roles, run.start.spec, at::kCPU).run(1, &run.trainer.actor(), &generator.weights());
   const auto prompts = load_prompts(run.options, run.options.data.prompt_dataset, data::Tokenizer::load(run.options.model.path),
                                     run.roles.world);

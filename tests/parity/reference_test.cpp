@@ -35,7 +35,7 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   options.train.micro_batch_tokens = 30;
   const auto roles = driver::make_roles(options, world());
   const auto tokenizer = some_tokenizer();
-  driver::Judge judge(options, roles, tokenizer, {}, at::kCPU, 1);
+  driver::Judge judge(options, roles, tokenizer, {}, at::kCPU, {});
   const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
   judge.add_reference(spec, golden_reader(c, spec));
   Samples& samples = rows.samples();

@@ -134,7 +134,7 @@ TEST(Binding, WhatTheUserAndTheLauncherSay) {
 }
 
 TEST(Binding, OnlyWhereEveryThreadHasACoreOfItsOwn) {
-  const PinFacts good{.bound = true, .threads = 8, .cores = 8};
+  const PinFacts good{.bound = true, .own_binding = {}, .threads = 8, .cores = 8};
   EXPECT_EQ(why_not_pinned(good), "");
   const auto why = [&](auto change) {
     PinFacts facts = good;

@@ -15,11 +15,10 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // <|pad|> 256, <|bos|> 257, <|eos|> 258; below them the bytes.
-const data::Tokenizer& tokenizer() { return test::tokenizer(); }
 constexpr int64_t vocabulary = 272;
 
 Stops stops(bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings) {
-  return stops_of(tokenizer(), ignore_eos, ids, strings, vocabulary, "rollout.stop_token_ids");
+  return stops_of(test::tokenizer(), ignore_eos, ids, strings, vocabulary, "rollout.stop_token_ids");
 }
 
 TEST(Stops, ATextThatIsOneSpecialTokenIsAStopId) {
@@ -40,7 +39,7 @@ TEST(Stops, IdsOfTheDeckCountWithAndWithoutTheEndToken) {
 
 // Tokens until the predicate says stop; -1: never.
 int64_t stopped_after(const std::vector<std::string>& strings, const std::vector<int32_t>& tokens) {
-  const auto stop = stop_string_predicate(tokenizer(), strings);
+  const auto stop = stop_string_predicate(test::tokenizer(), strings);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (stop(tokens[i])) return static_cast<int64_t>(i) + 1;
   }
@@ -48,24 +47,24 @@ int64_t stopped_after(const std::vector<std::string>& strings, const std::vector
 }
 
 TEST(StopStrings, SeeSpecialTokens) {
-  const auto x = tokenizer().encode("x").front();
+  const auto x = test::tokenizer().encode("x").front();
   EXPECT_EQ(stopped_after({"x<|bos|>"}, {x, 256, x, 257, x}), 4);
   EXPECT_EQ(stopped_after({"<|bos|>x"}, {x, 257, x}), 3);
 }
 
 // The engine does not obey it before min_new_tokens: a text that came by then must not end the answer later.
 TEST(StopStrings, AreSaidOnceWhenTheyAreComplete) {
-  const auto stop = stop_string_predicate(tokenizer(), {"ab", "a longer one"});
+  const auto stop = stop_string_predicate(test::tokenizer(), {"ab", "a longer one"});
   std::vector<bool> said;
-  for (const auto token : tokenizer().encode("xabxxab")) said.push_back(stop(token));
+  for (const auto token : test::tokenizer().encode("xabxxab")) said.push_back(stop(token));
   EXPECT_THAT(said, ElementsAre(false, false, true, false, false, false, true));
 }
 
 TEST(StopStrings, AreFoundAcrossTokensAndCharacters) {
-  const auto tokens = tokenizer().encode("say \xC3\xBC now");
+  const auto tokens = test::tokenizer().encode("say \xC3\xBC now");
   EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(tokenizer().encode("say \xC3\xBC n").size()));
   EXPECT_EQ(stopped_after({"never"}, tokens), -1);
-  EXPECT_FALSE(stop_string_predicate(tokenizer(), {}));
+  EXPECT_FALSE(stop_string_predicate(test::tokenizer(), {}));
 }
 
 }  // namespace
