@@ -62,7 +62,7 @@ TEST(StopStrings, AreSaidOnceWhenTheyAreComplete) {
 
 TEST(StopStrings, AreFoundAcrossTokensAndCharacters) {
   const auto tokens = test::tokenizer().encode("say \xC3\xBC now");
-  EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(tokenizer().encode("say \xC3\xBC n").size()));
+  EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(test::tokenizer().encode("say \xC3\xBC n").size()));
   EXPECT_EQ(stopped_after({"never"}, tokens), -1);
   EXPECT_FALSE(stop_string_predicate(test::tokenizer(), {}));
 }
