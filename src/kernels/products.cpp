@@ -34,7 +34,7 @@ struct Grid {
 // must not depend on the rows: the library's sums do depend on the number of columns (MKL with AVX2 on Intel: 2,048 and 4,096).
 Grid make_grid(int64_t m, int64_t n, int64_t k, bool widened) {
   const int64_t threads = at::get_num_threads();
-  const int64_t most_rows = std::max<int64_t>(m / block_rows, 1);
+  const int64_t most_rows = std::max<int64_t>(m / (block_rows + row_unit), 1);  // so that none has less when cut at units
   const int64_t lines = std::max(operand_bytes / (4 * std::max<int64_t>(k, 1)), 2 * block_rows);
   Grid grid{std::min(threads, most_rows), base::ceil_div(n, widened ? std::min(lines, most_columns) : most_columns)};
   if (widened) grid.rows = std::min(base::round_up(std::max(grid.rows, base::ceil_div(m, lines)), grid.rows), most_rows);
@@ -111,8 +111,9 @@ void multiply_blocks(const Operands& o) {
     const Sequential sequential;
     for (int64_t task = begin; task < std::min(end, tasks); ++task) {
       const int64_t i = task / grid.columns, j = task % grid.columns;
-      const int64_t row = i * m / grid.rows, column = j * n / grid.columns;
-      multiply_block(o, row, (i + 1) * m / grid.rows - row, column, (j + 1) * n / grid.columns - column);
+      const auto border = [&](int64_t block) { return block == grid.rows ? m : block * m / grid.rows / row_unit * row_unit; };
+      const int64_t row = border(i), column = j * n / grid.columns;
+      multiply_block(o, row, border(i + 1) - row, column, (j + 1) * n / grid.columns - column);
     }
   });
 }
@@ -144,8 +145,15 @@ void multiply_rows(const Tensor& out, const Tensor& x, const Tensor& weight, con
   const at::NoGradGuard no_grad;
   const bool widened = widens(x);
   if (x.is_cpu() && (widened || x.scalar_type() == at::kFloat)) {
-    EXPECT(x.size(0) == 0 || x.size(0) >= block_rows);
-    multiply_blocks({out, x, weight.t(), bias, Sum::overwrite, widened});
+    // Whole units first; the rest, with zero rows, is a block of its own.
+    const int64_t units = x.size(0) / row_unit * row_unit, whole = units >= block_rows ? units : 0, rest = x.size(0) - whole;
+    if (whole > 0) multiply_blocks({out.narrow(0, 0, whole), x.narrow(0, 0, whole), weight.t(), bias, Sum::overwrite, widened});
+    if (rest == 0) return;
+    Tensor block = at::zeros({block_rows, x.size(1)}, x.options()), result = at::empty({block_rows, out.size(1)}, out.options());
+    block.narrow(0, 0, rest).copy_(x.narrow(0, whole, rest));
+    multiply_blocks({result, block, weight.t(), bias, Sum::overwrite, widened});
+    Tensor target = out.narrow(0, whole, rest);
+    target.copy_(result.narrow(0, 0, rest));
     return;
   }
   Tensor target = out;

@@ -26,14 +26,16 @@ enum class Sum : uint8_t {
 // differentiable. Sums are in fp32; no promise about their order.
 void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, Sum sum = Sum::overwrite);
 
-// Rows from which on multiply_rows() keeps its promise on CPUs: sequential kernels of the library take other paths for fewer
-// (MKL: fewer than 4 rows on AMD, 16 with AVX-512 and 56 with AVX2 on Intel).
-inline constexpr int64_t block_rows = 64;
+// Least rows of a block of multiply_rows() on CPUs: sequential kernels of the library take other paths for fewer (MKL: fewer than
+// 4 rows on AMD, 16 with AVX-512 and 56 with AVX2 on Intel). And the unit that blocks are cut at: the rows that a kernel leaves over are
+// added in another order (MKL: by 6 with AVX2 on Intel, by 4 in the compatible mode that `portable` sets).
+inline constexpr int64_t block_rows = 96;
+inline constexpr int64_t row_unit = 48;
 
-// out [M, N] = x [M, K] weight [N, K]^T + bias [N]. On CPUs row i of out depends on row i of x alone, bit for bit: whole blocks of
-// at least block_rows rows go to sequential products, one per thread, because the library's threaded ones cut the work (also
-// along K) by the number of rows and threads. M must be at least block_rows there (see pad_rows). bf16: the bias is added in
-// fp32 before the rounding. Not differentiable.
+// out [M, N] = x [M, K] weight [N, K]^T + bias [N], fp32 or widened bf16. On CPUs row i of out depends on row i of x alone, bit for
+// bit: blocks of at least block_rows rows, cut at row_unit, go to sequential products, one per thread, because the library's
+// threaded ones cut the work (also along K) by the number of rows and threads; rows left over are a block with zero rows. bf16:
+// the bias is added in fp32 before the rounding. Not differentiable.
 void multiply_rows(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
 
 }  // namespace trireme::kernels

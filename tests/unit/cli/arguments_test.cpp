@@ -100,7 +100,7 @@ TEST_F(CommandLine, HelpNamesEverySubcommandAndExitCode) {
                               ExitCode::stopped_without_checkpoint, ExitCode::permission, ExitCode::configuration}) {
     EXPECT_THAT(text, HasSubstr(base::text(static_cast<int>(code), " "))) << "exit code";
   }
-  EXPECT_THAT(help({"generate", "--help"}), AllOf(HasSubstr("--max-new-tokens"), HasSubstr("--top-p"), HasSubstr("default bf16")));
+  EXPECT_THAT(help({"generate", "--help"}), AllOf(HasSubstr("--max-new-tokens"), HasSubstr("--top-p"), HasSubstr("default auto")));
   EXPECT_THAT(help({"score", "--help"}), HasSubstr("default fp32"));
   EXPECT_THAT(help({"ppo", "--help"}), AllOf(HasSubstr("--dry-run"), HasSubstr("--help-deck SECTION")));
 }

@@ -9,17 +9,13 @@
 #include <string>
 #include <unistd.h>
 
+#include "support/source_folder.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data::test {
 
-// The project's folder; TRIREME_SOURCE_DIR names it when the tests run elsewhere than they were built.
-inline std::filesystem::path source_folder() {
-  const char* folder = std::getenv("TRIREME_SOURCE_DIR");
-  if (folder != nullptr) return folder;
-  return std::filesystem::path(__FILE__).parent_path() / "../../..";
-}
+using trireme::test::source_folder;
 
 // Vectors of another layout-compatible folder can be tested by TRIREME_PARITY_DIR.
 inline std::filesystem::path parity_folder() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_folder.hpp"
 #include "support/world.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/text.hpp"
@@ -16,7 +17,7 @@
 
 namespace trireme::test {
 
-inline std::filesystem::path tokenizer_folder() { return std::filesystem::path(__FILE__).parent_path() / "../../../inputs/tutorial/tokenizer"; }
+inline std::filesystem::path tokenizer_folder() { return source_folder() / "inputs/tutorial/tokenizer"; }
 inline const data::Tokenizer& tokenizer() {
   static const auto tokenizer = data::Tokenizer::load(tokenizer_folder());
   return tokenizer;

@@ -63,7 +63,7 @@ TEST(DecodeRows, PartialSumsAreAddedInOrderInFp32) {
 
 class RowInvariant : public testing::TestWithParam<at::ScalarType> {
  protected:
-  static constexpr int64_t k = 96, n = 48, most = 70;
+  static constexpr int64_t k = 96, n = 48, most = 200;
   RowInvariant() {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(31);
     x_ = at::normal(0.0, 1.0, {most, k}, generator).to(GetParam());
