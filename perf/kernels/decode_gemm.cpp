@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "generate/huge_buffer.hpp"
+#include "trireme/comm/huge_buffer.hpp"
 #include "generate/thread_team.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
@@ -21,7 +21,8 @@
 namespace {
 
 namespace base = trireme::base;
-using trireme::generate::HugeBuffer;
+using trireme::comm::FirstTouch;
+using trireme::comm::HugeBuffer;
 using trireme::generate::ThreadTeam;
 using namespace trireme::kernels;
 
@@ -46,7 +47,9 @@ int64_t elements() {
 }
 
 struct Memory {
-  HugeBuffer weights{elements() * 4, "weights"}, x{largest_batch * largest_k * 4, "x"}, y{largest_batch * largest_n * 4, "y"};
+  static constexpr const char* remedy = "use a machine with more memory";
+  HugeBuffer weights{elements() * 4, FirstTouch::now, "weights", remedy}, x{largest_batch * largest_k * 4, FirstTouch::now, "x", remedy},
+      y{largest_batch * largest_n * 4, FirstTouch::now, "y", remedy};
   Memory() {
     // Small numbers as fp32 and as bf16.
     const uint32_t bits = 0x3c013c00;

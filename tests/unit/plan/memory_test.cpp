@@ -118,11 +118,14 @@ TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
   job.roles.trainer = {0, 1, 2, 3};
   job.roles.generator = {8, 9, 10, 11, 12, 13, 14, 15};
   job.roles.reward = {4, 5, 6, 7};
-  for (const auto& entry : job.ledger(0).entries()) EXPECT_TRUE(entry.owner != "generator" && entry.owner != "reference") << entry.owner;
-  for (const auto& entry : job.ledger(8).entries()) {
+  const plan::Ledger trainer = job.ledger(0);
+  for (const auto& entry : trainer.entries()) EXPECT_TRUE(entry.owner != "generator" && entry.owner != "reference") << entry.owner;
+  const plan::Ledger generator = job.ledger(8);
+  for (const auto& entry : generator.entries()) {
     EXPECT_TRUE(entry.owner == "generator" || entry.owner == "process" || entry.owner == "weight sync") << entry.owner;
   }
-  for (const auto& entry : job.ledger(4).entries()) {
+  const plan::Ledger reward = job.ledger(4);
+  for (const auto& entry : reward.entries()) {
     EXPECT_TRUE(entry.owner == "reference" || entry.owner == "reward model 0" || entry.owner == "process" || entry.owner == "scoring") << entry.owner;
   }
 }
