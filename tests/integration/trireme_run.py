@@ -172,7 +172,7 @@ def write_lines(path, rows):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+    return [json.loads(line) for line in pathlib.Path(path).read_text().split("\n") if line]  # splitlines() also splits inside texts
 
 
 class ProgramTest(unittest.TestCase):
