@@ -101,8 +101,9 @@ class RankLedger {
     add(owner, "stage inputs", stage_input_bytes(model.shape, tokens), training, Accuracy::estimate);
     add(owner, "head: its gradient", head_backward_bytes(model.shape, model.shape.vocab), phase_bit(Phase::head), Accuracy::estimate);
     add(owner, "one block's activations", block_backward_bytes(model.shape, tokens), phase_bit(Phase::backward), Accuracy::estimate);
-    if (place_ == Place::device) {  // linalg_vector_norm in double converts the whole shard first
-      add(owner, "norm: fp64 copy of the shard", 8 * shard_elements(model, static_cast<int>(group.size())), phase_bit(Phase::step), Accuracy::estimate);
+    if (place_ == Place::device) {  // what LibTorch adds in double it converts first
+      const int64_t chunk = std::min(norm_chunk, shard_elements(model, static_cast<int>(group.size())));
+      add(owner, "norm: a chunk in fp64", 8 * chunk, phase_bit(Phase::step), Accuracy::estimate);
     }
   }
 

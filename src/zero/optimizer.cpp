@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::zero {
 namespace {
@@ -98,9 +99,9 @@ double squared_gradients(const OptimizerState& state) {
 double squared_norm_in_chunks(const at::Tensor& values) {
   const at::NoGradGuard no_gradients;
   at::Tensor sum = at::zeros({}, values.options().dtype(at::kDouble));
-  for (int64_t first = 0; first < values.numel(); first += norm_chunk) {
+  for (int64_t first = 0; first < values.numel(); first += plan::norm_chunk) {
     // LibTorch converts its whole argument to the type in which it adds.
-    const at::Tensor chunk = values.narrow(0, first, std::min(norm_chunk, values.numel() - first));
+    const at::Tensor chunk = values.narrow(0, first, std::min(plan::norm_chunk, values.numel() - first));
     sum.add_(at::linalg_vector_norm(chunk, 2, std::nullopt, false, at::kDouble).square_());
   }
   return sum.item<double>();

@@ -29,9 +29,8 @@ int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExch
 // Sum of squares of this rank's gradients.
 double squared_gradients(const OptimizerState& state);
 
-// Sum of squares of a fp32 vector on any device by LibTorch's operations, added up in double; takes memory for norm_chunk values
+// Sum of squares of a fp32 vector on any device by LibTorch's operations, added up in double; takes memory for plan::norm_chunk values
 // in double, not for all.
-inline constexpr int64_t norm_chunk = int64_t{1} << 22;
 double squared_norm_in_chunks(const at::Tensor& values);
 
 // Rounds this rank's fp32 values of a parameter, on the host, into the exchange's storage.

@@ -38,7 +38,10 @@ struct ShardedModelBytes {
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
                                       Exchange exchange);
 
-// Elements of the largest slice of one rank in a stage, and of the whole shard with its padding.
+// Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
+inline constexpr int64_t norm_chunk = int64_t{1} << 22;
+
+// Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
 // One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.

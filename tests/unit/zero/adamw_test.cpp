@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "support/instruction_sets.hpp"
+#include "trireme/plan/model_bytes.hpp"
 #include "zero/optimizer.hpp"
 
 namespace trireme::test {
@@ -34,7 +35,7 @@ class TensorMeter final : public c10::MemoryReportingInfoBase {
 // The path of devices, on a tensor of the host: a shard must not be converted to double as a whole.
 TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
   at::manual_seed(4);
-  for (const int64_t n : {int64_t{0}, int64_t{1}, zero::norm_chunk, 5 * zero::norm_chunk + 3}) {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, plan::norm_chunk, 5 * plan::norm_chunk + 3}) {
     const at::Tensor gradient = at::randn({n}).mul_(1e-3);
     const auto meter = std::make_shared<TensorMeter>();
     double squares = 0;
@@ -45,7 +46,7 @@ TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
     double expected = 0;
     for (int64_t i = 0; i < n; ++i) expected += std::pow(static_cast<double>(gradient.const_data_ptr<float>()[i]), 2);
     EXPECT_NEAR(squares, expected, 1e-10 * expected) << n;
-    EXPECT_LE(meter->peak(), zero::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
+    EXPECT_LE(meter->peak(), plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
     EXPECT_GT(meter->peak(), 0) << "the meter sees tensors";
   }
   const float large = 1e30f, nothing = std::numeric_limits<float>::quiet_NaN();
