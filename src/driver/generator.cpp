@@ -7,6 +7,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/plan/job.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -23,8 +24,9 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.backend = engine_backend(options.generate.backend);
-  engine.kv_bytes = kv_cache_bytes(options.generate.kv_memory, spec, roles.tensor_parallel, options.model.compute(),
-                                   options.generate.max_batch, options.max_len(), kv_memory);
+  engine.kv_bytes =
+      plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel,
+                           config::bytes_per_element(options.model.compute()), options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
 
@@ -57,11 +59,6 @@ generate::BackendKind engine_backend(config::GenerateBackend backend) {
   throw InternalError("unknown generation backend");
 }
 
-int64_t kv_bytes_per_token(const model::ModelSpec& spec, int tensor_parallel, config::DType dtype) {
-  const int64_t heads = base::ceil_div<int64_t>(spec.shape.kv_heads, tensor_parallel);
-  return 2 * spec.shape.layers * heads * spec.shape.head_dim * config::bytes_per_element(dtype);
-}
-
 int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   int64_t tokens = 0;
   for (int64_t row = 0; row < prompts.size(); ++row) tokens += static_cast<int64_t>(prompts[row].ids.size());
@@ -85,15 +82,6 @@ std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_tok
                     " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
                     " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
                     "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
-}
-
-int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
-                       config::DType dtype, int64_t sequences, int64_t max_len, int64_t free) {
-  const int64_t per_token = kv_bytes_per_token(spec, tensor_parallel, dtype);
-  const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
-  if (share.bytes > 0) return std::min(share.bytes, useful);
-  const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));
-  return std::min(std::max(granted, per_token * (max_len + 256)), useful);
 }
 
 std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings) {

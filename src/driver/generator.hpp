@@ -95,10 +95,6 @@ generate::BackendKind engine_backend(config::GenerateBackend backend);
 Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
                const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
 
-// Bytes of KV cache for a rank: the deck's share of the `free` bytes, but not more than `sequences` of `max_len` can use.
-int64_t kv_cache_bytes(const config::MemoryShare& share, const model::ModelSpec& spec, int tensor_parallel,
-                       config::DType dtype, int64_t sequences, int64_t max_len, int64_t free);
-
 // What the deck's rollouts need of a replica's KV cache at a time.
 struct KvNeed {
   int64_t sequences = 0;        // that decode together: generate.max_batch, or all of the replica's where these are fewer
@@ -107,8 +103,6 @@ struct KvNeed {
 // `prompt_tokens`: of a mean prompt.
 KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas);
 int64_t mean_prompt_tokens(const data::PromptSet& prompts);
-// Bytes of one token in a rank's KV cache.
-int64_t kv_bytes_per_token(const model::ModelSpec& spec, int tensor_parallel, config::DType dtype);
 // A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they do.
 std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token);
 

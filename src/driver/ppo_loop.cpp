@@ -19,6 +19,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/kernels/runtime.hpp"
+#include "trireme/plan/model_bytes.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
@@ -138,7 +139,8 @@ void PpoLoop::start_generators() {
   }
   const int64_t least = roles_.world.min(generator_ ? generator_->kv_bytes() : std::numeric_limits<int64_t>::max());
   const auto shortage = kv_shortage(kv_need(options_, mean_prompt_tokens(prompts_), roles_.replicas), least,
-                                    kv_bytes_per_token(actor_start_.spec, roles_.tensor_parallel, options_.model.compute()));
+                                    plan::kv_bytes_per_token(actor_start_.spec.shape, roles_.tensor_parallel,
+                                                             config::bytes_per_element(options_.model.compute())));
   if (roles_.world.rank() == 0 && !shortage.empty()) log::warning(shortage);
 }
 

@@ -198,7 +198,7 @@ Fullest fullest_rank(const Job& job, Place place) {
 
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,
                        int64_t sequences, int64_t max_len, int64_t free) {
-  const int64_t per_token = kv_bytes_per_token(shape, base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel), element_bytes);
+  const int64_t per_token = kv_bytes_per_token(shape, tensor_parallel, element_bytes);
   const int64_t useful = base::round_up<int64_t>(max_len + 1, 256) * sequences * per_token;
   if (share.bytes > 0) return std::min(share.bytes, useful);
   const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));

@@ -89,7 +89,8 @@ int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_
   return sum;
 }
 
-int64_t kv_bytes_per_token(const config::ModelShape& shape, int64_t kv_heads, int64_t element_bytes) {
+int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes) {
+  const int64_t kv_heads = base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel);
   return 2 * shape.layers * kv_heads * shape.head_dim * element_bytes;
 }
 

@@ -47,8 +47,8 @@ int64_t shard_elements(const ModelLayout& model, int ranks);
 // One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.
 int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes);
 
-// Bytes of keys and values of one token on a rank that has `kv_heads` of them.
-int64_t kv_bytes_per_token(const config::ModelShape& shape, int64_t kv_heads, int64_t element_bytes);
+// Bytes of keys and values of one token on the rank of a replica that has most KV heads.
+int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes);
 
 // Estimates of what LibTorch holds while a micro-batch of T tokens runs on a device, in bytes of a compute type of two.
 int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens);      // kept for the backward pass: L + 2 of [T, D]

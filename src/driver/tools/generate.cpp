@@ -20,6 +20,7 @@
 #include "trireme/driver/commands.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/model/model_files.hpp"
+#include "trireme/plan/job.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -89,8 +90,9 @@ class GenerateTool {
     int64_t longest = 0;
     for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
-    options.kv_bytes = kv_cache_bytes({0.5, 0}, spec_, command_.tensor_parallel, config::compute_type(command_.dtype), options.max_batch, longest,
-                                      free_memory(at::kCPU) / generators_on_device(roles_, at::kCPU));
+    const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
+    options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
+                                            free_memory(at::kCPU) / generators_on_device(roles_, at::kCPU));
     return options;
   }
 

@@ -13,6 +13,7 @@
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/node_limits.hpp"
+#include "trireme/plan/job.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -59,13 +60,13 @@ TEST(KvCache, IsAShareOfTheFreeMemoryAndNeverMoreThanOfUse) {
   const auto spec = model::describe(shape, model::HeadKind::language);
   const int64_t token = 2 * 2 * 2 * 8 * 4;  // keys and values, layers, KV heads, head size, fp32
   const auto bytes = [&](config::MemoryShare share, int64_t free) {
-    return kv_cache_bytes(share, spec, 1, config::DType::fp32, 4, 255, free);
+    return plan::kv_cache_bytes(share, spec.shape, 1, 4, 4, 255, free);
   };
   EXPECT_EQ(bytes({0.5, 0}, int64_t{1} << 40), 4 * 256 * token);  // four sequences of 256 tokens
   EXPECT_EQ(bytes({0.5, 0}, 2 * 700 * token), 700 * token);
   EXPECT_EQ(bytes({0.5, 0}, 0), (255 + 256) * token);  // at least one sequence
   EXPECT_EQ(bytes({0.5, 300 * token}, 0), 300 * token);
-  EXPECT_EQ(kv_bytes_per_token(spec, 1, config::DType::fp32), token);
+  EXPECT_EQ(plan::kv_bytes_per_token(spec.shape, 1, 4), token);
 }
 
 TEST(KvCache, IsSharedByTheRanksThatHaveAGenerator) {

@@ -147,7 +147,7 @@ TEST(MemoryLedger, PhasesAddWhatLivesInThem) {
 TEST(KvCacheBytes, AreTheShareButNoMoreThanUsefulAndNoLessThanOneSequence) {
   const config::ModelShape shape = llama(80, 8192, 64, 28672);
   const int64_t token = 2 * 80 * 1 * 128 * 2;  // tensor parallel 8: one KV head a rank
-  EXPECT_EQ(plan::kv_bytes_per_token(shape, 1, 2), token);
+  EXPECT_EQ(plan::kv_bytes_per_token(shape, 8, 2), token);
   const config::MemoryShare half{0.5, 0}, fixed{0, 1 << 30};
   EXPECT_EQ(plan::kv_cache_bytes(half, shape, 8, 2, 256, 2048, int64_t{8} << 30), int64_t{4} << 30);
   EXPECT_EQ(plan::kv_cache_bytes(half, shape, 8, 2, 4, 2048, int64_t{80} << 30), 4 * 2304 * token);
