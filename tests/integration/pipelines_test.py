@@ -6,7 +6,7 @@ import json
 import math
 import pathlib
 
-from trireme_run import ROOT, SFT_DECK, ProgramTest, main, read_safetensors, write_lines
+from trireme_run import ROOT, SFT_DECK, ProgramTest, main, read_safetensors, timeless, write_lines
 
 BAD_DATA, LOCKED, CONFIGURATION = 65, 73, 78
 RELATIVE, ROUNDING = 1e-5, 1e-6
@@ -15,10 +15,6 @@ QUESTIONS = ["1+2=", "12+30=", "7+8=", "what is 2+2? ", "9+1=", "100+1=", "3+3="
 PAIRS = [{"prompt": text, "chosen": f"{i}.", "rejected": f"{i} or {i + 1}, perhaps" if i % 2 else "?", "margin": 0.1 * (i % 3)}
          for i, text in enumerate(QUESTIONS)]
 EVALUATION = ['eval.dataset=["held-out.jsonl"]', "eval.steps=2"]
-
-
-def timeless(metrics):
-    return [{key: value for key, value in line.items() if key not in ("seconds", "memory")} for line in metrics]
 
 
 class Pipelines(ProgramTest):

@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless
 
 SABOTEUR = """
 import json, os, pathlib, sys
@@ -35,11 +35,6 @@ STOPPED = 75
 
 def at_iteration(action, iteration):
     return {"SABOTAGE": f"{int(action)}:{iteration}"}
-
-
-def timeless(metrics):
-    """Metrics without what may differ between equal runs."""
-    return [{key: value for key, value in line.items() if key not in ("seconds", "memory")} for line in metrics]
 
 
 class Resume(ProgramTest):

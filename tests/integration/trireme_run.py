@@ -175,6 +175,11 @@ def read_lines(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().split("\n") if line]  # splitlines() also splits inside texts
 
 
+def timeless(metrics):
+    """Metrics without what may differ between equal runs: times, memory, which threads had work."""
+    return [{key: value for key, value in line.items() if key not in ("seconds", "memory", "threads")} for line in metrics]
+
+
 class ProgramTest(unittest.TestCase):
     """Tests of one class share a folder with `model`, `prompts.jsonl`, `ppo.toml` and `sft.toml`."""
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent / "integration"))
 
 from one_box_slurm import OneBoxSlurm, missing_programs  # noqa: E402
 import trireme_run  # noqa: E402
-from trireme_run import PROGRAM, ROOT, ProgramTest, read_lines, read_safetensors  # noqa: E402
+from trireme_run import PROGRAM, ROOT, ProgramTest, read_lines, read_safetensors, timeless  # noqa: E402
 
 SCRIPT = ROOT / "slurm" / "ppo_70b.sh"
 ITERATIONS = 4
@@ -45,11 +45,6 @@ ONE_BOX = {
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
 FOUR_NODES = ("--nodes=4", "--ntasks-per-node=2")
 SMALL = ("--cpus-per-task=1", "--gpus-per-node=0", "--exclusive=user", "--time=30", "--signal=B:USR1@60")
-
-
-def timeless(metrics):
-    """Metrics without what may differ between equal runs."""
-    return [{key: value for key, value in line.items() if key not in ("seconds", "memory")} for line in metrics]
 
 
 class Run:
