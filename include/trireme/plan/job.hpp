@@ -46,8 +46,8 @@ struct Job {
 // What world rank `rank` holds, phase by phase.
 Ledger memory_of_rank(const Job& job, int rank);
 
-// Over all ranks: the one with the largest peak in that place, its ledger and whether it fits. Ranks of equal roles and equal neighbours are
-// computed once.
+// The rank with the largest peak in that place and its ledger. Only the first rank of each combination of roles is computed: the
+// first have the larger parts where a division leaves a rest.
 struct Fullest {
   int rank = 0;
   Ledger ledger;
