@@ -68,7 +68,7 @@ class Loop {
   Roles roles_;
   RunFolder folder_;
   RunContext context_;
-  std::vector<comm::RankPlace> places_;  // of all ranks
+  std::vector<job::RankPlace> places_;  // of all ranks
   ThreadPlan threads_;
   at::Device device_;
   int64_t iterations_ = 0;  // of the whole run
@@ -80,7 +80,7 @@ class Loop {
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far; remembers it.
   bool is_best(const IterationMetrics& metrics);
   void save(bool wait);
-  ExitCode leave(comm::StopReason reason);
+  ExitCode leave(job::StopReason reason);
 
   std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;

@@ -12,8 +12,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/data/tokenizer.hpp"
 #include "trireme/model/model_files.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/region.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -35,21 +35,21 @@ bool same_tokenizer(const std::filesystem::path& a, const std::filesystem::path&
 // The reward model's own reading of a request.
 class Reencoder {
  public:
-  explicit Reencoder(const std::filesystem::path& folder) : tokenizer_(data::Tokenizer::load(folder)) {}
+  explicit Reencoder(const std::filesystem::path& folder) : tokenizer_(text::Tokenizer::load(folder)) {}
 
   Sequence encode(const Request& request) const {
     if (!request.messages.empty() && tokenizer_.has_chat_template()) {
-      return tokenizer_.encode_chat(conversation(request), data::GenerationPrompt::without);
+      return tokenizer_.encode_chat(conversation(request), text::GenerationPrompt::without);
     }
-    return tokenizer_.encode(request.prompt + request.response, data::SpecialTokens::added);
+    return tokenizer_.encode(request.prompt + request.response, text::SpecialTokens::added);
   }
 
  private:
   // The prompt's turns and the response as the assistant's.
-  static std::vector<data::Message> conversation(const Request& request) {
+  static std::vector<text::Message> conversation(const Request& request) {
     const auto json = nlohmann::json::parse(request.messages, nullptr, false);
     VALIDATE(json.is_array(), ExitCode::bad_data, "the messages of request ", request.id, " are no JSON array");
-    std::vector<data::Message> out;
+    std::vector<text::Message> out;
     for (const auto& turn : json) {
       const bool complete = turn.is_object() && turn.contains("role") && turn["role"].is_string() && turn.contains("content") &&
                             turn["content"].is_string();
@@ -63,7 +63,7 @@ class Reencoder {
     return out;
   }
 
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
 };
 
 // Consecutive requests of each forward pass, within the budget of tokens.
