@@ -53,10 +53,7 @@ class Ranking final : public Objective {
   }
 
   Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
-    std::vector<int64_t> last;
-    for (size_t i = 1; i < in.batch.packed.cu_seqlens.size(); ++i) last.push_back(in.batch.packed.cu_seqlens[i] - 1);
-    const Tensor rewards =
-        score_head(in.hidden.index_select(0, at::tensor(last, at::kLong).to(in.hidden.device())), in.head_weight);
+    const Tensor rewards = score_head(in.hidden.index_select(0, last_tokens(in.batch.packed)), in.head_weight);
     const Tensor chosen = side(rewards, 0);
     const Tensor rejected = side(rewards, 1);
     const Tensor margins = at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat).to(rewards.device());

@@ -19,21 +19,22 @@ at::Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
   return tensor.to(device);
 }
 
-std::vector<int64_t> lengths_of(const Samples& samples) {
-  std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
-  return lengths;
+// The micro-batches of sequences with these lengths; the same number on every rank of `ranks`, empty ones at the end.
+ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::CommView& ranks, int64_t micro_batch_tokens) {
+  auto bins = ppo::micro_batches(lengths, micro_batch_tokens, 1);
+  bins.resize(static_cast<size_t>(ranks.max(static_cast<int64_t>(bins.size()))));
+  return bins;
 }
 
-// Runs `pass(batch, which)` for micro-batches of all samples; every rank of `ranks` runs the same number, empty ones at
-// the end.
+// Runs `pass(batch, which)` for micro-batches of all samples. Collective.
 template <class Pass>
 void for_micro_batches(const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens, at::Device device,
                        Pass pass) {
-  auto bins = ppo::micro_batches(lengths_of(samples), micro_batch_tokens, 1);
-  const int64_t count = ranks.max(static_cast<int64_t>(bins.size()));
-  bins.resize(static_cast<size_t>(count));
-  for (const auto& which : bins) pass(make_action_batch(samples, which, device), which);
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
+  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
+    pass(make_action_batch(samples, which, device), which);
+  }
 }
 
 // Writes values [A] of a micro-batch to their places among all tokens.
@@ -111,6 +112,32 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
     });
   });
   return all;
+}
+
+std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
+                                   const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+  std::vector<int64_t> lengths;
+  for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
+  std::vector<float> all(sequences.size());
+  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
+    std::vector<std::span<const int32_t>> parts;
+    for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
+    const model::PackedBatch packed = model::pack(parts, device);
+    model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+      const at::Tensor raw = score_head(hidden.index_select(0, last_tokens(packed)), head_weight).to(at::kCPU).contiguous();
+      const auto* scores = raw.const_data_ptr<float>();
+      for (size_t k = 0; k < which.size(); ++k) {
+        all[static_cast<size_t>(which[k])] = static_cast<float>((double{scores[k]} - scale.mean) / scale.deviation);
+      }
+    });
+  }
+  return all;
+}
+
+at::Tensor last_tokens(const model::PackedBatch& packed) {
+  std::vector<int64_t> last;
+  for (size_t i = 1; i < packed.cu_seqlens.size(); ++i) last.push_back(packed.cu_seqlens[i] - 1);
+  return index_tensor(last, packed.ids.device());
 }
 
 ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic) {

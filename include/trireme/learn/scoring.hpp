@@ -49,6 +49,13 @@ ScoreScale critic_scale(const config::Options& options, const config::ModelShape
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
                          int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
 
+// A score for each sequence, in their order: the score head at its last token (F5). Collective like action_log_probs.
+std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
+                                   const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
+
+// i64 [sequences] on the device of `packed`: the last token of each.
+at::Tensor last_tokens(const model::PackedBatch& packed);
+
 // hidden [A, D] times a score head [1, D] in fp32: [A], differentiable.
 at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale = {});
 
