@@ -216,7 +216,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
   mirror_.to_device();
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    saved.model->set_steps(saved.name == "critic" ? progress.critic_steps : progress.actor_steps);
+    saved.model->set_steps(progress.training.*saved.steps);
     saved.model->refresh();
   }
   return progress;
