@@ -1,4 +1,4 @@
-#include "agree.hpp"
+#include "trireme/checkpoint/agree.hpp"
 
 #include <exception>
 #include <filesystem>

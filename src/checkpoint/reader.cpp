@@ -6,7 +6,6 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "agree.hpp"
 #include "hdf5_file.hpp"
 #include "index.hpp"
 #include "manifest.hpp"
@@ -15,6 +14,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/checkpoint/agree.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/trace/region.hpp"
 

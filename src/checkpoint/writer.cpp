@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "agree.hpp"
 #include "commit.hpp"
 #include "digest.hpp"
 #include "file_steps.hpp"
@@ -24,6 +23,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/checkpoint/agree.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::checkpoint {
@@ -273,8 +273,10 @@ void Save::vote_and_commit() {
   crash_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's data are on the device
   beat("checkpoint: commit");
   agreed_on_root(comm_, [&] {
-    VALIDATE(options_.lock == nullptr || options_.lock->still_mine(), ExitCode::locked, "another run has taken over ", folder_.string(),
-             " (this one holds fence ", fence_, "): nothing was committed");
+    for (const RunLock* lock : {options_.lock, options_.folder_lock}) {
+      VALIDATE(lock == nullptr || lock->still_mine(), ExitCode::locked, "another run has taken over ", lock->folder().string(),
+               " (this one holds fence ", lock->fence(), "): nothing was committed");
+    }
     commit(temporary_, folder_, step_,
            {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from});
   });

@@ -82,7 +82,7 @@ void on_signal(int signal) {
 std::string to_string(StopReason reason) {
   switch (reason) {
     case StopReason::none: return "none";
-    case StopReason::save_and_go_on: return "save and go on";
+    case StopReason::save_and_go_on: return "save and go on (SIGUSR2, or the file `save`)";
     case StopReason::warning_signal: return "SIGUSR1 (time is nearly up)";
     case StopReason::terminate_signal: return "SIGTERM";
     case StopReason::interrupt: return "SIGINT";
@@ -120,11 +120,12 @@ std::optional<double> seconds_since_terminate() {
 
 void leaving_with_checkpoint() { leaving = 1; }
 
-StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, StopReason wish) {
+StopReason agree_to_stop(const CommView& world, const RequestFiles& files, StopReason wish) {
   wish = std::max(wish, pending_signal());
   if (world.rank() == 0) {
     std::error_code ignored;
-    if (std::filesystem::exists(stop_file, ignored)) wish = std::max(wish, StopReason::stop_file);
+    if (std::filesystem::exists(files.save, ignored)) wish = std::max(wish, StopReason::save_and_go_on);
+    if (std::filesystem::exists(files.stop, ignored)) wish = std::max(wish, StopReason::stop_file);
   }
   return static_cast<StopReason>(world.max(static_cast<int32_t>(wish)));
 }

@@ -6,6 +6,7 @@
 
 #include "driver/compute_type.hpp"
 #include "driver/device.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -107,8 +108,10 @@ void Loop::report(IterationMetrics& metrics, double seconds) {
   metrics.version = progress_.version;
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
+  metrics.seconds["checkpoint_stall"] = checkpoint_->take_stall();
+  if (checkpoint_->failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoint_->failures()));
   if (metrics_file_) {
-    metrics_file_->append(to_json(metrics));
+    side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(to_console(metrics, iterations_));
   }
   progress_.metrics_cursor = roles_.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
@@ -130,12 +133,13 @@ bool Loop::is_best(const IterationMetrics& metrics) {
 std::optional<ExitCode> Loop::settle(const IterationMetrics& metrics, double seconds) {
   const bool best = is_best(metrics);
   context_.phase_took(seconds);
+  checkpoint_->look_after_save(progress_.iteration);
   const auto stop = context_.agree_to_stop();
   if (progress_.iteration >= iterations_) return std::nullopt;
   if (stop > comm::StopReason::save_and_go_on) return leave(stop);
   if (best || checkpoint_->due(progress_.iteration) || stop == comm::StopReason::save_and_go_on) {
     save(false);
-    comm::clear_save_request();
+    if (stop == comm::StopReason::save_and_go_on) context_.save_request_served();
   }
   return std::nullopt;
 }
@@ -143,13 +147,18 @@ std::optional<ExitCode> Loop::settle(const IterationMetrics& metrics, double sec
 void Loop::save(bool wait) {
   context_.begin("checkpoint", progress_.iteration, iterations_);
   context_.set_io_deadline(true);
+  if (metrics_file_) side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
   checkpoint_->save(progress_, pending_rollout(), wait);
   context_.set_io_deadline(false);
   const bool ended = progress_.iteration >= iterations_;
   if (options_.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    export_trained(base::text("hf-", checkpoint::folder_name(progress_.iteration)));
+    export_or_go_on(base::text("hf-", checkpoint::folder_name(progress_.iteration)));
   }
   context_.write_trace();
+}
+
+bool Loop::export_or_go_on(const std::string& name) {
+  return side_output(base::text("the export ", name, "/"), [&] { export_trained(name); });  // its errors are agreed
 }
 
 ExitCode Loop::leave(comm::StopReason reason) {
@@ -164,13 +173,18 @@ ExitCode Loop::leave(comm::StopReason reason) {
 
 ExitCode Loop::finish() {
   if (checkpoint_->committed() != progress_.iteration) save(true);
-  if (options_.ckpt.save_hf != config::SaveHf::never) export_trained("hf");
+  const bool exported = options_.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
   context_.finish(base::text("mean ", curve(), " by iteration"), progress_.rewards, last_);
   if (roles_.world.rank() == 0) {
     log::info(base::text("metrics:     ", (folder_.path() / "metrics.jsonl").string()));
     log::info(base::text("trace:       ", (folder_.path() / options_.trace.file).string(), " (open it in ui.perfetto.dev)"));
     log::info(base::text("checkpoints: ", folder_.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));
   }
+  if (!exported && roles_.world.rank() == 0) {
+    log::error(base::text("the run is done and its last checkpoint whole, but the export hf/ failed (see above): make it with `trireme convert ",
+                          folder_.path().string(), " FOLDER` (exit code 74)"));
+  }
+  if (!exported) return ExitCode::io_error;
   return ExitCode::done;
 }
 

@@ -80,6 +80,8 @@ class Loop {
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far; remembers it.
   bool is_best(const IterationMetrics& metrics);
   void save(bool wait);
+  // False: it failed for want of space or the like, on every rank alike; said once. Collective.
+  bool export_or_go_on(const std::string& name);
   ExitCode leave(comm::StopReason reason);
 
   std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0

@@ -14,6 +14,7 @@
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/sample_log.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -163,7 +164,8 @@ void PpoLoop::resume_or_start() {
     progress_.kl_coefficient = options_.algo.kl.init_coef;
     progress_.version = 1;  // the weights that the run starts from
   }
-  if (roles_.world.rank() == 0) trim_sample_log(folder_.path() / "samples.jsonl", progress_.iteration);
+  if (roles_.world.rank() != 0) return;
+  side_output("samples.jsonl", [&] { trim_sample_log(folder_.path() / "samples.jsonl", progress_.iteration); });
 }
 
 ExitCode PpoLoop::run() {

@@ -18,11 +18,6 @@ void refuse_unbuilt(const config::Options& options, config::Command command) {
          "train.async_depth = 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
   const config::RunOptions untouched;
   refuse(options.run.mismatch_check != untouched.mismatch_check, "run.mismatch_check: this version does not check collectives for mismatches");
-  const auto& fault = options.fault;
-  const bool injected = !fault.kill_at.empty() || !fault.hang_at.empty() || !fault.segv_at.empty() || !fault.exit_at.empty() ||
-                        !fault.nan_at.empty() || !fault.flip_at.empty() || !fault.skip_collective_at.empty() ||
-                        !fault.delay.empty() || !fault.alloc_fail_at.empty();
-  refuse(injected, "[fault]: only crash_at, io_fail and plugin_fault can be injected");
   if (reasons.empty()) return;
   throw UserError(ExitCode::configuration, base::join(reasons, "\n"));
 }

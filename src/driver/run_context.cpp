@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "driver/instruction_set.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
@@ -240,7 +241,7 @@ comm::StopReason RunContext::agree_to_stop() {
   watchdog_->beat("agree to stop");
   const trace::Phase phase{"agree to stop"};
   measure_saves();
-  const auto stop = comm::agree_to_stop(roles_.world, folder_.stop_file(), own_wish());
+  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
   standing_.finished = standing_.current.load();
   if (stop > comm::StopReason::save_and_go_on) {
     comm::leaving_with_checkpoint();
@@ -250,6 +251,14 @@ comm::StopReason RunContext::agree_to_stop() {
     announce_stop();
   }
   return stop;
+}
+
+void RunContext::save_request_served() {
+  comm::clear_save_request();
+  if (roles_.world.rank() != 0) return;
+  std::error_code error;
+  std::filesystem::remove(folder_.save_file(), error);
+  if (error) log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (", error.message(), "): every iteration is saved"));
 }
 
 int64_t RunContext::newest_committed() const {
@@ -311,7 +320,9 @@ void RunContext::merge_trace() {
   identity.host = roles_.topology.host_of_node.at(static_cast<size_t>(roles_.topology.node));
   identity.clock_offset = clock_offset_;
   identity.origin = origin_;
-  trace::write_trace(folder_.path() / options_.trace.file, identity, gather_of(roles_.world));
+  const std::vector<std::string> fragments = gather_of(roles_.world)(trace::trace_events(identity));
+  if (roles_.world.rank() != 0) return;
+  side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
@@ -321,9 +332,11 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
-  base::write_file_atomically(folder_.path() / "summary.json",
-                              base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                         "],\"last\":", to_json(last), "}\n"));
+  side_output("summary.json", [&] {
+    base::write_file_atomically(folder_.path() / "summary.json",
+                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
+                                           "],\"last\":", to_json(last), "}\n"));
+  });
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
   for (const auto& note : advice) log::info(note);

@@ -45,6 +45,8 @@ class RunContext {
   void phase_took(double seconds);
   // Collective; once per iteration.
   comm::StopReason agree_to_stop();
+  // A save that was asked for by a signal or the file `save` has begun. Local.
+  void save_request_served();
   comm::Walltime& walltime() { return walltime_; }
   // Around the making of a checkpoint. Local.
   void set_io_deadline(bool on);

@@ -53,7 +53,10 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
     std::filesystem::create_directories(path_ / "logs");
     std::filesystem::create_directories(checkpoints_);
   });
-  lock_ = std::make_unique<checkpoint::RunLock>(world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  lock_ = std::make_unique<checkpoint::RunLock>(
+      world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
+      world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
   log::open({.console = world.rank() == 0,
@@ -63,7 +66,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
   on_rank_zero(world, [&] {
     base::write_file_atomically(path_ / "deck.toml", deck_);
     std::error_code ignored;
-    std::filesystem::remove(stop_file(), ignored);  // asked the last run to stop, not this one
+    for (const auto& file : {stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
   });
 }
 

@@ -7,6 +7,7 @@
 //                      a third SIGTERM or SIGINT while the last checkpoint is written, each at least 2 s after the one before, ends the
 //                      process at once: launchers deliver one signal several times in a burst, a person does not. SIGUSR1 never
 //                      counts: a script may repeat it for as long as the save takes
+//   files stop, save   as SIGTERM without a deadline, as SIGUSR2
 //   SIGPIPE, SIGXFSZ   ignored, so that calls return EPIPE and EFBIG
 //   SIGCONT            sent by launchers before SIGTERM: means nothing
 // Handlers only set flags.
@@ -35,8 +36,14 @@ std::optional<double> seconds_since_terminate();
 // From now on this process writes its last checkpoint: a third SIGTERM or SIGINT ends it at once.
 void leaving_with_checkpoint();
 
+// Files by which somebody asks where no signal gets through. An empty path is no file.
+struct RequestFiles {
+  std::filesystem::path stop;  // save and stop
+  std::filesystem::path save;  // save and go on
+};
+
 // Collective over `world`: the most urgent wish of any rank. `wish` is what this rank wants besides its signals (the walltime); rank 0
-// also looks for `stop_file`.
-StopReason agree_to_stop(const CommView& world, const std::filesystem::path& stop_file, StopReason wish = StopReason::none);
+// also looks for the files.
+StopReason agree_to_stop(const CommView& world, const RequestFiles& files, StopReason wish = StopReason::none);
 
 }  // namespace trireme::comm

@@ -15,7 +15,7 @@
 namespace trireme::comm {
 namespace {
 
-std::filesystem::path no_file() { return "/nonexistent/stop"; }
+RequestFiles no_file() { return {.stop = "/nonexistent/stop", .save = "/nonexistent/save"}; }
 
 TEST(Stop, OneRanksSignalIsEveryRanksDecision) {
   const auto& world = test::world();
@@ -34,12 +34,13 @@ TEST(Stop, ContinueSignalIsNoStop) {
   EXPECT_EQ(pending_signal(), StopReason::none);
 }
 
-TEST(Stop, FileInTheRunFolderStops) {
+TEST(Stop, FilesInTheRunFolderSaveAndStop) {
   const auto& world = test::world();
   const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
   if (world.rank() == 0) std::ofstream(path) << "";
   world.barrier();
-  EXPECT_EQ(agree_to_stop(world, path), StopReason::stop_file);
+  EXPECT_EQ(agree_to_stop(world, {.stop = {}, .save = path}), StopReason::save_and_go_on);
+  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), StopReason::stop_file) << "stopping saves as well";
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove(path);
 }
