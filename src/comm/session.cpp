@@ -44,19 +44,19 @@ void record_in_time(int exit_code) {
     std::promise<void> written;
     const auto done = written.get_future();
     std::thread([exit_code, written = std::move(written)]() mutable {
-      record_verdict(exit_code);
+      job::record_verdict(exit_code);
       written.set_value();
     }).detach();
     done.wait_for(patience);
   } catch (const std::exception&) {  // no memory for a thread
-    record_verdict(exit_code);
+    job::record_verdict(exit_code);
   }
 }
 
 }  // namespace
 
 Session::Session() {
-  facts_.launch = read_launch(process_environment);
+  facts_.launch = job::read_launch(job::process_environment);
   // Open MPI's default I/O layer reports success on a full disk; its older one does not.
   setenv("OMPI_MCA_io", "romio321", 0);
   // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was

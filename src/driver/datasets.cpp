@@ -32,7 +32,7 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
   return set;
 }
 
-data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const data::Tokenizer& tokenizer,
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
   auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
@@ -40,11 +40,11 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
   return set;
 }
 
-TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
-                          const data::Tokenizer& tokenizer, const comm::CommView& world) {
+learn::TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
+                          const text::Tokenizer& tokenizer, const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
-  TrainingSet set = pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  learn::TrainingSet set = pairs ? learn::TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : learn::TrainingSet(data::SftSet::load(wanted, tokenizer));
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
 }

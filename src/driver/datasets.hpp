@@ -1,12 +1,12 @@
 // Data sets of a deck, loaded with one message instead of one per rank.
 #pragma once
 
-#include "driver/training_set.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/tokenizer.hpp"
+#include "trireme/learn/training_set.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
 
@@ -14,11 +14,11 @@ namespace trireme::driver {
 data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens);
 
 // Prompts that leave room for at least one new token; the log says how many were left out. Every rank loads.
-data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const data::Tokenizer& tokenizer,
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world);
 // Examples (sft, and the pretraining texts of ppo) or pairs (rm, dpo). Every rank loads.
-TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
-                          const data::Tokenizer& tokenizer, const comm::CommView& world);
+learn::TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
+                          const text::Tokenizer& tokenizer, const comm::CommView& world);
 
 data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts);
 

@@ -12,7 +12,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/base/node_limits.hpp"
+#include "trireme/job/node_limits.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -79,7 +79,7 @@ void wait_for(at::Device device) {
 
 int64_t free_memory(at::Device device) {
   if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
-  return base::available_memory().bytes;
+  return job::available_memory().bytes;
 }
 
 int generators_on_device(const Roles& roles, at::Device device) {

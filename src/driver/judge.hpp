@@ -12,8 +12,8 @@
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
-#include "trireme/data/tokenizer.hpp"
 #include "trireme/reward/reward.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
@@ -21,7 +21,7 @@ namespace trireme::driver {
 class Judge {
  public:
   // Starts the plugins first: before any device is touched. Collective over the reward ranks.
-  Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
+  Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
         const std::filesystem::path& log_folder, at::Device device, Threads threads);
 
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
@@ -39,7 +39,7 @@ class Judge {
 
   config::Options options_;
   comm::CommView ranks_;
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   at::Device device_;
   Threads threads_;
   reward::Rewards rewards_;

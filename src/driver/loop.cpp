@@ -24,7 +24,7 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
   return roles;
 }
 
-std::vector<comm::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
+std::vector<job::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
   auto places = gather_places(options, roles);
   share_threads(options.run.threads, places);
   return places;
@@ -136,10 +136,10 @@ std::optional<ExitCode> Loop::settle(const IterationMetrics& metrics, double sec
   checkpoint_->look_after_save(progress_.iteration);
   const auto stop = context_.agree_to_stop();
   if (progress_.iteration >= iterations_) return std::nullopt;
-  if (stop > comm::StopReason::save_and_go_on) return leave(stop);
-  if (best || checkpoint_->due(progress_.iteration) || stop == comm::StopReason::save_and_go_on) {
+  if (stop > job::StopReason::save_and_go_on) return leave(stop);
+  if (best || checkpoint_->due(progress_.iteration) || stop == job::StopReason::save_and_go_on) {
     save(false);
-    if (stop == comm::StopReason::save_and_go_on) context_.save_request_served();
+    if (stop == job::StopReason::save_and_go_on) context_.save_request_served();
   }
   return std::nullopt;
 }
@@ -161,9 +161,9 @@ bool Loop::export_or_go_on(const std::string& name) {
   return side_output(base::text("the export ", name, "/"), [&] { export_trained(name); });  // its errors are agreed
 }
 
-ExitCode Loop::leave(comm::StopReason reason) {
+ExitCode Loop::leave(job::StopReason reason) {
   if (roles_.world.rank() == 0) {
-    log::info(base::text("stopping after iteration ", progress_.iteration, " (", comm::to_string(reason), "): saving"));
+    log::info(base::text("stopping after iteration ", progress_.iteration, " (", job::to_string(reason), "): saving"));
   }
   save(true);
   context_.finish(curve(), progress_.rewards, last_);

@@ -68,7 +68,7 @@ class Loop {
   Roles roles_;
   RunFolder folder_;
   RunContext context_;
-  std::vector<comm::RankPlace> places_;  // of all ranks
+  std::vector<job::RankPlace> places_;  // of all ranks
   ThreadPlan threads_;
   at::Device device_;
   int64_t iterations_ = 0;  // of the whole run
@@ -82,7 +82,7 @@ class Loop {
   void save(bool wait);
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
-  ExitCode leave(comm::StopReason reason);
+  ExitCode leave(job::StopReason reason);
 
   std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;

@@ -79,7 +79,7 @@ Samples from_frames(std::string_view frames) {
 
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : Loop(options, session, config::Command::ppo),
-      tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
+      tokenizer_(text::Tokenizer::load(options_.tokenizer_path())),
       prompts_(load_prompts(options_, options_.data.prompt_dataset, tokenizer_, roles_.world)),
       sampler_(make_sampler(options_, options_.data.prompt_probs, prompts_.counts())),
       actor_start_(actor_start(options_)),
@@ -122,8 +122,8 @@ void PpoLoop::make_roles_of_this_rank() {
   std::vector<std::string> differences;
   std::string orders;
   if (generator_) differences = generator_->differences_from_training();
-  if (device_.is_cpu() && (trainer_ || generator_)) orders = summation_orders(actor_start_.spec.shape, options_.model.compute());
-  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, differences, orders));
+  if (device_.is_cpu() && (trainer_ || generator_)) orders = learn::summation_orders(actor_start_.spec.shape, options_.model.compute());
+  const learn::OldLogProbs old_log_probs(options_, learn::bit_differences(roles_.world, differences, orders));
   if (trainer_) trainer_->set_old_log_probs(old_log_probs);
   if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
 }
@@ -273,7 +273,7 @@ void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
   draw_texts();
   if (trainer_) {
     ppo::Experience experience = ppo::Experience::from(std::move(samples));
-    const Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
+    const learn::Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
     const auto pipeline = trainer_->shape(experience, cards_);  // KL, returns, whitening
     const auto update = trainer_->update(experience, cards_, owner_, metrics.iteration - 1);  // epochs, optimizer steps
     const auto kl = trainer_->kl_to_reference(pipeline, update);
@@ -303,10 +303,10 @@ void PpoLoop::draw_texts() {
   progress_.ptx_sampler = texts_sampler_->state();
 }
 
-std::vector<RowBatch> PpoLoop::texts_of(int64_t step) const {
+std::vector<learn::RowBatch> PpoLoop::texts_of(int64_t step) const {
   const auto count = static_cast<size_t>(options_.ptx_batch_size());
   const auto rows = std::span(text_rows_).subspan(static_cast<size_t>(step) * count, count);
-  return share_out(*texts_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
+  return learn::share_out(*texts_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
 }
 
 void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {

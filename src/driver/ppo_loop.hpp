@@ -12,9 +12,9 @@
 #include "driver/loop.hpp"
 #include "driver/models.hpp"
 #include "driver/trainer.hpp"
-#include "driver/training_set.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/learn/training_set.hpp"
 
 namespace trireme::driver {
 
@@ -43,7 +43,7 @@ class PpoLoop : public Loop {
   void sync_weights();
   // The pretraining rows of the iteration; this rank's share of one optimizer step.
   void draw_texts();
-  std::vector<RowBatch> texts_of(int64_t step) const;
+  std::vector<learn::RowBatch> texts_of(int64_t step) const;
   void evaluate_held_out(IterationMetrics& metrics);
   void add_memory(IterationMetrics& metrics);
   void save_samples(const Samples& samples, int64_t iteration);
@@ -51,11 +51,11 @@ class PpoLoop : public Loop {
   void export_trained(const std::string& name) override;
   std::string pending_rollout() const override;
 
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   data::PromptSet prompts_;
   std::optional<data::PromptSet> held_out_;
   data::PromptSampler sampler_;
-  std::optional<TrainingSet> texts_;  // actor.ptx_coef
+  std::optional<learn::TrainingSet> texts_;  // actor.ptx_coef
   std::optional<data::PromptSampler> texts_sampler_;
   ModelStart actor_start_;
   std::optional<ModelStart> critic_start_;

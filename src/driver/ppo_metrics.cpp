@@ -75,7 +75,7 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
 }
 
 void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
-                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
   const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
   std::vector<double> sums{total(pipeline.group_std), total(pipeline.returns), static_cast<double>(pipeline.group_std.size())};

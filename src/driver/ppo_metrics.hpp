@@ -29,7 +29,7 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
 
 // `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
 void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
-                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics);
 
 // Every rank gets what the trainers know: their metrics and the part of the progress that they keep. Collective over world.

@@ -12,10 +12,11 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
-#include "trireme/comm/affinity.hpp"
-#include "trireme/comm/crash.hpp"
-#include "trireme/comm/job.hpp"
+#include "trireme/comm/stop.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/job/affinity.hpp"
+#include "trireme/job/crash.hpp"
+#include "trireme/job/facts.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
@@ -42,9 +43,9 @@ std::string clock_time(double seconds_from_now) {
   return text.data();
 }
 
-void log_job(const comm::JobFacts& job, bool limit_given) {
-  if (job.scheduler == comm::Scheduler::none) return;
-  log::info(base::text("job: ", comm::describe(job), " (", base::join(job.sources), ")"));
+void log_job(const job::JobFacts& job, bool limit_given) {
+  if (job.scheduler == job::Scheduler::none) return;
+  log::info(base::text("job: ", job::describe(job), " (", base::join(job.sources), ")"));
   if (job.remark.empty()) return;
   const std::string remark = base::text("the scheduler does not say when the job ends (", job.remark, ")");
   if (limit_given) {
@@ -59,12 +60,12 @@ void warn_of_placement(const config::Options& options, const Roles& roles) {
 }
 
 // What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
-void log_threads(const config::Options& options, const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
-  log::info(base::text("threads: ", comm::describe_threads(places), ", ",
+void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
+  log::info(base::text("threads: ", job::describe_threads(places), ", ",
                        threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
   const auto node_cores = static_cast<int>(places.front().node_cores.size());
-  for (const auto& warning : comm::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
-  for (const auto& note : comm::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
+  for (const auto& warning : job::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
+  for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
 trace::Gather gather_of(const comm::CommView& world) {
@@ -111,11 +112,11 @@ double measure_clock_offset(const comm::CommView& world) {
 }
 
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
+               const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
   const auto& facts = session.facts();
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
-  log::info("launcher: " + comm::describe(facts.launch));
+  log::info("launcher: " + job::describe(facts.launch));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
                        roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
@@ -130,32 +131,32 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
 
 RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder)
     : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
-  comm::install_signal_handlers();
-  comm::install_crash_handlers(crash_file(folder, roles.world.rank()));
+  job::install_signal_handlers();
+  job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
   clock_offset_ = measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   watchdog_ = std::make_unique<comm::Watchdog>(roles.world.rank(), options.run.hang_timeout.seconds, folder.path() / "hang",
                                                [] { return trace::where(); }, [] { return trace::activity(); });
-  term_watch_ = std::make_unique<comm::TermWatch>([this] { return term_facts(); }, [this] { return leave_at_once(); });
+  term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] { comm::abort_job(leave_at_once()); });
 }
 
-comm::Walltime RunContext::find_limit() const {
-  if (roles_.world.rank() != 0) return comm::Walltime(std::nullopt);
-  const auto job = comm::read_job(comm::process_environment, comm::ask_system, static_cast<double>(std::time(nullptr)));
+job::Walltime RunContext::find_limit() const {
+  if (roles_.world.rank() != 0) return job::Walltime(std::nullopt);
+  const auto job = job::read_job(job::process_environment, job::ask_system, static_cast<double>(std::time(nullptr)));
   log_job(job, options_.run.walltime.seconds > 0);
   if (job.nodes > roles_.topology.nodes) {
     log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", roles_.topology.nodes,
                             ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
   }
-  const double age = comm::process_age();
-  const auto limit = comm::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
-  if (!limit.seconds_left) return comm::Walltime(std::nullopt);
+  const double age = job::process_age();
+  const auto limit = job::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
+  if (!limit.seconds_left) return job::Walltime(std::nullopt);
   log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
                        base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
                        "); the run stops in time for a checkpoint"));
-  return comm::Walltime(*limit.seconds_left, comm::leaving_margin(*limit.seconds_left, age));
+  return job::Walltime(*limit.seconds_left, job::leaving_margin(*limit.seconds_left, age));
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
@@ -206,23 +207,23 @@ void RunContext::measure_saves() {
   standing_.saving = checkpoints_->busy();
 }
 
-comm::NextIteration RunContext::next_iteration() const {
+job::NextIteration RunContext::next_iteration() const {
   const int64_t next = standing_.current + 1;
   const auto& eval = options_.eval;
   const bool evaluates = !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
   return {evaluates, checkpoints_ && checkpoints_->busy()};
 }
 
-comm::StopReason RunContext::own_wish() {
-  if (walltime_.must_stop(next_iteration())) return comm::StopReason::walltime;
+job::StopReason RunContext::own_wish() {
+  if (walltime_.must_stop(next_iteration())) return job::StopReason::walltime;
   const int64_t current = standing_.current;
   const int64_t interval = options_.ckpt.interval;
   const int64_t to_the_end = iterations_ - current;
   const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
-  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return comm::StopReason::none;
-  if (checkpoints_ && checkpoints_->busy()) return comm::StopReason::none;  // it is being measured
+  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return job::StopReason::none;
+  if (checkpoints_ && checkpoints_->busy()) return job::StopReason::none;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
-  return comm::StopReason::save_and_go_on;
+  return job::StopReason::save_and_go_on;
 }
 
 void RunContext::announce_stop() {
@@ -237,14 +238,14 @@ void RunContext::announce_stop() {
                        clock_time(*left), ")"));
 }
 
-comm::StopReason RunContext::agree_to_stop() {
+job::StopReason RunContext::agree_to_stop() {
   watchdog_->beat("agree to stop");
   const trace::Phase phase{"agree to stop"};
   measure_saves();
   const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
   standing_.finished = standing_.current.load();
-  if (stop > comm::StopReason::save_and_go_on) {
-    comm::leaving_with_checkpoint();
+  if (stop > job::StopReason::save_and_go_on) {
+    job::leaving_with_checkpoint();
     standing_.leaving = true;
     standing_.saving = true;
   } else {
@@ -276,8 +277,8 @@ int64_t RunContext::newest_committed() const {
   return newest;
 }
 
-comm::TermFacts RunContext::term_facts() const {
-  comm::TermFacts facts;
+job::TermFacts RunContext::term_facts() const {
+  job::TermFacts facts;
   facts.grace = options_.run.term_grace.seconds;
   facts.leads = roles_.world.rank() == 0;
   facts.saving = facts.leads && standing_.saving && newest_committed() != standing_.finished;

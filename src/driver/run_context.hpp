@@ -17,11 +17,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
-#include "trireme/comm/stop.hpp"
-#include "trireme/comm/term_watch.hpp"
-#include "trireme/comm/walltime.hpp"
 #include "trireme/comm/watchdog.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/job/signals.hpp"
+#include "trireme/job/term_watch.hpp"
+#include "trireme/job/walltime.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::driver {
@@ -44,10 +44,10 @@ class RunContext {
   // An iteration took so long, its evaluation included. Local, before agree_to_stop().
   void phase_took(double seconds);
   // Collective; once per iteration.
-  comm::StopReason agree_to_stop();
+  job::StopReason agree_to_stop();
   // A save that was asked for by a signal or the file `save` has begun. Local.
   void save_request_served();
-  comm::Walltime& walltime() { return walltime_; }
+  job::Walltime& walltime() { return walltime_; }
   // Around the making of a checkpoint. Local.
   void set_io_deadline(bool on);
 
@@ -69,21 +69,21 @@ class RunContext {
   };
 
   // The deck's walltime or the scheduler's. Rank 0 decides for all; no limit elsewhere.
-  comm::Walltime find_limit() const;
+  job::Walltime find_limit() const;
   void measure_saves();
-  comm::NextIteration next_iteration() const;
-  comm::StopReason own_wish();
+  job::NextIteration next_iteration() const;
+  job::StopReason own_wish();
   void announce_stop();
   // Iteration of the newest checkpoint of what this run has done, -1: none. Any thread.
   int64_t newest_committed() const;
-  comm::TermFacts term_facts() const;
+  job::TermFacts term_facts() const;
   int leave_at_once() const;
   void merge_trace();
 
   const config::Options& options_;
   const Roles& roles_;
   const RunFolder& folder_;
-  comm::Walltime walltime_;
+  job::Walltime walltime_;
   const Checkpointing* checkpoints_ = nullptr;
   Standing standing_;
   int64_t iterations_ = 0;
@@ -92,7 +92,7 @@ class RunContext {
   bool iteration_announced_ = false;
   std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
   std::unique_ptr<comm::Watchdog> watchdog_;
-  std::unique_ptr<comm::TermWatch> term_watch_;
+  std::unique_ptr<job::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;
   double origin_ = 0;
@@ -100,7 +100,7 @@ class RunContext {
 
 // Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads);
+               const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
 
 // Seconds to add to this rank's monotonic clock to read rank 0's; the best of several round trips. Collective over world.
 double measure_clock_offset(const comm::CommView& world);

@@ -35,7 +35,7 @@ void append_lines(const std::filesystem::path& path, const std::string& lines) {
 }  // namespace
 
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
-                       const data::PromptSet& prompts, const data::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
+                       const data::PromptSet& prompts, const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
   // Each rank offers its first `count`; the smallest ids of all are among them.
   const int64_t offered = count < 0 ? samples.size() : std::min(count, samples.size());
   std::vector<int64_t> rows;
@@ -55,7 +55,7 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     data::JsonObject line;
     line.add("iteration", iteration).add("id", static_cast<int64_t>(all.id[s]));
     line.add("prompt", prompts[all.prompt_row[s]].prompt);
-    line.add("response", tokenizer.decode(response, data::Skip::nothing));
+    line.add("response", tokenizer.decode(response, text::Skip::nothing));
     line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
     line.add("reward", double{all.reward[s]});

@@ -30,17 +30,17 @@ int64_t steps_of(const config::Options& options, const data::PromptSampler& samp
 
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
     : Loop(options, session, command),
-      tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
+      tokenizer_(text::Tokenizer::load(options_.tokenizer_path())),
       rows_(load_training(options_, options_.data.dataset, command, tokenizer_, roles_.world)),
       sampler_(make_sampler(options_, options_.data.dataset_probs, rows_.counts())),
-      start_(trained_start(options_, head_of(command))) {
+      start_(trained_start(options_, learn::head_of(command))) {
   iterations_ = steps_of(options_, sampler_);
   if (!options_.eval.dataset.empty()) {
     held_out_ = load_training(options_, options_.eval.dataset, command, tokenizer_, roles_.world);
   }
   tokenizer_.check_model(start_.spec.shape.vocab);
   start_device();
-  objective_ = make_objective(options_, command, roles_, start_, device_);
+  objective_ = learn::make_objective(options_, command, command == config::Command::dpo ? load_reference() : nullptr);
   const std::optional<comm::CommView> replicas =
       roles_.shard_groups > 1 ? std::optional(roles_.shard_replicas.view()) : std::nullopt;
   model_ = std::make_unique<zero::ShardedModel>(
@@ -48,6 +48,15 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       zero::ShardedModelOptions{.name = "actor", .compute = options_.model.compute(), .recompute = options_.train.recompute});
   rate_ = std::make_unique<zero::LearningRate>(options_.actor, iterations_);
   checkpoint_->add({"actor", &start_.spec, model_.get(), options_.train.enable_ema});
+}
+
+std::unique_ptr<zero::ShardedModel> StepLoop::load_reference() const {
+  const ModelStart start = reference_start(options_, start_);
+  auto reference = std::make_unique<zero::ShardedModel>(
+      start.spec, roles_.shard_group.view(), std::nullopt, device_,
+      zero::ShardedModelOptions{.name = "reference", .compute = options_.model.compute(), .training = zero::Training::frozen});
+  reference->load(start.reader());
+  return reference;
 }
 
 void StepLoop::resume_or_start() {
@@ -94,11 +103,11 @@ void StepLoop::add_thread_metrics(int worked, IterationMetrics& metrics) const {
 
 void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  const auto batches = share_out(rows_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
-  const BatchTotals totals = totals_of(batches, roles_.trainers.view());
+  const auto batches = learn::share_out(rows_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, roles_.trainers.view());
   std::vector<double> means(objective_->quantities().size(), 0.0);
-  for (const RowBatch& part : batches) {
-    const ActionBatch batch = make_action_batch(part.samples, device_);
+  for (const learn::RowBatch& part : batches) {
+    const learn::ActionBatch batch = learn::make_action_batch(part.samples, device_);
     objective_->prepare(batch);
     model_->forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       return objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
@@ -106,9 +115,9 @@ void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics
   }
   const double rate = learning_rate(*rate_, model_->steps());
   checkpoint_->before_step();
-  const auto result = model_->step(adamw_options(options_.actor, rate));
+  const auto result = model_->step(learn::adamw_options(options_.actor, rate));
   sum_over(roles_.trainers.view(), means);
-  objective_->add_metrics(means, totals, "", metrics);
+  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
   metrics.set("grad_norm", result.grad_norm);
   metrics.set("lr", rate);
   metrics.set("target_tokens", totals.targets);
@@ -121,18 +130,18 @@ void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
   context_.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
-  const auto batches = share_out(*held_out_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
-  const BatchTotals totals = totals_of(batches, roles_.trainers.view());
+  const auto batches = learn::share_out(*held_out_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, roles_.trainers.view());
   std::vector<double> means(objective_->quantities().size(), 0.0);
-  for (const RowBatch& part : batches) {
-    const ActionBatch batch = make_action_batch(part.samples, device_);
+  for (const learn::RowBatch& part : batches) {
+    const learn::ActionBatch batch = learn::make_action_batch(part.samples, device_);
     objective_->prepare(batch);
     model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
     });
   }
   sum_over(roles_.trainers.view(), means);
-  objective_->add_metrics(means, totals, "eval_", metrics);
+  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
   if (command_ != config::Command::rm) return;
   reward_scale_ = {progress_.iteration, metrics.get("eval_reward_mean"),
                    std::max(metrics.get("eval_reward_std"), kSmallestDeviation)};

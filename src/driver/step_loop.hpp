@@ -9,10 +9,10 @@
 
 #include "driver/loop.hpp"
 #include "driver/models.hpp"
-#include "driver/objective.hpp"
-#include "driver/training_set.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/tokenizer.hpp"
+#include "trireme/learn/objective.hpp"
+#include "trireme/learn/training_set.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/schedule.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -28,19 +28,20 @@ class StepLoop : public Loop {
 
  private:
   void resume_or_start();
-  // Gradients of the loss on these rows, and the optimizer step.
+  std::unique_ptr<zero::ShardedModel> load_reference() const;  // of dpo; collective over the trainers
   void add_thread_metrics(int worked, IterationMetrics& metrics) const;  // collective
+  // Gradients of the loss on these rows, and the optimizer step.
   void train(const std::vector<int64_t>& rows, IterationMetrics& metrics);
   // The same loss and metrics on the held-out rows, names with "eval_" in front.
   void evaluate_held_out(IterationMetrics& metrics);
   void export_trained(const std::string& name) override;
 
-  data::Tokenizer tokenizer_;
-  TrainingSet rows_;
-  std::optional<TrainingSet> held_out_;
+  text::Tokenizer tokenizer_;
+  learn::TrainingSet rows_;
+  std::optional<learn::TrainingSet> held_out_;
   data::PromptSampler sampler_;
   ModelStart start_;
-  std::unique_ptr<Objective> objective_;
+  std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;
   // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them

@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "driver/scoring.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -73,17 +73,17 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
+learn::Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
   threads_.use();
-  Mismatch mismatch;
+  learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, scoring_temperature(options_), device_);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, learn::scoring_temperature(options_), device_);
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                      critic_scale(options_, critic_->spec().shape), device_);
+    experience.values = learn::action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
+                                      learn::critic_scale(options_, critic_->spec().shape), device_);
   }
   return mismatch;
 }
@@ -124,9 +124,9 @@ std::vector<int> Trainer::place(const config::Options& options, const Cards& car
   return owner;
 }
 
-UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
                               int64_t number) {
-  UpdateStep step;
+  learn::UpdateStep step;
   std::vector<int64_t> actions;
   for (const auto& rows : micro_batches) {
     step.micro_batches.push_back(experience.select(rows));
@@ -136,19 +136,19 @@ UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vect
   step.normalizer = ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
   if (pretraining) {
     step.pretraining = pretraining(number);
-    step.pretraining_totals = totals_of(step.pretraining, ranks_);
+    step.pretraining_totals = learn::totals_of(step.pretraining, ranks_);
   }
   return step;
 }
 
-UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
+learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
                              int64_t iteration) {
   threads_.use();
   meter_.start();
   std::unordered_map<uint64_t, int64_t> local_row;
   for (int64_t i = 0; i < experience.sequences(); ++i) local_row.emplace(experience.samples.id[static_cast<size_t>(i)], i);
 
-  UpdateReport report;
+  learn::UpdateReport report;
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
     auto input = plan_input(options_, cards, ranks_.size(), iteration, epoch);
     input.owner = owner;
@@ -157,11 +157,11 @@ UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, co
       for (auto& bin : mine) {
         for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
       }
-      const UpdateStep step = make_step(experience, mine, report.steps);
+      const learn::UpdateStep step = make_step(experience, mine, report.steps);
       if (before_step) before_step();
-      if (critic_) critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report);
+      if (critic_) learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report);
       if (iteration > options_.critic.freezing_steps) {
-        actor_step(*actor_, step, options_, kl_coefficient_, learning_rate(actor_rate_, actor_->steps()), device_, report);
+        learn::actor_step(*actor_, step, options_, kl_coefficient_, learning_rate(actor_rate_, actor_->steps()), device_, report);
       }
       ++report.steps;
     }
@@ -171,7 +171,7 @@ UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, co
   return report;
 }
 
-void Trainer::average(UpdateReport& report) const {
+void Trainer::average(learn::UpdateReport& report) const {
   std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss, report.entropy};
   const size_t losses = sums.size();
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
@@ -187,7 +187,7 @@ void Trainer::average(UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const {
+std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const {
   if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
   std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0),
                              static_cast<double>(pipeline.kl.size())};

@@ -11,11 +11,11 @@
 
 #include "driver/exchange.hpp"
 #include "driver/metrics.hpp"
-#include "driver/mismatch.hpp"
 #include "driver/roles.hpp"
 #include "driver/threads.hpp"
-#include "driver/update_step.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/mismatch.hpp"
+#include "trireme/learn/update_step.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/zero/schedule.hpp"
@@ -42,20 +42,20 @@ class Trainer {
   void start_average();
 
   // Where evaluate() takes old log-probs from; until this is called it computes them.
-  void set_old_log_probs(const OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
+  void set_old_log_probs(const learn::OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
   // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
   // Returns the mismatch with the rollout's log-probs.
-  Mismatch evaluate(ppo::Experience& experience, int64_t version = -1);
+  learn::Mismatch evaluate(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport shape(ppo::Experience& experience, const Cards& cards);
   // PPO epochs; the report has means over all trainers and optimizer steps. `cards` are those of the whole rollout, `owner` says
   // which trainer has each sequence. `iteration` seeds the order of the optimizer steps and tells whether the actor still waits
   // for the critic (critic.freezing_steps).
-  UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
+  learn::UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
   // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
   // it was not computed: in the loss while the actor waits for the critic. Collective.
-  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const;
+  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const;
   // Adapts the KL coefficient to the KL that was seen (F26); without one it stays.
   void adapt_kl(const std::optional<double>& kl, int64_t samples);
 
@@ -66,13 +66,13 @@ class Trainer {
   std::function<void()> before_step;
   // This rank's share of the pretraining rows of the iteration's optimizer step `step` (actor.ptx_coef); collective over the
   // trainers.
-  std::function<std::vector<RowBatch>(int64_t step)> pretraining;
+  std::function<std::vector<learn::RowBatch>(int64_t step)> pretraining;
 
  private:
   // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.
-  UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches, int64_t number);
+  learn::UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches, int64_t number);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
-  void average(UpdateReport& report) const;
+  void average(learn::UpdateReport& report) const;
   void sum(std::span<double> values) const;
 
   config::Options options_;
@@ -85,7 +85,7 @@ class Trainer {
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
   double kl_coefficient_;
-  OldLogProbs old_log_probs_;
+  learn::OldLogProbs old_log_probs_;
 };
 
 // The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps

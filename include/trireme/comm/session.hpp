@@ -5,15 +5,15 @@
 #include <string>
 
 #include "trireme/comm/comm.hpp"
-#include "trireme/comm/job.hpp"
-#include "trireme/comm/verdict.hpp"
+#include "trireme/job/facts.hpp"
+#include "trireme/job/verdict.hpp"
 
 namespace trireme::comm {
 
 struct SessionFacts {
   std::string library;        // e.g. "Open MPI v4.1.4"
   bool launched = false;      // false: a single process without a launcher
-  LaunchFacts launch;         // read before MPI starts, which sets variables of its own
+  job::LaunchFacts launch;    // read before MPI starts, which sets variables of its own
   bool thread_multiple = false;
   std::string host;
 };

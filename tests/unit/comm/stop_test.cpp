@@ -19,19 +19,19 @@ RequestFiles no_file() { return {.stop = "/nonexistent/stop", .save = "/nonexist
 
 TEST(Stop, OneRanksSignalIsEveryRanksDecision) {
   const auto& world = test::world();
-  install_signal_handlers();
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
+  job::install_signal_handlers();
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::none);
   if (world.rank() == world.size() - 1) std::raise(SIGUSR2);
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::save_and_go_on);
-  clear_save_request();
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::save_and_go_on);
+  job::clear_save_request();
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::none);
 }
 
 TEST(Stop, ContinueSignalIsNoStop) {
-  install_signal_handlers();
+  job::install_signal_handlers();
   std::raise(SIGCONT);
   std::raise(SIGPIPE);
-  EXPECT_EQ(pending_signal(), StopReason::none);
+  EXPECT_EQ(job::pending_signal(), job::StopReason::none);
 }
 
 TEST(Stop, FilesInTheRunFolderSaveAndStop) {
@@ -39,8 +39,8 @@ TEST(Stop, FilesInTheRunFolderSaveAndStop) {
   const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
   if (world.rank() == 0) std::ofstream(path) << "";
   world.barrier();
-  EXPECT_EQ(agree_to_stop(world, {.stop = {}, .save = path}), StopReason::save_and_go_on);
-  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), StopReason::stop_file) << "stopping saves as well";
+  EXPECT_EQ(agree_to_stop(world, {.stop = {}, .save = path}), job::StopReason::save_and_go_on);
+  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), job::StopReason::stop_file) << "stopping saves as well";
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove(path);
 }
@@ -48,10 +48,10 @@ TEST(Stop, FilesInTheRunFolderSaveAndStop) {
 TEST(Stop, AnyRanksWishCounts) {
   const auto& world = test::world();
   const bool mine = world.rank() == world.size() - 1;
-  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? StopReason::walltime : StopReason::none), StopReason::walltime);
+  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? job::StopReason::walltime : job::StopReason::none), job::StopReason::walltime);
 }
 
-TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(seconds_since_terminate()); }
+TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(job::seconds_since_terminate()); }
 
 TEST(Watchdog, ActivityIsProgress) {
   if (test::world().size() > 1) GTEST_SKIP() << "one process: it talks to nobody";

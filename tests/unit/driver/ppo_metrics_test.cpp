@@ -10,10 +10,10 @@
 #include <map>
 #include <set>
 
-#include "driver/objective.hpp"
 #include "driver/run_context.hpp"
+#include "support/samples.hpp"
 #include "trireme/base/philox.hpp"
-#include "unit/driver/fixtures.hpp"
+#include "trireme/learn/objective.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -205,7 +205,7 @@ TEST(LearningRate, StaysWhereTheScheduleEnded) {
 
 // Mean and deviation over all answers, of which the objective knows the means of both sides and of the squares.
 TEST(RewardModelMetrics, DeviationOfAllAnswers) {
-  const auto objective = make_objective({}, config::Command::rm, {}, {}, at::kCPU);
+  const auto objective = learn::make_objective({}, config::Command::rm, nullptr);
   constexpr int64_t pairs = 50;
   std::vector<double> rewards, means(5, 0.0);
   for (int64_t i = 0; i < 2 * pairs; ++i) rewards.push_back(5.0 + 0.01 * uniform(static_cast<uint64_t>(i), 9));
@@ -217,7 +217,8 @@ TEST(RewardModelMetrics, DeviationOfAllAnswers) {
   means[0] = 0.5;
   means[1] = 0.75;
   IterationMetrics metrics;
-  objective->add_metrics(means, {.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0}, "eval_", metrics);
+  const learn::BatchTotals totals{.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0};
+  for (const auto& [name, value] : objective->metrics(means, totals)) metrics.set("eval_" + name, value);
   double mean = 0, square = 0;
   for (const double reward : rewards) mean += reward / (2 * pairs);
   for (const double reward : rewards) square += (reward - mean) * (reward - mean);
