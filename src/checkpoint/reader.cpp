@@ -17,6 +17,7 @@
 #include "trireme/checkpoint/agree.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/trace/region.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -142,6 +143,7 @@ void Reader::State::read_piece_into(const IndexEntry& entry, const Slab& slab, c
   }
   read_piece(data.get(), data_path, entry, block, at);
   counters.read += bytes;
+  base::tick();
   check(entry, block, std::span(at, static_cast<size_t>(bytes)), entry.digests[slab.first_digest + static_cast<size_t>(piece)]);
   if (!direct) copy_rectangle(at, block, into, wanted, element_bytes);
 }

@@ -10,8 +10,8 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/config/fault.hpp"
 #include "trireme/trace/region.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -59,15 +59,6 @@ Checkpointing::Checkpointing(const config::Options& options, const Roles& roles,
     : options_(options), roles_(roles), folder_(folder), mirror_(device),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
   if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
-  checkpoint::Faults faults;
-  faults.crash_at = options.fault.crash_at;
-  const auto io = config::parse_fault_io(options.fault.io_fail);
-  if (io && (io->rank < 0 || io->rank == roles.world.rank())) {
-    faults.operation = io->operation;
-    faults.call = io->call;
-    faults.error = io->error;
-  }
-  if (!faults.crash_at.empty() || faults.call > 0) checkpoint::set_faults(faults);
 }
 
 Checkpointing::~Checkpointing() = default;
@@ -122,6 +113,7 @@ void Checkpointing::start(Progress progress, const std::string& pending) {
   options.pinned = progress.best.iteration;
   options.resumed_from = resumed_from_;
   options.version = TRIREME_VERSION;
+  options.beat = [](const char*) { base::tick(); };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
   writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
@@ -150,6 +142,7 @@ void Checkpointing::look_after_save(int64_t iteration) {
 
 bool Checkpointing::finish(int64_t iteration) {
   if (saving_ < 0) return true;
+  const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
   try {
     committed(writer_->wait(), saving_);
   } catch (const UserError& error) {
@@ -191,6 +184,7 @@ void Checkpointing::count_failure(const UserError& error, int64_t iteration) {
 void Checkpointing::before_step() {
   if (mirror_.copies() || saving_ < 0 || !writer_->busy()) return;
   const base::Stopwatch watch;
+  const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
   for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
   stalled_ += watch.seconds();
 }

@@ -54,7 +54,7 @@ Loop::Loop(const config::Options& options, const comm::Session& session, config:
       command_(command),
       roles_(roles_for(options_, session, command)),
       folder_(options_, roles_.world),
-      context_(options_, roles_, folder_),
+      context_(options_, roles_, folder_, session.facts().thread_multiple),
       places_(shared_places(options_, roles_)),
       threads_(plan_threads(options_, places_, roles_.world.rank())),
       device_(choose_device(options_, roles_)) {
@@ -146,10 +146,10 @@ std::optional<ExitCode> Loop::settle(const IterationMetrics& metrics, double sec
 
 void Loop::save(bool wait) {
   context_.begin("checkpoint", progress_.iteration, iterations_);
-  context_.set_io_deadline(true);
+  context_.saving(true);
   if (metrics_file_) side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
   checkpoint_->save(progress_, pending_rollout(), wait);
-  context_.set_io_deadline(false);
+  context_.saving(false);
   const bool ended = progress_.iteration >= iterations_;
   if (options_.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
     export_or_go_on(base::text("hf-", checkpoint::folder_name(progress_.iteration)));

@@ -8,6 +8,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/agree.hpp"
 #include "trireme/trace/region.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -105,6 +106,7 @@ void export_model(const config::Options& options, const Roles& roles, const mode
           const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
           host.to_host();
           exported.write(p, block, values);
+        base::tick();
         }
       }
       exported.sync();

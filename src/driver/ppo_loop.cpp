@@ -225,13 +225,13 @@ Samples PpoLoop::generate(const PromptBatch& batch) {
 Samples PpoLoop::score(Samples samples, const data::PromptSet& prompts, int64_t iteration) {
   {
     const trace::Phase phase{"rollout", iteration};
-    context_.meet("wait for the rollout");
+    roles_.world.sleeping_barrier();
   }
   const trace::Phase phase{"reward", iteration};
   context_.begin("reward", iteration, iterations_);
   samples = exchange_.spread(samples, roles_.map.reward);
   if (judge_) judge_->score(samples, prompts, iteration);
-  context_.meet("wait for the rewards");
+  roles_.world.sleeping_barrier();
   return samples;
 }
 
@@ -283,7 +283,7 @@ void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
     progress_.critic_steps = trainer_->critic() ? trainer_->critic()->steps() : 0;
     progress_.kl_coefficient = trainer_->kl_coefficient();
   }
-  context_.meet("wait for the trainers");
+  roles_.world.sleeping_barrier();
   share_training_state(roles_, metrics, progress_);
 }
 

@@ -1,16 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "support/world.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/stop.hpp"
-#include "trireme/comm/watchdog.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -52,19 +48,6 @@ TEST(Stop, AnyRanksWishCounts) {
 }
 
 TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(job::seconds_since_terminate()); }
-
-TEST(Watchdog, ActivityIsProgress) {
-  if (test::world().size() > 1) GTEST_SKIP() << "one process: it talks to nobody";
-  std::atomic<uint64_t> count{0};
-  Watchdog watchdog(0, 1.5, "/nonexistent", [] { return std::string("testing"); }, [&count] { return ++count; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // longer than the deadline, and no beat
-}
-
-TEST(Watchdog, QuietWhileTheMainThreadBeats) {
-  Watchdog watchdog(0, 30, "/nonexistent", [] { return std::string("testing"); });
-  watchdog.beat("test");
-  watchdog.set_deadline(60);
-}
 
 }  // namespace
 }  // namespace trireme::comm
