@@ -6,6 +6,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "agree.hpp"
 #include "hdf5_file.hpp"
 #include "index.hpp"
 #include "manifest.hpp"
@@ -13,11 +14,10 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/checkpoint/agree.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/trace/region.hpp"
-#include "trireme/base/progress.hpp"
 
 namespace trireme::checkpoint {
 namespace {

@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include "agree.hpp"
 #include "lock_claims.hpp"
 #include "lock_liveness.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/checkpoint/agree.hpp"
 #include "trireme/checkpoint/position.hpp"
 
 namespace trireme::checkpoint {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "agree.hpp"
 #include "commit.hpp"
 #include "digest.hpp"
 #include "file_steps.hpp"
@@ -23,7 +24,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/checkpoint/agree.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::checkpoint {

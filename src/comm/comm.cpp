@@ -219,10 +219,9 @@ std::vector<std::string> CommView::all_gather(std::string_view mine) const {
 std::vector<std::string> CommView::gather(std::string_view mine, int root) const {
   if (!state_) return {std::string(mine)};
   const trace::Collective collective{"gather", name().c_str(), static_cast<int64_t>(mine.size())};
-  constexpr int tag = 32001;
   const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
   if (rank_ != root) {
-    send(mine.data(), static_cast<int64_t>(mine.size()), root, tag);
+    send(mine.data(), static_cast<int64_t>(mine.size()), root, Tag::gather);
     return {};
   }
   std::vector<std::string> parts(static_cast<size_t>(size_));
@@ -233,7 +232,7 @@ std::vector<std::string> CommView::gather(std::string_view mine, int root) const
       continue;
     }
     part.resize(static_cast<size_t>(sizes[static_cast<size_t>(from)]));
-    receive(part.data(), static_cast<int64_t>(part.size()), from, tag);
+    receive(part.data(), static_cast<int64_t>(part.size()), from, Tag::gather);
   }
   return parts;
 }
@@ -251,7 +250,6 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
   EXPECT(to.size() == static_cast<size_t>(size_));
   if (!state_) return to;
   const trace::Collective collective{"all_to_all", name().c_str(), 0};
-  constexpr int tag = 32002;
   std::vector<int64_t> out(to.size());
   std::vector<int64_t> in(to.size());
   std::transform(to.begin(), to.end(), out.begin(), [](const std::string& s) { return static_cast<int64_t>(s.size()); });
@@ -265,8 +263,8 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
       continue;
     }
     from[p].resize(static_cast<size_t>(in[p]));
-    if (in[p] > 0) pending.push_back(receive_begin(from[p].data(), in[p], peer, tag));
-    if (out[p] > 0) pending.push_back(send_begin(to[p].data(), out[p], peer, tag));
+    if (in[p] > 0) pending.push_back(receive_begin(from[p].data(), in[p], peer, Tag::all_to_all));
+    if (out[p] > 0) pending.push_back(send_begin(to[p].data(), out[p], peer, Tag::all_to_all));
   }
   for (auto& request : pending) request.wait();
   return from;

@@ -8,9 +8,9 @@
 #include <system_error>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/text/utf8.hpp"
-#include "trireme/base/progress.hpp"
 
 namespace trireme::data {
 

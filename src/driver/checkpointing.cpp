@@ -8,10 +8,10 @@
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/trace/region.hpp"
-#include "trireme/base/progress.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -267,7 +267,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
   mirror_.to_device();
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    saved.model->set_steps(saved.name == "critic" ? progress.critic_steps : progress.actor_steps);
+    saved.model->set_steps(progress.training.*saved.steps);
     saved.model->refresh();
   }
   return progress;

@@ -29,6 +29,7 @@ struct SavedModel {
   const model::ModelSpec* spec = nullptr;
   zero::ShardedModel* model = nullptr;
   bool average = false;
+  int64_t TrainingState::*steps = &TrainingState::actor_steps;  // its optimizer's
 };
 
 class Checkpointing {

@@ -1,6 +1,7 @@
 #include "driver/datasets.hpp"
 
 #include <numeric>
+#include <span>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -55,6 +56,20 @@ data::PromptSampler make_sampler(const config::Options& options, const std::vect
                               .seed = static_cast<uint64_t>(options.run.seed),
                               .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
                               .epoch_end = data::EpochEnd::carry_over});
+}
+
+PretrainingTexts::PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const Roles& roles)
+    : rows_(load_training(options, options.data.pretrain_dataset, config::Command::sft, tokenizer, roles.world)),
+      sampler_(make_sampler(options, options.data.pretrain_probs, rows_.counts())),
+      rows_per_step_(options.ptx_batch_size()),
+      micro_batch_tokens_(options.train.micro_batch_tokens),
+      trainers_(roles.trainers.view()) {}
+
+learn::PretrainingRows PretrainingTexts::draw(int64_t optimizer_steps) {
+  return [this, drawn = sampler_.draw(optimizer_steps * rows_per_step_)](int64_t step) {
+    const auto rows = std::span(drawn).subspan(static_cast<size_t>(step * rows_per_step_), static_cast<size_t>(rows_per_step_));
+    return learn::share_out(rows_, rows, trainers_, micro_batch_tokens_);
+  };
 }
 
 }  // namespace trireme::driver

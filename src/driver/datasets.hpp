@@ -1,6 +1,7 @@
 // Data sets of a deck, loaded with one message instead of one per rank.
 #pragma once
 
+#include "driver/roles.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -19,6 +20,23 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
 // Examples (sft, and the pretraining texts of ppo) or pairs (rm, dpo). Every rank loads.
 learn::TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
                           const text::Tokenizer& tokenizer, const comm::CommView& world);
+
+// The texts of actor.ptx_coef (PPO-ptx).
+class PretrainingTexts {
+ public:
+  PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const Roles& roles);
+  // The rows of an iteration's optimizer steps, the same on every rank without a message. Valid as long as the texts.
+  learn::PretrainingRows draw(int64_t optimizer_steps);
+  data::SamplerState state() const { return sampler_.state(); }
+  void restore(const data::SamplerState& state) { sampler_.restore(state); }
+
+ private:
+  learn::TrainingSet rows_;
+  data::PromptSampler sampler_;
+  int64_t rows_per_step_;
+  int64_t micro_batch_tokens_;
+  comm::CommView trainers_;
+};
 
 data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts);
 

@@ -8,7 +8,6 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/plan/job.hpp"
-#include "trireme/ppo/experience.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -36,7 +35,7 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
     values.insert(values.begin(), prompt.ids.size(), {});
     return values;
   };
-  ppo::RolloutSequence sequence;
+  SequenceRecord sequence;
   sequence.id = result.id;
   sequence.prompt_row = row;
   sequence.ids.assign(prompt.ids.begin(), prompt.ids.end());
@@ -45,7 +44,7 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
   sequence.log_probs = behind_prompt(std::move(result.log_probs));
   sequence.versions = behind_prompt(std::move(result.versions));
   sequence.finish_reason = result.finish_reason;
-  ppo::append_sequence(samples, sequence, max_len);
+  samples.add(sequence, max_len);
 }
 
 }  // namespace

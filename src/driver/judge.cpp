@@ -2,7 +2,6 @@
 
 #include "driver/judge.hpp"
 
-#include <cstring>
 #include <utility>
 
 #include "driver/device.hpp"
@@ -17,13 +16,12 @@ bool needs_reference(const config::Options& options) { return options.algo.kl.in
 
 Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, Threads threads)
-    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)) {
+    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   std::vector<std::unique_ptr<reward::Source>> made(sources.size());
   // Child processes first: they must not inherit a device context.
   for (size_t i = 0; i < sources.size(); ++i) {
-    const std::string name = reward::source_name(sources[i], i);
-    part_names_.push_back(name);
+    const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
       made[i] = reward::make_plugin(sources[i], name,
                                     {.retries = static_cast<int>(options.reward.retries),
@@ -103,10 +101,8 @@ void Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iter
   const trace::Region region{"reference log-probs"};
   const at::Tensor log_probs = learn::action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
                                                 learn::scoring_temperature(options_), device_);
-  samples.ref_log_probs.resize(static_cast<size_t>(samples.tokens()));
-  if (samples.tokens()) {
-    std::memcpy(samples.ref_log_probs.data(), log_probs.const_data_ptr(), samples.ref_log_probs.size() * sizeof(float));
-  }
+  const float* first = log_probs.const_data_ptr<float>();
+  samples.ref_log_probs.assign(first, first + samples.tokens());
 }
 
 }  // namespace trireme::driver

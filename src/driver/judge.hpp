@@ -30,7 +30,6 @@ class Judge {
 
   // Fills reward, reward_parts and, with a reference, ref_log_probs. Collective over the reward ranks.
   void score(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
-  const std::vector<std::string>& part_names() const { return part_names_; }
   // What the models of this rank take: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 

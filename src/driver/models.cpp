@@ -6,9 +6,9 @@
 #include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/checkpoint/agree.hpp"
-#include "trireme/trace/region.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/comm/agree.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -95,8 +95,8 @@ void export_model(const config::Options& options, const Roles& roles, const mode
   model::ModelExport exported(folder, spec,
                               {.type = type, .tokenizer_from = options.tokenizer_path()});
   try {
-    checkpoint::agreed_on_root(roles.world, [&] { exported.create(); });
-    checkpoint::agreed(roles.world, [&] {
+    comm::fail_together_on_root(roles.world, [&] { exported.create(); });
+    comm::fail_together(roles.world, [&] {
       if (model && roles.shard_replicas->rank() == 0) {
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
@@ -111,7 +111,7 @@ void export_model(const config::Options& options, const Roles& roles, const mode
       }
       exported.sync();
     });
-    checkpoint::agreed_on_root(roles.world, [&] { exported.commit(); });
+    comm::fail_together_on_root(roles.world, [&] { exported.commit(); });
   } catch (const UserError&) {  // agreed: every rank is here
     if (roles.world.rank() == 0) exported.discard();
     throw;

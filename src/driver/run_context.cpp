@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <limits>
 
 #include "driver/faults.hpp"
 #include "driver/instruction_set.hpp"
@@ -13,6 +12,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
+#include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/job/affinity.hpp"
@@ -90,37 +90,6 @@ std::string role_summary(const trace::RoleTable& role) {
 
 }  // namespace
 
-double measure_clock_offset(const comm::CommView& world) {
-  constexpr int rounds = 20;
-  constexpr int tag = 31000;
-  double offset = 0;
-  for (int peer = 1; peer < world.size(); ++peer) {
-    if (world.rank() == 0) {
-      for (int i = 0; i < rounds; ++i) {
-        char ping = 0;
-        world.receive(&ping, 1, peer, tag);
-        const double now = base::monotonic_seconds();
-        world.send(&now, sizeof now, peer, tag);
-      }
-    } else if (world.rank() == peer) {
-      double shortest = std::numeric_limits<double>::infinity();
-      for (int i = 0; i < rounds; ++i) {
-        const double sent = base::monotonic_seconds();
-        const char ping = 0;
-        double theirs = 0;
-        world.send(&ping, 1, 0, tag);
-        world.receive(&theirs, sizeof theirs, 0, tag);
-        const double received = base::monotonic_seconds();
-        if (received - sent < shortest) {  // the shortest round trip bounds the error best
-          shortest = received - sent;
-          offset = theirs - 0.5 * (sent + received);
-        }
-      }
-    }
-  }
-  return offset;
-}
-
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
   const auto& facts = session.facts();
@@ -146,7 +115,7 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
-  clock_offset_ = measure_clock_offset(roles.world);
+  clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   if (roles.world.rank() == 0) {
     std::error_code ignored;
@@ -196,7 +165,7 @@ void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations)
 }
 
 void RunContext::saving(bool on) {
-  standing_.saving = on || (checkpoints_ && checkpoints_->busy());
+  standing_.saving = on || (checkpoints_ && checkpoints_.load()->busy());
   if (!on) closing_.emplace();
 }
 
@@ -210,19 +179,19 @@ void RunContext::phase_took(double seconds) {
 // A save in the background is measured by its own thread, from its start to the commit.
 void RunContext::measure_saves() {
   if (!checkpoints_) return;
-  if (checkpoints_->saves() > saves_seen_) {
-    saves_seen_ = checkpoints_->saves();
-    walltime_.save_took(checkpoints_->last_save_seconds());
+  if (checkpoints_.load()->saves() > saves_seen_) {
+    saves_seen_ = checkpoints_.load()->saves();
+    walltime_.save_took(checkpoints_.load()->last_save_seconds());
   }
   standing_.save = walltime_.save_seconds().value_or(0);
-  standing_.saving = checkpoints_->busy();
+  standing_.saving = checkpoints_.load()->busy();
 }
 
 job::NextIteration RunContext::next_iteration() const {
   const int64_t next = standing_.current + 1;
   const auto& eval = options_.eval;
   const bool evaluates = !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
-  return {evaluates, checkpoints_ && checkpoints_->busy()};
+  return {evaluates, checkpoints_ && checkpoints_.load()->busy()};
 }
 
 job::StopReason RunContext::own_wish() {
@@ -232,7 +201,7 @@ job::StopReason RunContext::own_wish() {
   const int64_t to_the_end = iterations_ - current;
   const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
   if (!walltime_.wants_measurement(static_cast<double>(until_save))) return job::StopReason::none;
-  if (checkpoints_ && checkpoints_->busy()) return job::StopReason::none;  // it is being measured
+  if (checkpoints_ && checkpoints_.load()->busy()) return job::StopReason::none;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
   return job::StopReason::save_and_go_on;
 }
@@ -273,7 +242,7 @@ void RunContext::save_request_served() {
 }
 
 int64_t RunContext::newest_committed() const {
-  const auto began_behind = checkpoints_ ? checkpoints_->began_behind() : std::nullopt;
+  const auto began_behind = checkpoints_ ? checkpoints_.load()->began_behind() : std::nullopt;
   int64_t newest = began_behind.value_or(-1);
   try {
     const auto found = checkpoint::list_committed(folder_.checkpoints());

@@ -31,9 +31,8 @@ class RunContext {
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
   RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
 
-  // The run can make checkpoints: how long they take goes into the walltime rule. `checkpoints` must live as long as
-  // agree_to_stop() is called. Local.
-  void watch(const Checkpointing& checkpoints) { checkpoints_ = &checkpoints; }
+  // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
+  void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
 
   // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
@@ -80,7 +79,7 @@ class RunContext {
   const Roles& roles_;
   const RunFolder& folder_;
   job::Walltime walltime_;
-  const Checkpointing* checkpoints_ = nullptr;
+  std::atomic<const Checkpointing*> checkpoints_ = nullptr;
   Standing standing_;
   int64_t iterations_ = 0;
   int64_t saves_seen_ = 0;
@@ -97,8 +96,5 @@ class RunContext {
 // Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
-
-// Seconds to add to this rank's monotonic clock to read rank 0's; the best of several round trips. Collective over world.
-double measure_clock_offset(const comm::CommView& world);
 
 }  // namespace trireme::driver

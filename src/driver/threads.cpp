@@ -116,8 +116,7 @@ std::vector<job::RankPlace> gather_places(const config::Options& options, const 
   place.node_cores = job::physical_cores(job);
   place.quotas = job::cpu_quotas();
   place.bound = cpus.size() < job.size() || job::launcher_bound(job::process_environment);
-  std::vector<job::RankPlace> places;
-  for (const auto& text : roles.world.all_gather(job::to_text(place))) places.push_back(job::place_from_text(text));
+  std::vector<job::RankPlace> places = roles.world.gather_values(place);
   return places;
 }
 

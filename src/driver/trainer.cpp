@@ -55,7 +55,6 @@ Trainer::Trainer(const config::Options& options, const Roles& roles, const model
       actor_(make_model(options, roles, actor, device, "actor")),
       critic_(critic ? make_model(options, roles, *critic, device, "critic") : nullptr),
       actor_rate_(options.actor, optimizer_steps),
-      kl_coefficient_(options.algo.kl.init_coef),
       old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
 }
@@ -73,7 +72,7 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-learn::Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
+learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version) {
   threads_.use();
   learn::Mismatch mismatch;
   {
@@ -88,7 +87,7 @@ learn::Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) 
   return mismatch;
 }
 
-ppo::PipelineReport Trainer::shape(ppo::Experience& experience, const Cards& cards) {
+ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const Cards& cards, double kl_coefficient) {
   std::unordered_map<uint64_t, size_t> place_of;
   for (size_t i = 0; i < cards.size(); ++i) place_of.emplace(cards[i].id, i);
   const ppo::RewardTable mine = ppo::reward_table(experience.samples);
@@ -108,11 +107,11 @@ ppo::PipelineReport Trainer::shape(ppo::Experience& experience, const Cards& car
     table.response_length.push_back(static_cast<int64_t>(all[3 * row + 1]));
     table.truncated.push_back(all[3 * row + 2] != 0);
   }
-  return ppo::advantages(experience, table, rows, ppo::pipeline_options(options_, kl_coefficient_),
+  return ppo::advantages(experience, table, rows, ppo::pipeline_options(options_, kl_coefficient),
                          [this](std::span<double> values) { sum(values); });
 }
 
-std::vector<int> Trainer::place(const config::Options& options, const Cards& cards, int trainers, int64_t iteration) {
+std::vector<int> Trainer::owners(const config::Options& options, const Cards& cards, int trainers, int64_t iteration) {
   std::vector<int> owner(cards.size(), 0);
   for (const auto& step : ppo::plan_epoch(plan_input(options, cards, trainers, iteration, 0))) {
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
@@ -125,7 +124,7 @@ std::vector<int> Trainer::place(const config::Options& options, const Cards& car
 }
 
 learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
-                              int64_t number) {
+                                     const learn::PretrainingRows& pretraining, int64_t number) {
   learn::UpdateStep step;
   std::vector<int64_t> actions;
   for (const auto& rows : micro_batches) {
@@ -142,7 +141,7 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
 }
 
 learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
-                             int64_t iteration) {
+                                    const UpdateSettings& settings) {
   threads_.use();
   meter_.start();
   std::unordered_map<uint64_t, int64_t> local_row;
@@ -150,22 +149,22 @@ learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& ca
 
   learn::UpdateReport report;
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
-    auto input = plan_input(options_, cards, ranks_.size(), iteration, epoch);
+    auto input = plan_input(options_, cards, ranks_.size(), settings.iteration, epoch);
     input.owner = owner;
     for (const auto& planned : ppo::plan_epoch(input)) {
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
         for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
       }
-      const learn::UpdateStep step = make_step(experience, mine, report.steps);
-      if (before_step) before_step();
+      const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
+      settings.before_step();
       const bool talks = ranks_.rank() == 0;
       if (critic_) {
         critic_skips_.count("critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report), talks);
       }
-      if (iteration > options_.critic.freezing_steps) {
+      if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = learning_rate(actor_rate_, actor_->steps());
-        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, kl_coefficient_, rate, device_, report), talks);
+        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report), talks);
       }
       ++report.steps;
     }
@@ -199,11 +198,13 @@ std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeli
   return sums[0] / std::max(1.0, sums[1]);
 }
 
-void Trainer::adapt_kl(const std::optional<double>& kl, int64_t samples) {
+TrainingState Trainer::next_state(double kl_coefficient, const std::optional<double>& kl) const {
   const auto& options = options_.algo.kl;
-  if (!options.target || !kl) return;
-  kl_coefficient_ = ppo::adapt_kl_coefficient(kl_coefficient_, *kl, *options.target, static_cast<double>(samples),
-                                              static_cast<double>(options.horizon));
+  if (options.target && kl) {
+    kl_coefficient = ppo::adapt_kl_coefficient(kl_coefficient, *kl, *options.target, static_cast<double>(options_.sequences_per_iteration()),
+                                               static_cast<double>(options.horizon));
+  }
+  return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient};
 }
 
 }  // namespace trireme::driver

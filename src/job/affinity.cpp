@@ -118,12 +118,6 @@ std::string idle_threads_note(std::span<const RankPlace> ranks, bool in_turns) {
   return "";
 }
 
-std::string quotas_text(std::span<const job::CpuQuota> quotas) {
-  std::string out;
-  for (const auto& quota : quotas) out += base::text(' ', quota.group, ' ', quota.processors);
-  return out;
-}
-
 // Texts of the nodes of a job: one that several nodes have is given once, with their number.
 template <class TextsOfNode>
 std::vector<std::string> once_for_all_nodes(std::span<const RankPlace> ranks, const TextsOfNode& texts_of_node) {
@@ -150,28 +144,6 @@ std::string first_line(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-std::string to_text(const RankPlace& place) {
-  return base::text(place.rank, ' ', place.node, ' ', list_text(place.cores), ' ', place.threads[0], ' ', place.threads[1], ' ', place.threads[2], ' ',
-                    list_text(place.numa_nodes), ' ', place.gpus, ' ', place.gpus_chosen ? 1 : 0, ' ', place.gpu.empty() ? "-" : place.gpu, ' ', place.gpu_numa,
-                    ' ', list_text(place.node_cores), ' ', place.bound ? 1 : 0, quotas_text(place.quotas));
-}
-
-RankPlace place_from_text(const std::string& text) {
-  RankPlace place;
-  std::string cores;
-  std::string numa;
-  std::string node_cores;
-  std::istringstream in(text);
-  in >> place.rank >> place.node >> cores >> place.threads[0] >> place.threads[1] >> place.threads[2] >> numa >> place.gpus >> place.gpus_chosen >>
-      place.gpu >> place.gpu_numa >> node_cores >> place.bound;
-  for (job::CpuQuota quota; in >> quota.group >> quota.processors;) place.quotas.push_back(quota);
-  place.node_cores = parse_cpu_list(node_cores);
-  place.cores = parse_cpu_list(cores);
-  place.numa_nodes = parse_cpu_list(numa);
-  if (place.gpu == "-") place.gpu.clear();
-  return place;
-}
 
 std::vector<std::string> affinity_warnings(std::span<const RankPlace> ranks, int cores_of_node) {
   std::vector<std::string> out;

@@ -20,12 +20,6 @@ namespace {
 
 constexpr int64_t checked_sequences = 2;  // per rank and iteration
 
-std::string joined(const std::vector<std::string>& list) {
-  std::string out;
-  for (const auto& item : list) out += (out.empty() ? "" : "; ") + item;
-  return out;
-}
-
 // Every action token was drawn from the weights `version`.
 bool drawn_from(const Samples& samples, int64_t version) {
   for (size_t t = 0; t < samples.ids.size(); ++t) {
@@ -86,7 +80,7 @@ OldLogProbs::OldLogProbs(const config::Options& options, const std::vector<std::
     : micro_batch_tokens_(options.rollout_micro_batch_tokens()),
       trusted_(options.train.old_log_probs == config::OldLogProbs::automatic && differences.empty()) {
   if (!differences.empty()) {
-    description_ = base::text("rollout and training log-probs may differ: ", joined(differences), "; old log-probs are computed");
+    description_ = base::text("rollout and training log-probs may differ: ", base::join(differences, "; "), "; old log-probs are computed");
   } else if (trusted_) {
     description_ = base::text("old log-probs: those of the rollout, bit for bit the trainer's; ", checked_sequences,
                               " sequences per rank are checked in every iteration");
@@ -140,16 +134,8 @@ std::string summation_orders(const config::ModelShape& shape, config::DType type
 
 std::vector<std::string> bit_differences(const comm::CommView& world, const std::vector<std::string>& mine,
                                          const std::string& orders) {
-  std::string lines;
-  for (const auto& reason : mine) lines += reason + '\n';
-  std::set<std::string> all;
-  for (const std::string& part : world.all_gather(lines)) {
-    for (size_t at = 0; at < part.size();) {
-      const size_t end = part.find('\n', at);
-      all.insert(part.substr(at, end - at));
-      at = end + 1;
-    }
-  }
+  const auto reasons = world.all_gather<std::string>(mine);
+  std::set<std::string> all(reasons.begin(), reasons.end());
   const auto by_rank = world.all_gather(orders);
   const auto first = std::ranges::find_if(by_rank, [](const std::string& text) { return !text.empty(); });
   const auto other = std::ranges::find_if(by_rank, [&](const std::string& text) { return !text.empty() && text != *first; });

@@ -9,28 +9,31 @@
 namespace trireme::learn {
 namespace {
 
-void append_sequence(Samples& samples, int64_t row, const std::vector<text::TokenId>& ids, int64_t prompt_length) {
-  samples.id.push_back(static_cast<uint64_t>(samples.size()));
-  samples.prompt_row.push_back(row);
-  samples.prompt_len.push_back(static_cast<int32_t>(prompt_length));
-  samples.finish_reason.push_back(FinishReason::stop);
-  samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
-  samples.action_mask.resize(samples.ids.size(), 1);
-  std::fill_n(samples.action_mask.end() - static_cast<std::ptrdiff_t>(ids.size()), prompt_length, uint8_t{0});
-  samples.log_probs.resize(samples.ids.size(), 0.0f);
-  samples.version.resize(samples.ids.size(), -1);
-  samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+// Where the mask is not 0.
+Ranges ranges_of(const std::vector<uint8_t>& mask) {
+  Ranges ranges;
+  for (size_t t = 0; t < mask.size(); ++t) {
+    if (!mask[t]) continue;
+    const auto token = static_cast<int64_t>(t);
+    if (ranges.empty() || ranges.back().second != token) ranges.emplace_back(token, token);
+    ++ranges.back().second;
+  }
+  return ranges;
+}
+
+void add(Samples& samples, int64_t row, const std::vector<text::TokenId>& ids, Ranges targets) {
+  samples.add({.id = static_cast<uint64_t>(samples.size()), .prompt_row = row, .ids = ids, .action_ranges = std::move(targets)});
 }
 
 void append_row(Samples& samples, int64_t row, const data::SftExample& example) {
-  append_sequence(samples, row, example.ids, 0);
-  std::copy(example.loss_mask.begin(), example.loss_mask.end(),
-            samples.action_mask.end() - static_cast<std::ptrdiff_t>(example.loss_mask.size()));
+  add(samples, row, example.ids, ranges_of(example.loss_mask));
 }
 
 void append_row(Samples& samples, int64_t row, const data::PreferencePair& pair) {
-  append_sequence(samples, row, pair.chosen, pair.prompt_length);
-  append_sequence(samples, row, pair.rejected, pair.prompt_length);
+  add(samples, row, pair.chosen, {{pair.prompt_length, static_cast<int64_t>(pair.chosen.size())}});
+  add(samples, row, pair.rejected, {{pair.prompt_length, static_cast<int64_t>(pair.rejected.size())}});
 }
 
 int64_t tokens_in(const data::SftExample& example) { return static_cast<int64_t>(example.ids.size()); }

@@ -150,12 +150,12 @@ class CaseTrainer {
     model_.refresh();
   }
 
-  learn::UpdateReport update(Rollout& rollout) { return trainer_.update(rollout.experience, rollout.cards, rollout.owner, 1); }
+  learn::UpdateReport update(Rollout& rollout) { return trainer_.update(rollout.experience, rollout.cards, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}); }
 
   // The mean of the values at the action tokens, as the trainer evaluates them. Collective.
   double mean_value(const Rollout& rollout) {
     ppo::Experience experience = rollout.experience;
-    trainer_.evaluate(experience);
+    trainer_.score(experience);
     return world().sum(experience.values.to(at::kDouble).mul(experience.mask).sum().item<double>()) / rollout.tokens;
   }
 

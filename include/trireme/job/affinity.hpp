@@ -5,13 +5,14 @@
 #include <array>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trireme/job/node_limits.hpp"
 
 namespace trireme::job {
 
-// What one rank finds. A rank tells the others by text.
+// What one rank finds and tells the others.
 struct RankPlace {
   int rank = 0;
   int node = 0;
@@ -25,9 +26,11 @@ struct RankPlace {
   std::vector<int> node_cores;     // physical cores that the job may use of its node; empty: unknown
   std::vector<job::CpuQuota> quotas;  // of the control groups above it
   bool bound = false;              // somebody chose its cores: the launcher, a control group, taskset
+
+  static constexpr auto fields = std::tuple{&RankPlace::rank, &RankPlace::node, &RankPlace::cores, &RankPlace::threads,
+                                            &RankPlace::numa_nodes, &RankPlace::gpus, &RankPlace::gpus_chosen, &RankPlace::gpu,
+                                            &RankPlace::gpu_numa, &RankPlace::node_cores, &RankPlace::quotas, &RankPlace::bound};
 };
-std::string to_text(const RankPlace& place);
-RankPlace place_from_text(const std::string& text);
 
 // Warnings about the ranks of one node, each with the value to set. `cores_of_node` is what a job may use of the node.
 std::vector<std::string> affinity_warnings(std::span<const RankPlace> ranks, int cores_of_node);

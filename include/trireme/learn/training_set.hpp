@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -37,6 +38,9 @@ struct RowBatch {
   Samples samples;
   std::vector<float> margins;  // per row
 };
+
+// This rank's share of the pretraining rows of an iteration's optimizer step `step` (actor.ptx_coef); collective over the trainers.
+using PretrainingRows = std::function<std::vector<RowBatch>(int64_t step)>;
 
 // The places of the rows that rank `rank` of `ranks` gets, token counts near even: a pure function, O(rows) memory.
 std::vector<int64_t> share_of(std::span<const int64_t> lengths, int ranks, int rank);

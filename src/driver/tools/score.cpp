@@ -101,16 +101,7 @@ class ScoreTool {
     VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
     VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data, inputs_[i].where, ": the text has ", ids.size(),
              " tokens, the model takes ", max_positions_, ": shorten it");
-    samples.id.push_back(i);
-    samples.prompt_row.push_back(static_cast<int64_t>(i));
-    samples.prompt_len.push_back(1);
-    samples.finish_reason.push_back(FinishReason::stop);
-    samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
-    samples.action_mask.push_back(0);
-    samples.action_mask.resize(samples.ids.size(), 1);
-    samples.log_probs.resize(samples.ids.size(), 0.0f);
-    samples.version.resize(samples.ids.size(), -1);
-    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    samples.add({.id = i, .prompt_row = static_cast<int64_t>(i), .ids = ids, .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
     reward::Request request;
     request.id = i;
     request.ids.assign(ids.begin(), ids.end());

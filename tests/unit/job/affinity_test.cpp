@@ -1,4 +1,5 @@
 // Machines that are made up: what a launcher's binding looks like on them.
+#include "trireme/base/wire.hpp"
 #include "trireme/job/affinity.hpp"
 
 #include <gmock/gmock.h>
@@ -135,16 +136,15 @@ TEST(Affinity, ThePlanInTheLog) {
   EXPECT_EQ(describe_threads(ranks), "trainer 1-3, generator 2 a rank, with 2 ranks of 1 core a node");
 }
 
-TEST(Affinity, TextsGoThereAndBack) {
+TEST(Affinity, PlacesGoThereAndBack) {
   RankPlace place{3, 1, {0, 1, 2, 8}, {4, 0, 2}, {0, 1}, 8, true, "0000:3b:00.0", 1, {0, 1, 2, 8, 9}, {{77, 2.5}, {1, 16}}, true};
-  const RankPlace back = place_from_text(to_text(place));
-  EXPECT_EQ(to_text(back), to_text(place));
+  const auto back = base::from_bytes<RankPlace>(base::to_bytes(place));
   EXPECT_EQ(back.cores, place.cores);
   EXPECT_EQ(back.gpu, place.gpu);
   EXPECT_EQ(back.node_cores, place.node_cores);
   EXPECT_EQ(back.quotas, place.quotas);
   EXPECT_TRUE(back.bound);
-  EXPECT_EQ(to_text(place_from_text(to_text(RankPlace{}))), to_text(RankPlace{}));
+  EXPECT_EQ(base::to_bytes(back), base::to_bytes(place));
 }
 
 TEST(Affinity, CpuLists) {
