@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/progress.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::data {

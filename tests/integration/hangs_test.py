@@ -64,21 +64,22 @@ class Hangs(ProgramTest):
         """From the last sign of the run to its end."""
         return before + result.seconds - (self.folder / run / "metrics.jsonl").stat().st_mtime
 
-    def hang(self, run, fault, ranks=2, deadline=4, deck="ppo.toml", overrides=(), env=None):
+    def hang(self, run, kind, place, ranks=2, deadline=4):
+        """`place` is "rank:region:pass"; the rank stays there for a moment first, so that its last life sign says so."""
         began = time.time()
-        result = self.succeed("ppo", deck, f"run.dir={run}", "run.iterations=100", f"run.hang_timeout={deadline}", f'fault.at=["{fault}"]', *overrides,
-                              ranks=ranks, code=HUNG, env=env, timeout=90)
+        result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=100", f"run.hang_timeout={deadline}",
+                              f'fault.at=["delay:{place}:1500", "{kind}:{place}"]', ranks=ranks, code=HUNG, timeout=90)
         silent = self.seconds_since_progress(run, result, began)
-        self.assertLess(silent, deadline + LATE + 2, f"from the end of the iteration before to the end of the job\n{result.text}")
+        self.assertLess(silent, 1.5 + deadline + LATE + 2, f"from the end of the iteration before to the end of the job\n{result.text}")
         return result
 
     # ---- what hangs ----
 
     def test_a_rank_that_stops_in_any_phase_is_named(self):
         """SIGSTOP of one rank: the others wait in a collective, and know which rank is not heard of."""
-        for place in ("rollout", "train"):
+        for place, number in (("rollout", 3), ("train", 2)):  # a rollout is two regions an iteration: writing and waiting
             with self.subTest(place=place):
-                result = self.hang(f"stopped-{place}", f"suspend:1:{place}:2", ranks=3)
+                result = self.hang(f"stopped-{place}", "suspend", f"1:{place}:{number}", ranks=3)
                 self.assertRegex(result.text, rf"HANG: a rank has not been heard of for \S+ s [^:]*: rank 1 \(\S+\) in iteration 2 > {place}")
                 for rank in (0, 2):
                     self.assertIn(f"Rank {rank} itself: in ", result.text, "first words of every rank that can speak")
@@ -87,15 +88,15 @@ class Hangs(ProgramTest):
                 self.assertIn("rank-00000.json", reports)
 
     def test_rank_0_that_stops_is_named(self):
-        result = self.hang("stopped-0", "suspend:0:train:2")
+        result = self.hang("stopped-0", "suspend", "0:train:2")
         self.assertIn("HANG: rank 0 has not been heard of", result.text)
 
     def test_a_rank_that_works_for_ever_is_named(self):
-        result = self.hang("busy", "hang:1:train:2", ranks=3)
+        result = self.hang("busy", "hang", "1:train:2", ranks=3)
         self.assertRegex(result.text, r"HANG: a rank makes no progress and did not arrive: rank 1 \(\S+\) in iteration 2 > train")
 
     def test_one_rank_alone(self):
-        self.assertIn("rank 0 in iteration 2 > train", self.hang("alone", "hang:0:train:2", ranks=1).text)
+        self.assertIn("rank 0 in iteration 2 > train", self.hang("alone", "hang", "0:train:2", ranks=1).text)
 
     def test_a_file_system_that_never_answers(self):
         """Files, logs and listings of the run folder block for ever; the job ends all the same, also after SIGTERM."""
@@ -119,7 +120,7 @@ class Hangs(ProgramTest):
                     self.assertIn("HANG: ", result.text)
 
     def test_reports_of_an_earlier_hang_go(self):
-        self.hang("again", "hang:0:train:2", ranks=1)
+        self.hang("again", "hang", "0:train:2", ranks=1)
         self.assertTrue((self.folder / "again" / "hang").exists())
         self.succeed("ppo", "ppo.toml", "run.dir=again", "run.iterations=3")
         self.assertFalse((self.folder / "again" / "hang").exists())
@@ -166,10 +167,34 @@ class Hangs(ProgramTest):
         job.send(signal.SIGUSR1)
         self.assertEqual(job.wait().code, STOPPED)
 
+    # ---- ranks that do not mean the same ----
+
+    def only_rank_1(self, command):
+        """A prefix that does something on rank 1 before the program starts."""
+        return ["bash", "-c", f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || {{ {command}; }}; exec "$@"', "rank"]
+
+    def test_ranks_with_different_decks(self):
+        result = self.succeed("ppo", "ppo.toml", "run.dir=decks", ranks=3, code=78, prefix=self.only_rank_1("set -- \"$@\" run.seed=9 ckpt.keep=7"))
+        self.assertIn("rank 1: this rank's deck is not that of rank 0", result.text)
+        for words in ("run.seed: 3 -> 9", "ckpt.keep: 3 -> 7"):
+            self.assertIn(words, result.text)
+        self.assertEqual(result.text.count("error: "), 1)
+
+    def test_ranks_with_different_data(self):
+        twin = self.folder / "twin"
+        twin.mkdir()
+        for path in self.folder.iterdir():
+            if path.name not in ("twin", "prompts.jsonl"):
+                (twin / path.name).symlink_to(path)
+        lines = (self.folder / "prompts.jsonl").read_text().splitlines(keepends=True)
+        (twin / "prompts.jsonl").write_text("".join([lines[0].replace("1+2", "1+3"), *lines[1:]]))
+        result = self.succeed("ppo", "ppo.toml", f"run.dir={self.folder}/rows", ranks=2, code=65, prefix=self.only_rank_1("cd twin"))
+        self.assertIn("rank 1: prompts.jsonl differs from what rank 0 has read (8 rows here, 8 there", result.text)
+
     # ---- other faults at named places ----
 
     def test_faults_of_one_rank(self):
-        for fault, code, words in (("kill:1:train:2", 137, ""), ("segv:1:rollout:2", 139, ""), ("exit:1:train:2:42", 42, ""),
+        for fault, code, words in (("kill:1:train:2", 137, ""), ("segv:1:rollout:3", 139, ""), ("exit:1:train:2:42", 42, ""),
                                    ("alloc_fail:1:train:2", 71, "rank 1"), ("io_fail:1:train:2:5", 74, "rank 1")):
             with self.subTest(fault=fault):
                 result = self.succeed("ppo", "ppo.toml", f"run.dir=fault-{fault.split(':')[0]}", f'fault.at=["{fault}"]', ranks=2, code=code)

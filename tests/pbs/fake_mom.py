@@ -138,7 +138,10 @@ class Mom:
 
     def output(self, job):
         name = f"{job['name']}.o{job['number']}" + ("" if job["index"] is None else f".{job['index']}")
-        return pathlib.Path(job["workdir"], job["output"] or name)
+        given = job["output"].removeprefix(os.uname().nodename + ":")
+        if given.endswith("/"):
+            given += name
+        return pathlib.Path(job["workdir"], given or name)
 
     def start(self):
         job = self.job()

@@ -43,7 +43,7 @@ mkdir -p "{node_tmp}/$node"
 exec env -i HOME="$HOME" {environment} TMPDIR="{node_tmp}/$node" NODE="$node" bash -c "$*"
 """
 
-OPTIONS_WITH_VALUE = "AJNSWaejklmMopqrsuvC"
+OPTIONS_WITH_VALUE = "AJNPSWaejklmMopqrsuvC"
 SERVER = "server"
 ATTRIBUTES = {"P": "project", "p": "Priority", "m": "Mail_Points", "M": "Mail_Users", "j": "Join_Path", "k": "Keep_Files"}
 DERIVED = ("ncpus", "mpiprocs", "ngpus", "mem")  # of the chunks, summed up; qsub refuses them beside `select`
@@ -229,7 +229,7 @@ def attributes(job):
     yield "server", SERVER
     if job["account"]:
         yield "Account_Name", job["account"]
-    yield "Output_Path", f"{os.uname().nodename}:{job['output'] or os.path.join(job['workdir'], job['name'] + '.o' + str(job['number']))}"
+    yield "Output_Path", f"{os.uname().nodename}:{job['output'].rpartition(':')[2] or os.path.join(job['workdir'], job['name'] + '.o' + str(job['number']))}"
     yield from ({"project": "_pbs_project_default", "Priority": "0"} | job["attributes"]).items()
     for name, value in summed(job["resources"].get("select", "1")).items():
         yield f"Resource_List.{name}", value

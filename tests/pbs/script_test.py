@@ -23,7 +23,7 @@ class Script(StandInTest):
             ("139 3,0 8", {}, [139, 0], "from step 0 to step 3 (retry 1 of 3 without a new checkpoint)"),
             # a budget without progress, which starts anew with every checkpoint
             ("139 0,0 8", {}, [139, 0], "from step 0 to step 0 (retry 1 of 3"),
-            ("70 3,70 3,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 70, 70], "stopped after 1 retries without a new checkpoint"),
+            ("70 3,70 3,70 3,0 4", {"TRIREME_MAX_RETRIES": 2}, [70, 70, 70], "stopped after 2 retries without a new checkpoint"),
             ("71 1,137 2,143 3,134 4,0 5", {"TRIREME_MAX_RETRIES": 1}, [71, 137, 143, 134, 0], "finished at step 5"),
             ("70 1,75 2,70 2,70 2,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 70], "stopped after 1 retries"),
             ("65 3", {}, [65], "exit code 65: a retry cannot help"),
@@ -50,8 +50,8 @@ class Script(StandInTest):
 
     def test_end_by_pbs_at_the_walltime(self):
         """TERM after the walltime is not qdel: the run comes back when it made steps, whatever mpirun returned."""
-        self.install(walltime_after=str(self.folder / "run.waits"))
-        self.submit("1 3 30,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
+        self.install(walltime_after=str(self.folder / "run.waits"), kill_delay=60)
+        self.submit("1 3 10,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
         exits = self.exit_codes()
         self.assertIn("term walltime", self.pbs.events())
         self.assertEqual(exits, [-29, 0], self.log)

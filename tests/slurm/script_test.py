@@ -105,7 +105,7 @@ class Job:
 CASES = [
     ({"STUB_RC": "0"}, [], 0, False, "finished"),
     ({"STUB_RC": "75", "STUB_STEP": "000007"}, [], 75, True, "before the walltime"),
-    ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3)"),
+    ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3"),
     ({"STUB_RC": "75", "TRIREME_MAX_RETRIES": "0"}, [], 75, False, "stopped after 0 retries"),
     ({"STUB_RC": "75", "STUB_STOP": "1"}, [], 75, False, "by the file 'stop'"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000007"}, [signal.SIGUSR1], 75, True, "stopped at step 7"),
