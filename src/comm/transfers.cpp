@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/mpi_support.hpp"
+#include "trireme/trace/activity.hpp"
 
 namespace trireme::comm {
 
@@ -29,6 +30,7 @@ Request::~Request() {
 void Request::wait() {
   if (!impl_) return;
   const auto impl = std::move(impl_);
+  const trace::Collective waiting{"messages to arrive", "its communicator", 0};
   TRIREME_MPI(MPI_Waitall(static_cast<int>(impl->pieces.size()), impl->pieces.data(), MPI_STATUSES_IGNORE));
 }
 
@@ -61,6 +63,7 @@ void require_peers(bool have, const char* what) {
 
 void CommView::send(const void* data, int64_t bytes, int to, Tag tag) const {
   require_peers(state_ != nullptr, "send");
+  const trace::Collective waiting{"send", name().c_str(), bytes};
   byte_pieces(bytes, [&](int64_t offset, int count) {
     TRIREME_MPI(MPI_Send(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, to, static_cast<int>(tag), state_->handle));
   });
@@ -68,6 +71,7 @@ void CommView::send(const void* data, int64_t bytes, int to, Tag tag) const {
 
 void CommView::receive(void* data, int64_t bytes, int from, Tag tag) const {
   require_peers(state_ != nullptr, "receive");
+  const trace::Collective waiting{"receive", name().c_str(), bytes};
   byte_pieces(bytes, [&](int64_t offset, int count) {
     TRIREME_MPI(MPI_Recv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, from, static_cast<int>(tag), state_->handle,
                          MPI_STATUS_IGNORE));

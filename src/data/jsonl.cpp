@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::data {
@@ -119,6 +120,7 @@ std::optional<std::string_view> JsonlReader::next() {
       throw UserError(ExitCode::bad_data, base::text(where(), ":", invalid + 1, ": not UTF-8: save the file in that encoding"));
     }
     ++records_;
+    base::tick();  // a large file takes its time
     return text;
   }
   check_unchanged();

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <span>
 
+#include "driver/same_inputs.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 
@@ -37,6 +38,7 @@ data::PromptSet load_prompts(const config::Options& options, const config::Strin
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
   auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
   return set;
 }
@@ -46,6 +48,7 @@ learn::TrainingSet load_training(const config::Options& options, const config::S
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
   learn::TrainingSet set = pairs ? learn::TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : learn::TrainingSet(data::SftSet::load(wanted, tokenizer));
+  require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
 }

@@ -8,6 +8,7 @@
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/sample_log.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
@@ -82,7 +83,9 @@ Progress PpoLoop::resume_or_start() {
     progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
     progress.version = 1;  // the weights that the run starts from
   }
-  if (run_.leads()) trim_sample_log(run_.folder.path() / "samples.jsonl", progress.iteration);
+  if (run_.leads()) {
+    side_output("samples.jsonl", [&] { trim_sample_log(run_.folder.path() / "samples.jsonl", progress.iteration); });
+  }
   return progress;
 }
 
@@ -143,13 +146,13 @@ Samples PpoLoop::generate(const PromptBatch& batch) {
 Samples PpoLoop::score(Samples samples, const data::PromptSet& prompts, int64_t iteration) {
   {
     const trace::Phase phase{"rollout", iteration};
-    run_.context.meet("wait for the rollout");
+    run_.roles.world.sleeping_barrier();
   }
   const trace::Phase phase{"reward", iteration};
   run_.context.begin("reward", iteration, iterations_);
   samples = exchange_.spread(samples, run_.roles.map.reward);
   if (roles_.judge) roles_.judge->score(samples, prompts, iteration);
-  run_.context.meet("wait for the rewards");
+  run_.roles.world.sleeping_barrier();
   return samples;
 }
 
@@ -205,7 +208,7 @@ TrainingState PpoLoop::learn(Rollout rollout, const Progress& progress, Iteratio
     add_training_metrics(run_.options, run_.roles, settings.kl_coefficient, pipeline, mismatch, update, kl, metrics);
     state = trainer->next_state(settings.kl_coefficient, kl);
   }
-  run_.context.meet("wait for the trainers");
+  run_.roles.world.sleeping_barrier();
   return share_training_state(run_.roles, metrics, state);
 }
 

@@ -93,9 +93,6 @@ void add_training_metrics(const config::Options& options, const Roles& roles, do
   metrics.set("mismatch_tokens", mismatch.tokens);
   metrics.set("optimizer_steps", static_cast<double>(update.steps));
   metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
-  if (update.skipped_steps > 0 && roles.trainers->rank() == 0) {
-    log::warning(base::text(update.skipped_steps, " optimizer steps were left out: their gradient was not finite"));
-  }
 }
 
 TrainingState share_training_state(const Roles& roles, IterationMetrics& metrics, const TrainingState& state) {

@@ -5,6 +5,8 @@
 
 #include "driver/compute_type.hpp"
 #include "driver/device.hpp"
+#include "driver/same_inputs.hpp"
+#include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -17,6 +19,12 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
   return roles;
 }
 
+// First of all: what follows is collective and goes by the deck.
+const config::Options& same_on_all_ranks(const config::Options& deck, const comm::CommView& world) {
+  require_same_deck(world, config::dump_deck(deck));
+  return deck;
+}
+
 std::vector<job::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
   auto places = gather_places(options, roles);
   share_threads(options.run.threads, places);
@@ -26,13 +34,13 @@ std::vector<job::RankPlace> shared_places(const config::Options& options, const 
 }  // namespace
 
 Run::Run(const config::Options& deck, const comm::Session& session_of_run, config::Command command_of_run)
-    : options(deck),
+    : options(same_on_all_ranks(deck, session_of_run.world())),
       asked_type(deck.model.dtype),
       session(session_of_run),
       command(command_of_run),
       roles(roles_for(options, session, command)),
       folder(options, roles.world),
-      context(options, roles, folder),
+      context(options, roles, folder, session.facts().thread_multiple),
       places(shared_places(options, roles)),
       threads(plan_threads(options, places, roles.world.rank())),
       device(choose_device(options, roles)) {

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <ctime>
 
+#include "driver/faults.hpp"
 #include "driver/instruction_set.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
@@ -67,6 +69,15 @@ void log_threads(const config::Options& options, const std::vector<job::RankPlac
   for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
+std::filesystem::path hang_folder(const RunFolder& folder) { return folder.path() / "hang"; }
+
+std::string host_of(const Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
+
+comm::LifeSign life_sign(const std::string& host) {
+  trace::Standing now = trace::standing();
+  return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call)};
+}
+
 trace::Gather gather_of(const comm::CommView& world) {
   return [world](const std::string& mine) { return world.gather(mine, 0); };
 }
@@ -97,17 +108,28 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
-RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder)
+RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
     : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
+  install_faults(options.fault, roles.world.rank());
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
   clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
-  watchdog_ = std::make_unique<comm::Watchdog>(roles.world.rank(), options.run.hang_timeout.seconds, folder.path() / "hang",
-                                               [] { return trace::where(); }, [] { return trace::activity(); });
-  term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] { comm::abort_job(leave_at_once()); });
+  if (roles.world.rank() == 0) {
+    std::error_code ignored;
+    std::filesystem::remove_all(hang_folder(folder), ignored);  // what an earlier run left there would be taken for this one's
+  }
+  watchdog_ = std::make_unique<comm::Watchdog>(
+      roles.world, comm::WatchdogOptions{.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
+                                         .report_folder = hang_folder(folder),
+                                         .thread_multiple = thread_multiple,
+                                         .look = [host = host_of(roles)] { return life_sign(host); },
+                                         .activity = [] { return trace::activity(); }});
+  term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
+    comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
+  });
 }
 
 job::Walltime RunContext::find_limit() const {
@@ -128,7 +150,6 @@ job::Walltime RunContext::find_limit() const {
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
-  watchdog_->beat(phase);
   iterations_ = iterations;
   if (standing_.current != iteration) {
     if (standing_.finished < 0) standing_.finished = iteration - 1;
@@ -143,18 +164,9 @@ void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations)
   log::live(line);
 }
 
-void RunContext::meet(const char* where) {
-  // The ranks that still work are watched by their own watchdogs; this one only notices when they are gone for good.
-  watchdog_->beat(where);
-  watchdog_->set_deadline(std::max(options_.run.hang_timeout.seconds, options_.run.io_timeout.seconds));
-  roles_.world.sleeping_barrier();
-  watchdog_->set_deadline(0);
-}
-
-void RunContext::set_io_deadline(bool on) {
+void RunContext::saving(bool on) {
   standing_.saving = on || (checkpoints_ && checkpoints_.load()->busy());
   if (!on) closing_.emplace();
-  watchdog_->set_deadline(on ? options_.run.io_timeout.seconds : 0);
 }
 
 void RunContext::phase_took(double seconds) {
@@ -207,10 +219,9 @@ void RunContext::announce_stop() {
 }
 
 job::StopReason RunContext::agree_to_stop() {
-  watchdog_->beat("agree to stop");
   const trace::Phase phase{"agree to stop"};
   measure_saves();
-  const auto stop = comm::agree_to_stop(roles_.world, folder_.stop_file(), own_wish());
+  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
   standing_.finished = standing_.current.load();
   if (stop > job::StopReason::save_and_go_on) {
     job::leaving_with_checkpoint();
@@ -220,6 +231,14 @@ job::StopReason RunContext::agree_to_stop() {
     announce_stop();
   }
   return stop;
+}
+
+void RunContext::save_request_served() {
+  job::clear_save_request();
+  if (roles_.world.rank() != 0) return;
+  std::error_code error;
+  std::filesystem::remove(folder_.save_file(), error);
+  if (error) log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (", error.message(), "): every iteration is saved"));
 }
 
 int64_t RunContext::newest_committed() const {
@@ -278,22 +297,25 @@ void RunContext::merge_trace() {
   trace::RankIdentity identity;
   identity.rank = roles_.world.rank();
   identity.roles = roles_.text();
-  identity.host = roles_.topology.host_of_node.at(static_cast<size_t>(roles_.topology.node));
+  identity.host = host_of(roles_);
   identity.clock_offset = clock_offset_;
   identity.origin = origin_;
-  trace::write_trace(folder_.path() / options_.trace.file, identity, gather_of(roles_.world));
+  const std::vector<std::string> fragments = gather_of(roles_.world)(trace::trace_events(identity));
+  if (roles_.world.rank() != 0) return;
+  side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
-  watchdog_->beat("end of run");
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
-  base::write_file_atomically(folder_.path() / "summary.json",
-                              base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                         "],\"last\":", to_json(last), "}\n"));
+  side_output("summary.json", [&] {
+    base::write_file_atomically(folder_.path() / "summary.json",
+                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
+                                           "],\"last\":", to_json(last), "}\n"));
+  });
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
   for (const auto& note : advice) log::info(note);

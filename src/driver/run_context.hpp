@@ -29,24 +29,22 @@ namespace trireme::driver {
 class RunContext {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder);
+  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
 
   // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
   void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
 
-  // The main thread is alive and begins this phase: for the watchdog and the live line. Local.
+  // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
-  // Waits until all ranks of the world have come here, asleep, so that ranks which still work may use the cores (roles
-  // that take turns, run.threads = "phase"). Collective.
-  void meet(const char* where);
-
   // An iteration took so long, its evaluation included. Local, before agree_to_stop().
   void phase_took(double seconds);
   // Collective; once per iteration.
   job::StopReason agree_to_stop();
+  // A save that was asked for by a signal or the file `save` has begun. Local.
+  void save_request_served();
   job::Walltime& walltime() { return walltime_; }
   // Around the making of a checkpoint. Local.
-  void set_io_deadline(bool on);
+  void saving(bool on);
 
   // Writes trace.json with what was recorded so far. Collective.
   void write_trace();

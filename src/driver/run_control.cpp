@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -74,8 +75,10 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   metrics.version = progress.version;
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
+  metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
+  if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {
-    metrics_file_->append(to_json(metrics));
+    side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(to_console(metrics, iterations_));
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
@@ -96,26 +99,32 @@ std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Prog
   const auto best = better(progress.best, metrics);
   if (best) progress.best = *best;
   run_.context.phase_took(seconds);
+  checkpoints_.look_after_save(progress.iteration);
   const auto stop = run_.context.agree_to_stop();
   if (progress.iteration >= iterations_) return std::nullopt;
   if (stop > job::StopReason::save_and_go_on) return leave(progress, stop);
   if (best || checkpoints_.due(progress.iteration) || stop == job::StopReason::save_and_go_on) {
     save(progress, false);
-    job::clear_save_request();
+    if (stop == job::StopReason::save_and_go_on) run_.context.save_request_served();
   }
   return std::nullopt;
 }
 
 void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
-  run_.context.set_io_deadline(true);
+  run_.context.saving(true);
+  if (metrics_file_) side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
   checkpoints_.save(progress, savable_.pending_rollout(), wait);
-  run_.context.set_io_deadline(false);
+  run_.context.saving(false);
   const bool ended = progress.iteration >= iterations_;
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    savable_.export_trained(base::text("hf-", checkpoint::folder_name(progress.iteration)));
+    export_or_go_on(base::text("hf-", checkpoint::folder_name(progress.iteration)));
   }
   run_.context.write_trace();
+}
+
+bool RunControl::export_or_go_on(const std::string& name) {
+  return side_output(base::text("the export ", name, "/"), [&] { savable_.export_trained(name); });  // its errors are agreed
 }
 
 ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
@@ -130,14 +139,19 @@ ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
 
 ExitCode RunControl::finish(const Progress& progress) {
   if (checkpoints_.committed() != progress.iteration) save(progress, true);
-  if (run_.options.ckpt.save_hf != config::SaveHf::never) savable_.export_trained("hf");
+  const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
   run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_);
   if (run_.leads()) {
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));
     log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(), " (open it in ui.perfetto.dev)"));
     log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));
   }
-  return ExitCode::done;
+  if (exported) return ExitCode::done;
+  if (run_.leads()) {
+    log::error(base::text("the run is done and its last checkpoint whole, but the export hf/ failed (see above): make it with `trireme convert ",
+                          run_.folder.path().string(), " FOLDER` (exit code 74)"));
+  }
+  return ExitCode::io_error;
 }
 
 }  // namespace trireme::driver

@@ -59,6 +59,8 @@ class RunControl {
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
   std::optional<BestCheckpoint> better(const BestCheckpoint& best, const IterationMetrics& metrics) const;
   void save(const Progress& progress, bool wait);
+  // False: it failed for want of space or the like, on every rank alike; said once. Collective.
+  bool export_or_go_on(const std::string& name);
   ExitCode leave(const Progress& progress, job::StopReason reason);
 
   Run& run_;

@@ -38,7 +38,10 @@ void make_folders(const std::vector<std::filesystem::path>& folders) {
 RunFolder::RunFolder(const config::Options& options, const comm::CommView& world)
     : path_(options.run.dir), checkpoints_(options.ckpt_path()), deck_(config::dump_deck(options)) {
   comm::fail_together_on_root(world, [&] { make_folders({path_ / "logs", checkpoints_}); });
-  lock_ = std::make_unique<checkpoint::RunLock>(world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  lock_ = std::make_unique<checkpoint::RunLock>(
+      world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
+      world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
   log::open({.console = world.rank() == 0,
@@ -48,7 +51,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
   comm::fail_together_on_root(world, [&] {
     base::write_file_atomically(path_ / "deck.toml", deck_);
     std::error_code ignored;
-    std::filesystem::remove(stop_file(), ignored);  // asked the last run to stop, not this one
+    for (const auto& file : {stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
   });
 }
 

@@ -137,7 +137,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics
   metrics.set("lr", rate);
   metrics.set("target_tokens", totals.targets);
   metrics.tokens = static_cast<int64_t>(totals.tokens);
-  if (!result.updated && run_.roles.world.rank() == 0) log::warning("the optimizer step was left out: its gradient is not finite");
+  skips_.count("model", result, run_.roles.world.rank() == 0);
 }
 
 void StepLoop::evaluate_held_out(IterationMetrics& metrics) {

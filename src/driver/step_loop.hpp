@@ -11,6 +11,7 @@
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/learn/skipped_steps.hpp"
 #include "trireme/learn/objective.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -50,6 +51,7 @@ class StepLoop {
   std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;
+  learn::SkippedSteps skips_{options_.train.max_skipped_steps};
   // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them
   struct RewardScale {
     int64_t iteration = -1;

@@ -158,9 +158,13 @@ learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& ca
       }
       const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
       settings.before_step();
-      if (critic_) learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report);
+      const bool talks = ranks_.rank() == 0;
+      if (critic_) {
+        critic_skips_.count("critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report), talks);
+      }
       if (settings.iteration > options_.critic.freezing_steps) {
-        learn::actor_step(*actor_, step, options_, settings.kl_coefficient, learning_rate(actor_rate_, actor_->steps()), device_, report);
+        const double rate = learning_rate(actor_rate_, actor_->steps());
+        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report), talks);
       }
       ++report.steps;
     }

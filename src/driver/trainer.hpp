@@ -15,6 +15,7 @@
 #include "driver/threads.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/mismatch.hpp"
+#include "trireme/learn/skipped_steps.hpp"
 #include "trireme/learn/update_step.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/ppo/experience.hpp"
@@ -84,6 +85,8 @@ class Trainer {
   std::unique_ptr<zero::ShardedModel> critic_;
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
+  learn::SkippedSteps actor_skips_{options_.train.max_skipped_steps};
+  learn::SkippedSteps critic_skips_{options_.train.max_skipped_steps};
   learn::OldLogProbs old_log_probs_;
 };
 

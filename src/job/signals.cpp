@@ -81,7 +81,7 @@ void on_signal(int signal) {
 std::string to_string(StopReason reason) {
   switch (reason) {
     case StopReason::none: return "none";
-    case StopReason::save_and_go_on: return "save and go on";
+    case StopReason::save_and_go_on: return "save and go on (SIGUSR2, or the file `save`)";
     case StopReason::warning_signal: return "SIGUSR1 (time is nearly up)";
     case StopReason::terminate_signal: return "SIGTERM";
     case StopReason::interrupt: return "SIGINT";

@@ -2,6 +2,9 @@
 
 #include "trireme/learn/update_step.hpp"
 
+#include <limits>
+
+#include "trireme/base/fault_point.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/trace/region.hpp"
@@ -55,6 +58,7 @@ at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, co
     report.entropy += entropy.item<double>();
     if (*coefficient != 0) loss = loss.sub(entropy, *coefficient);
   }
+  if (base::nan_wanted("loss")) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
   return loss;
 }
 
@@ -90,7 +94,7 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
           .max_norm = options.max_norm};
 }
 
-void actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
                 double lr, at::Device device, UpdateReport& report) {
   const trace::Region region{"actor step"};
   for (const ppo::Experience& micro : step.micro_batches) {
@@ -108,9 +112,10 @@ void actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config:
   report.grad_norm += result.grad_norm;
   report.changed_values += result.changed_values;
   report.skipped_steps += !result.updated;
+  return result;
 }
 
-void critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
                  UpdateReport& report) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
@@ -129,6 +134,7 @@ void critic_step(zero::ShardedModel& critic, const UpdateStep& step, const confi
   const auto result = critic.step(adamw_options(options.critic, lr));
   report.critic_grad_norm += result.grad_norm;
   report.skipped_steps += !result.updated;
+  return result;
 }
 
 }  // namespace trireme::learn

@@ -44,9 +44,9 @@ struct UpdateStep {
 };
 
 // Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and pretraining loss.
-void actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
                 double lr, at::Device device, UpdateReport& report);
-void critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
                  UpdateReport& report);
 
 // The temperature at which log-probs are taken: the rollout's, 1 for a greedy one.
