@@ -94,7 +94,7 @@ class SpecialTokenReader {
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       VALIDATE(error == std::errc() && end == key.data() + key.size(), ExitCode::bad_data, where_,
                ": added_tokens_decoder has the key \"", key, "\", expected a token id: the file is damaged");
-      const AddedToken added = data::read_added_token(token, id, model_.vocabulary, where_);
+      const AddedToken added = text::read_added_token(token, id, model_.vocabulary, where_);
       if (!is_added(added.content)) model_.added.push_back(added);
     }
   }
