@@ -213,7 +213,10 @@ class Bench {
     print_row(world_, "peer: gather + broadcast per tensor", seconds.back(), bytes);
     const std::string line = syncs[0]->describe(sync(*syncs[0], 99));
     if (world_.rank() == 0) std::printf("%s\n", line.c_str());
-    if (arguments_.check) syncs[0]->check_result({from_.read(), {}}, to_.write());
+    if (arguments_.check) {
+      const std::string problem = syncs[0]->differences({from_.read(), {}}, to_.write());
+      if (!problem.empty()) throw InternalError(problem);
+    }
     if (arguments_.delta > 0) run_delta(bytes);
   }
 

@@ -119,11 +119,6 @@ void write_all(int fd, std::string_view content, const std::filesystem::path& na
   }
 }
 
-void sync_file(const std::filesystem::path& path) {
-  const FileDescriptor fd = open_read(path);
-  if (::fsync(fd.get()) != 0) throw_errno(errno, "sync", path);
-}
-
 void sync_folder(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw_errno(errno, "open", path);

@@ -62,6 +62,7 @@ class WindowExchange final : public ShardExchange {
   std::byte* own_slice(size_t parameter) override {
     return weight(parameter) + comm_->rank() * storage_.per_rank[parameter] * element_;
   }
+  const std::byte* whole(size_t parameter) const override { return weight(parameter); }
   void begin_update() override { barrier(); }
   void end_update() override { barrier(); }
 

@@ -68,6 +68,7 @@ void add_output_keys(KeyList<Options>& keys) {
   keys.add(KEY(trace.enabled), "Records events for trace.json; the end table is made in any case.").departs("Not in OpenRLHF.");
   keys.add(KEY(trace.file), "File of the trace, relative to run.dir; opens in ui.perfetto.dev.").never_empty();
   keys.add(KEY(trace.kernels), "Also records single kernels.");
+  keys.add(KEY(trace.nvtx), "Passes the regions on to NVTX, for NVIDIA Nsight Systems; needs a build that found NVTX.");
 
   add_fault_keys(keys);
 }

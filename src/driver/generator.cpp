@@ -29,6 +29,17 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   return engine;
 }
 
+generate::GeneratorWeights make_weights(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device,
+                                        const std::vector<const std::byte*>& shared) {
+  const auto type = options.model.compute();
+  if (shared.empty()) {
+    return {spec, type, roles.tensor_ranks->rank(), roles.tensor_parallel, device.is_cuda() ? generate::Place::cuda : generate::Place::host};
+  }
+  auto weights = generate::GeneratorWeights::aliasing(spec, type);
+  weights.alias(shared);
+  return weights;
+}
+
 // Appends a finished request to the samples.
 void append(Samples& samples, generate::Result result, const data::PromptRecord& prompt, int64_t row, int64_t max_len) {
   const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
@@ -129,7 +140,7 @@ Stops stops_of(const text::Tokenizer& tokenizer, bool ignore_eos, const std::vec
 }
 
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                     const text::Tokenizer& tokenizer, at::Device device, Threads threads)
+                     const text::Tokenizer& tokenizer, at::Device device, Threads threads, const std::vector<const std::byte*>& shared)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
@@ -137,8 +148,7 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
                       spec.shape.vocab, "rollout.stop_token_ids")),
       spec_(spec),
       threads_(std::move(threads)),
-      weights_(spec, options.model.compute(), roles.tensor_ranks->rank(), roles.tensor_parallel,
-               device.is_cuda() ? generate::Place::cuda : generate::Place::host) {}
+      weights_(make_weights(options, roles, spec, device, shared)) {}
 
 void Generator::start(int64_t kv_memory) {
   const auto engine = engine_options(options_, roles_, spec_, threads_, kv_memory);

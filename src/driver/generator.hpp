@@ -46,9 +46,10 @@ struct GeneratorMemory {
 
 class Generator {
  public:
-  // Weights only, which are zero until the first sync. start() before anything else.
+  // Weights only, which are zero until the first sync. start() before anything else. `shared`: where this rank reads the actor's weights
+  // in place, one pointer per parameter; empty: the generator has weights of its own.
   Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
-            at::Device device, Threads threads);
+            at::Device device, Threads threads, const std::vector<const std::byte*>& shared);
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
   // cache takes its share. Collective over the replica.
   void start(int64_t kv_memory);
@@ -56,6 +57,8 @@ class Generator {
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
   GeneratorMemory memory() const;
+  // Gives the memory of the KV cache back until the next rollout. Local.
+  void release_cache() { engine_->release(); }
   // Bytes of KV cache that start() granted to this rank.
   int64_t kv_bytes() const { return kv_bytes_; }
   // Threads that worked in the last rollout(); 0: it was too short to say.

@@ -199,6 +199,8 @@ TrainingState PpoLoop::learn(Rollout rollout, const Progress& progress, Iteratio
                           .before_step = [this] { control_.before_step(); }};
   if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(rollout.cards.size())));  // on every rank
   TrainingState state = progress.training;
+  // Training and rollouts of a rank take turns: the memory of the KV cache is free for activations.
+  if (roles_.trainer && roles_.generator && run_.options.train.async_depth == 0) roles_.generator->release_cache();
   if (Trainer* trainer = roles_.trainer.get()) {
     ppo::Experience experience = ppo::Experience::from(std::move(rollout.samples));
     const auto mismatch = trainer->score(experience, progress.version);  // log-probs, values

@@ -31,12 +31,14 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
     trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, schedule_steps);
   }
+  const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
-    generator = std::make_unique<Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator);
+    generator = std::make_unique<Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator, shared);
   }
   start_generators(prompts);
   compare_numerics();
-  weight_bridge_ = std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device);
+  weight_bridge_ = std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device,
+                                                 !roles.world.all(!roles.generator || shared.empty()));
 }
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {

@@ -18,6 +18,7 @@
 #include "trireme/job/affinity.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/kernels/runtime.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
@@ -96,6 +97,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
   log::info("launcher: " + job::describe(facts.launch));
+  log::debug(base::text("kernels: ", kernels::runtime_name()));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
                        roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
@@ -115,6 +117,8 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
+  VALIDATE(!options.trace.nvtx || trace::forward_to_nvtx(), ExitCode::unfit_environment, "trace.nvtx = true, but this program was built ",
+           "without NVTX (its headers come with the CUDA toolkit): build it where they are found, or set trace.nvtx = false");
   clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   if (roles.world.rank() == 0) {

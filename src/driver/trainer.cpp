@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/learn/scoring.hpp"
@@ -29,7 +30,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                 .compute = options.model.compute(),
                                 .training = zero::Training::trainable,
                                 .recompute = options.train.recompute,
-                                .track_changes = false});
+                                .track_changes = device.is_cpu() && sends_deltas(options, roles)});
 }
 
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {

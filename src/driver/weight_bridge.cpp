@@ -1,15 +1,45 @@
 #include "driver/weight_bridge.hpp"
 
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
+namespace {
 
-WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device)
-    : element_bytes_(config::bytes_per_element(options.model.compute())), shards_(device), slices_(device) {
+bool shares_memory(const config::Options& options) { return options.weightsync.shared_memory == config::SharedMemory::automatic; }
+
+}  // namespace
+
+std::vector<const std::byte*> shared_weights(const config::Options& options, const Roles& roles, zero::ShardedModel* actor) {
+  std::vector<const std::byte*> whole;
+  if (roles.generator && roles.tensor_parallel == 1 && shares_memory(options) && actor) {
+    for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
+      if (const void* values = actor->compute_whole(p)) whole.push_back(static_cast<const std::byte*>(values));
+    }
+    if (whole.size() != actor->spec().parameters.size()) whole.clear();
+  }
+  if (!roles.world.all(!roles.generator || !whole.empty())) whole.clear();
+  return whole;
+}
+
+bool sends_deltas(const config::Options& options, const Roles& roles) {
+  return options.weightsync.delta && (roles.topology.nodes > 1 || !shares_memory(options));
+}
+
+WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared)
+    : roles_(roles),
+      element_bytes_(config::bytes_per_element(options.model.compute())),
+      compares_memory_(options.weightsync.verify && sends_deltas(options, roles)),
+      shards_(device),
+      slices_(device) {
+  if (shared) return;
   weightsync::SyncOptions sync;
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
-  sync.shared_memory = options.weightsync.shared_memory == config::SharedMemory::automatic;
+  sync.shared_memory = shares_memory(options);
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   const auto groups = roles.shard_ranks();
@@ -20,10 +50,27 @@ WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, c
 }
 
 weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
+  const auto counters = sync_ ? copy(version, actor, weights) : share(version, actor, weights);
+  if (weights) weights->set_version(static_cast<int32_t>(version));
+  return counters;
+}
+
+weightsync::SyncCounters WeightBridge::share(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) const {
+  std::vector<const void*> tensors;
+  std::vector<int64_t> bytes;
+  for (size_t p = 0; weights && p < actor->spec().parameters.size(); ++p) {
+    tensors.push_back(weights->data(p));
+    bytes.push_back(weights->block(p).elements() * element_bytes_);
+  }
+  return weightsync::sync_shared(roles_.world, version, tensors, bytes);
+}
+
+weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
   weightsync::Sources sources;
   if (actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
       sources.data.push_back(shards_.add(actor->compute_slice(p), actor->own(p).elements() * element_bytes_));
+      if (const uint64_t* changed = actor->changed(p)) sources.changed.push_back(changed);
     }
     shards_.to_host();
   }
@@ -34,12 +81,26 @@ weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* 
       targets.push_back(slices_.add(storage[p], weights->block(p).elements() * element_bytes_));
     }
   }
-  const auto counters = sync_->run(version, sources, targets);
-  if (weights) {
-    slices_.to_device();
-    weights->set_version(static_cast<int32_t>(version));
+  auto counters = sync_->run(version, sources, targets);
+  if (compares_memory_) {
+    if (const std::string problem = sync_->differences(sources, targets); !problem.empty()) {
+      if (roles_.world.rank() == 0) log::warning(base::text(problem, ": all weights are sent again"));
+      sync_->forget();
+      counters = sync_->run(version, sources, targets);
+      const std::string again = sync_->differences(sources, targets);
+      VALIDATE(again.empty(), ExitCode::internal, again, ", although all weights were sent");
+    }
   }
+  if (actor) actor->clear_changes();
+  if (weights) slices_.to_device();
   return counters;
+}
+
+std::string WeightBridge::describe(const weightsync::SyncCounters& counters) const {
+  if (sync_) return sync_->describe(counters);
+  return base::text("weight sync ", counters.version, ": generators read the trainers' weights in shared memory, ",
+                    roles_.world.sum(counters.bytes_local + counters.bytes_received), " bytes copied, in ",
+                    base::human_seconds(roles_.world.max(counters.seconds)));
 }
 
 }  // namespace trireme::driver

@@ -1,9 +1,11 @@
 // Trainers' shards to generators' slices: the two layouts and pointers that weightsync works on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "driver/host_mirror.hpp"
 #include "driver/roles.hpp"
@@ -15,22 +17,36 @@
 
 namespace trireme::driver {
 
+// Where each rank reads the actor's whole weights in place, one pointer per parameter: on every generator rank of the job when all of them
+// are trainers whose shard group shares memory, without tensor parallelism; else empty on every rank. Not with
+// weightsync.shared_memory = "never". Collective over world; `actor` is null on ranks that are no trainers.
+std::vector<const std::byte*> shared_weights(const config::Options& options, const Roles& roles, zero::ShardedModel* actor);
+
+// Whether trainers may send what changed since the last sync only: some flow goes by messages.
+bool sends_deltas(const config::Options& options, const Roles& roles);
+
 class WeightBridge {
  public:
   // Collective over world. `device`: where this rank's actor and generator weights live; from a GPU they go through host memory.
-  WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device);
+  // `shared`: generators read the actor's weights in place, by shared_weights().
+  WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared);
 
   // Collective over world: the generators' weights become the actor's, with this version. Null where this rank lacks the
   // role. Counters of this rank.
   weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
   // For the log; collective.
-  std::string describe(const weightsync::SyncCounters& counters) const { return sync_->describe(counters); }
+  std::string describe(const weightsync::SyncCounters& counters) const;
 
  private:
+  weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
+  weightsync::SyncCounters share(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) const;
+
+  const Roles& roles_;
   int64_t element_bytes_;
-  HostMirror shards_;  // the actor's compute-dtype shards
-  HostMirror slices_;  // the generator's weights; deltas are applied to what the last sync left there
-  std::unique_ptr<weightsync::WeightSync> sync_;
+  bool compares_memory_;  // of both sides after each sync: deltas change what lies there
+  HostMirror shards_;     // the actor's compute-dtype shards
+  HostMirror slices_;     // the generator's weights; deltas are applied to what the last sync left there
+  std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared
 };
 
 }  // namespace trireme::driver

@@ -1,6 +1,6 @@
 // Where a kernel runs. A kernel is a functor over raw pointers, marked TRIREME_KERNEL, that knows neither Kokkos nor CUDA;
-// here it is dispatched to Kokkos' host backend, in exec_cuda.cuh to a plain CUDA launch. Pointers given to these functions
-// must be host memory and stay valid until they return.
+// here it is dispatched to Kokkos' host backend. Pointers given to these functions must be host memory and stay valid until they
+// return.
 #pragma once
 
 #include <Kokkos_Core.hpp>

@@ -154,21 +154,4 @@ void SafetensorsSource::read(std::string_view name, const base::Block& block, fl
   count_bytes(static_cast<uint64_t>(block.elements()) * size);
 }
 
-void SafetensorsSource::read_raw(std::string_view name, const base::Block& block, std::byte* out) const {
-  const auto [file, entry] = place(name);
-  VALIDATE(bits_of(entry->type) % 8 == 0, ExitCode::bad_data, file->path().string(), ": '", name, "' has the packed type ",
-           name_of(entry->type), ", which cannot be read by elements");
-  check_block(entry->spec, block);
-  file->check_unchanged();
-  const auto bytes = file->bytes(*entry);
-  const auto size = bytes_of(entry->type);
-  const int64_t columns = entry->spec.columns();
-  const auto row_bytes = static_cast<uint64_t>(block.columns) * size;
-  for (int64_t row = 0; row < block.rows && row_bytes > 0; ++row) {
-    const auto offset = static_cast<uint64_t>((block.row + row) * columns + block.column) * size;
-    std::memcpy(out + static_cast<uint64_t>(row) * row_bytes, bytes.data() + offset, row_bytes);
-  }
-  count_bytes(static_cast<uint64_t>(block.elements()) * size);
-}
-
 }  // namespace trireme::model

@@ -144,15 +144,9 @@ Json tokenizer_config_of(const TokenizerParts& parts) {
 }
 
 void write_tokenizer(const TokenizerParts& parts, const std::filesystem::path& folder) {
+  Tokenizer::from_parts(parts);  // throws where load() would not take the files
   base::write_file_atomically(folder / "tokenizer.json", tokenizer_json_of(parts).dump());
   base::write_file_atomically(folder / "tokenizer_config.json", tokenizer_config_of(parts).dump(2) + "\n");
-}
-
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json",
-                           "vocab.json", "merges.txt", "generation_config.json"}) {
-    if (std::filesystem::exists(from / name)) base::write_file_atomically(to / name, base::read_file(from / name));
-  }
 }
 
 }  // namespace trireme::text

@@ -1,7 +1,5 @@
 #include "trireme/text/utf8.hpp"
 
-#include <array>
-#include <cstdio>
 
 namespace trireme::text {
 
@@ -88,12 +86,6 @@ std::string utf8_lossy(std::string_view text) {
     text.remove_prefix(step.length);
   }
   return out;
-}
-
-std::string code_point_name(char32_t character) {
-  std::array<char, 16> buffer{};
-  std::snprintf(buffer.data(), buffer.size(), "U+%04X", static_cast<unsigned>(character));
-  return buffer.data();
 }
 
 bool is_white_space(char32_t c) {

@@ -1,5 +1,3 @@
-#include "trireme/weightsync/delta.hpp"
-
 #include "delta_stream.hpp"
 
 namespace trireme::weightsync {
@@ -68,26 +66,6 @@ bool DeltaEncoder::add(const std::byte* now, const uint64_t* changed, int64_t fi
 size_t DeltaEncoder::finish() {
   if (in_block_ > 0) flush();
   return fits_ ? used_ : 0;
-}
-
-size_t encode_delta(std::span<const std::byte> now, std::span<const std::byte> before, int element_bytes, std::span<std::byte> out) {
-  EXPECT(now.size() == before.size());
-  DeltaEncoder encoder(out, element_bytes);
-  encoder.add(now.data(), before.data(), static_cast<int64_t>(now.size()) / element_bytes);
-  return encoder.finish();
-}
-
-size_t encode_delta(std::span<const std::byte> now, std::span<const uint64_t> changed, int element_bytes, std::span<std::byte> out) {
-  DeltaEncoder encoder(out, element_bytes);
-  encoder.add(now.data(), changed.data(), 0, static_cast<int64_t>(now.size()) / element_bytes);
-  return encoder.finish();
-}
-
-int64_t decode_delta(std::span<const std::byte> delta, int element_bytes, std::span<std::byte> values) {
-  const int64_t elements = static_cast<int64_t>(values.size()) / element_bytes;
-  return for_each_changed(delta, element_bytes, elements, [&](int64_t index, const std::byte* value) {
-    std::memcpy(values.data() + index * element_bytes, value, static_cast<size_t>(element_bytes));
-  });
 }
 
 }  // namespace trireme::weightsync

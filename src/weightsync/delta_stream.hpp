@@ -1,15 +1,22 @@
-// The delta format (weightsync/delta.hpp) as streams: rows in, rows out, no packed copy of the bucket on either side.
+// Lossless delta of a packed bucket: which elements changed since the last sync, and their new values, bit for bit. As streams: rows in,
+// rows out, no packed copy of the bucket on either side. At RL learning rates about 1 % of bf16 weights change in a step.
+//
+// Format (little-endian): blocks of 65,536 elements; each block a u32 count (0: all unchanged; 65536 is possible), then
+// count u16 indices inside the block, ascending, then count values of the element's size.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/weightsync/delta.hpp"
 
 namespace trireme::weightsync {
+
+inline constexpr int64_t delta_block = 65536;  // elements
 
 class DeltaEncoder {
  public:

@@ -40,12 +40,8 @@ class WeightSync::Engine {
   Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
          const SyncOptions& options);
 
-  void begin(int64_t version, Sources sources, std::vector<void*> targets);
-  void tensors_ready(size_t count);
-  bool poll();
-  SyncCounters end();
-  std::vector<const void*> alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes);
-  void check_result(const Sources& sources, std::span<void* const> targets) const;
+  SyncCounters run(int64_t version, Sources sources, std::vector<void*> targets);
+  std::string differences(const Sources& sources, std::span<void* const> targets) const;
 
   void forget() { version_ = never; }
   int64_t version() const { return version_; }
@@ -65,6 +61,7 @@ class WeightSync::Engine {
   int64_t slot_bytes(const Flow& flow) const;
 
   // Moves (moves.cpp); each returns whether anything moved.
+  void begin(int64_t version, Sources sources, std::vector<void*> targets);
   bool step();
   bool activate();
   bool copy_local_bucket();
@@ -75,7 +72,6 @@ class WeightSync::Engine {
   void take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot);
   int64_t fill(const Flow& flow, const Bucket& bucket, std::byte* slot);
   int64_t encode(const Flow& flow, const Bucket& bucket, std::byte* payload);
-  bool ready(const Flow& flow, const Bucket& bucket) const;
   bool sends_deltas(const Flow& flow) const;
   void note_error(const std::string& message);
   void agree();
@@ -103,7 +99,6 @@ class WeightSync::Engine {
   int64_t next_version_ = 0;
   Sources sources_;
   std::vector<void*> targets_;
-  size_t tensors_ready_ = 0;
   size_t local_flow_ = 0;    // the local flow and bucket to copy next
   size_t local_bucket_ = 0;
   SyncCounters counters_;

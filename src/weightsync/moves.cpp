@@ -25,7 +25,6 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   next_version_ = version;
   sources_ = std::move(sources);
   targets_ = std::move(targets);
-  tensors_ready_ = 0;
   local_flow_ = local_bucket_ = 0;
   counters_ = {};
   counters_.version = version;
@@ -38,17 +37,9 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   watch_.restart();
 }
 
-void WeightSync::Engine::tensors_ready(size_t count) { tensors_ready_ = std::max(tensors_ready_, std::min(count, tensors_.size())); }
-
-bool WeightSync::Engine::poll() {
-  while (step()) {
-  }
-  return finished();
-}
-
-SyncCounters WeightSync::Engine::end() {
+SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vector<void*> targets) {
+  begin(version, std::move(sources), std::move(targets));
   trace::Region region{"weight sync", next_version_, trace::Category::communication};
-  tensors_ready_ = tensors_.size();
   while (!finished()) {
     const base::Stopwatch idle;
     if (step()) continue;
@@ -112,7 +103,6 @@ bool WeightSync::Engine::copy_local_bucket() {
   if (local_flow_ == plan_.sends.size()) return false;
   const Flow& flow = plan_.sends[local_flow_];
   const Bucket& bucket = flow.buckets[local_bucket_];
-  if (!ready(flow, bucket)) return false;
   copy_local(pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
   counters_.bytes_local += bucket.elements * element_bytes_;
   if (++local_bucket_ == flow.buckets.size()) {
@@ -131,7 +121,6 @@ bool WeightSync::Engine::send(Outgoing& out) {
   }
   if (out.flow->relayed()) return false;  // fed by pass_on
   const Bucket& bucket = out.flow->buckets[out.next];
-  if (!ready(*out.flow, bucket)) return false;
   std::byte* slot = out.channel->acquire();
   if (slot == nullptr) return false;
   const int64_t payload = fill(*out.flow, bucket, slot);
@@ -188,10 +177,6 @@ int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::
   const size_t bytes = encoder.finish();
   if (bytes > 0) counters_.changed_elements += encoder.changed();
   return static_cast<int64_t>(bytes);
-}
-
-bool WeightSync::Engine::ready(const Flow& flow, const Bucket& bucket) const {
-  return flow.pieces[bucket.last - 1].tensor < tensors_ready_;
 }
 
 bool WeightSync::Engine::receive(Incoming& in) {

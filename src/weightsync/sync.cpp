@@ -5,6 +5,7 @@
 #include "digest.hpp"
 #include "engine.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::weightsync {
@@ -25,21 +26,26 @@ uint64_t sample_digest(std::span<const void* const> tensors, std::span<const int
 
 }  // namespace
 
-std::vector<const void*> WeightSync::Engine::alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes) {
-  VALIDATE(whole.size() == tensors_.size() && bytes.size() == tensors_.size(), ExitCode::internal, "an alias of ", whole.size(), " of ",
-           tensors_.size(), " tensors");
+SyncCounters sync_shared(const comm::CommView& comm, int64_t version, std::span<const void* const> tensors, std::span<const int64_t> bytes) {
+  const base::Stopwatch watch;
+  VALIDATE(tensors.size() == bytes.size(), ExitCode::internal, tensors.size(), " shared tensors with ", bytes.size(), " sizes");
   struct Seen {
     int64_t version = 0;
     uint64_t digest = 0;
+    uint64_t reads = 0;
   };
-  const auto all = comm_.gather_values(Seen{version, sample_digest(whole, bytes)});
+  const auto all = comm.gather_values(Seen{version, sample_digest(tensors, bytes), tensors.empty() ? 0u : 1u});
+  const auto first = std::ranges::find(all, 1u, &Seen::reads);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    VALIDATE(all[rank].version == all[0].version && all[rank].digest == all[0].digest, ExitCode::internal, "rank ", rank, " sees version ",
-             all[rank].version, " of the shared weights with other bytes than rank 0, which sees version ", all[0].version);
+    VALIDATE(all[rank].version == all[0].version, ExitCode::internal, "rank ", rank, " is at version ", all[rank].version,
+             " of the shared weights, rank 0 at ", all[0].version);
+    VALIDATE(all[rank].reads == 0 || all[rank].digest == first->digest, ExitCode::internal, "rank ", rank,
+             " sees other bytes of the shared weights than rank ", first - all.begin());
   }
-  version_ = version;
-  previous_.clear();
-  return {whole.begin(), whole.end()};
+  SyncCounters counters;
+  counters.version = version;
+  counters.seconds = watch.seconds();
+  return counters;
 }
 
 std::string WeightSync::Engine::describe(const SyncCounters& counters) const {
@@ -69,19 +75,9 @@ WeightSync::WeightSync(const comm::CommView& comm, const base::ShardLayout& sour
 WeightSync::~WeightSync() = default;
 
 SyncCounters WeightSync::run(int64_t version, const Sources& sources, std::span<void* const> targets) {
-  begin(version, sources, {targets.begin(), targets.end()});
-  return end();
+  return engine_->run(version, sources, {targets.begin(), targets.end()});
 }
-void WeightSync::begin(int64_t version, Sources sources, std::vector<void*> targets) {
-  engine_->begin(version, std::move(sources), std::move(targets));
-}
-void WeightSync::tensors_ready(size_t count) { engine_->tensors_ready(count); }
-bool WeightSync::poll() { return engine_->poll(); }
-SyncCounters WeightSync::end() { return engine_->end(); }
-std::vector<const void*> WeightSync::alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes) {
-  return engine_->alias(version, whole, bytes);
-}
-void WeightSync::check_result(const Sources& sources, std::span<void* const> targets) { engine_->check_result(sources, targets); }
+std::string WeightSync::differences(const Sources& sources, std::span<void* const> targets) { return engine_->differences(sources, targets); }
 void WeightSync::forget() { engine_->forget(); }
 int64_t WeightSync::version() const { return engine_->version(); }
 const Plan& WeightSync::plan() const { return engine_->plan(); }

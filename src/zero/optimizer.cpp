@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/adamw.hpp"
@@ -28,6 +30,7 @@ kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& opti
 int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
                        const AdamWOptions& options, double clip_factor) {
   int64_t changed = 0;
+  std::vector<uint64_t> step_bits;  // what this step changed of a parameter
   for (size_t p = 0; p < map.parameters(); ++p) {
     const base::Block own = map.own(p);
     if (own.empty()) continue;
@@ -43,9 +46,14 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
     } else {
       shard.compute_bf16 = reinterpret_cast<uint16_t*>(slice);
     }
-    if (!state.changed.empty()) shard.changed = state.changed.data() + map.offset(p) / 64;
+    if (!state.changed.empty()) {
+      step_bits.resize(static_cast<size_t>((shard.elements + 63) / 64));
+      shard.changed = step_bits.data();
+    }
     const bool decay = decays(map.layout().tensors()[p].name);
     changed += kernels::adamw(shard, step_of(state, options, clip_factor, decay));
+    // Steps since the last sync add up.
+    if (shard.changed) std::ranges::transform(step_bits, state.changed.begin() + map.offset(p) / 64, state.changed.begin() + map.offset(p) / 64, std::bit_or<>());
   }
   return changed;
 }

@@ -154,6 +154,7 @@ void ShardedModel::load(const ReadRows& read) {
   impl_->exchange->end_update();
   auto& state = impl_->state;
   if (!impl_->trainable()) return;
+  std::fill(state.changed.begin(), state.changed.end(), ~uint64_t{0});
   for (at::Tensor* flat : {&state.gradient, &state.moment1, &state.moment2}) flat->zero_();
   if (state.average.defined()) state.average.copy_(state.master);
   state.steps = 0;
@@ -161,6 +162,7 @@ void ShardedModel::load(const ReadRows& read) {
 
 void ShardedModel::refresh() {
   impl_->require_trainable("refresh()");
+  std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), ~uint64_t{0});
   impl_->exchange->begin_update();
   for (size_t p = 0; p < impl_->map.parameters(); ++p) {
     const int64_t elements = impl_->map.own(p).elements();
@@ -230,6 +232,8 @@ float* ShardedModel::moment1(size_t p) { return impl_->map.data(impl_->state.mom
 float* ShardedModel::moment2(size_t p) { return impl_->map.data(impl_->state.moment2, p); }
 float* ShardedModel::average(size_t p) { return impl_->map.data(impl_->state.average, p); }
 const void* ShardedModel::compute_slice(size_t p) { return impl_->exchange->own_slice(p); }
+const void* ShardedModel::compute_whole(size_t p) const { return impl_->exchange->whole(p); }
+void ShardedModel::clear_changes() { std::fill(impl_->state.changed.begin(), impl_->state.changed.end(), 0); }
 const uint64_t* ShardedModel::changed(size_t p) const {
   return impl_->state.changed.empty() ? nullptr : impl_->state.changed.data() + impl_->map.offset(p) / 64;
 }

@@ -96,8 +96,8 @@ struct TinyRun {
         start(actor_start(options)),
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
-  std::unique_ptr<Generator> make_generator() const {
-    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, Threads{});
+  std::unique_ptr<Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
+    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, Threads{}, shared);
     made->start(int64_t{64} << 20);
     return made;
   }
@@ -234,12 +234,38 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
   }
 }
 
+// What PpoRoles does: generators among the trainers of a node read the trainers' window.
+TEST(Counters, ColocatedRanksOfANodeShareTheWeights) {
+  TinyRun run(options_of_run("share"));
+  run.trainer.actor().load(run.start.reader());
+  const auto shared = shared_weights(run.options, run.roles, &run.trainer.actor());
+  ASSERT_EQ(shared.size(), run.start.spec.parameters.size());
+  const auto made = run.make_generator(shared);
+  Generator& generator = *made;
+  EXPECT_EQ(generator.weights().bytes(), 0) << "it has no memory of its own";
+  WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU, true);
+  const int64_t sent = test::bytes_given_to_mpi();
+  const auto counters = bridge.run(7, &run.trainer.actor(), &generator.weights());
+  EXPECT_EQ(counters.bytes_local + counters.bytes_received + counters.bytes_sent, 0);
+  EXPECT_LT(test::bytes_given_to_mpi() - sent, kTalk);
+  EXPECT_EQ(generator.weights().version(), 7);
+  for (size_t p = 0; p < run.start.spec.parameters.size(); ++p) {
+    const auto& spec = run.start.spec.parameters[p].spec;
+    std::vector<float> whole(static_cast<size_t>(spec.elements()));
+    run.start.reader()(p, {0, spec.rows(), 0, spec.elements() / spec.rows()}, whole.data());
+    EXPECT_EQ(std::memcmp(generator.weights().data(p), whole.data(), whole.size() * sizeof(float)), 0) << spec.name;
+  }
+  config::Options apart = run.options;
+  apart.weightsync.shared_memory = config::SharedMemory::never;
+  EXPECT_TRUE(shared_weights(apart, run.roles, &run.trainer.actor()).empty());
+}
+
 TEST(Counters, ColocatedRolesGoThroughTheWeightSync) {
   TinyRun run(options_of_run("sync"));
   run.trainer.actor().load(run.start.reader());
   const auto made = run.make_generator();
   Generator& generator = *made;
-  WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU);
+  WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU, false);
   const auto counters = bridge.run(1, &run.trainer.actor(), &generator.weights());
   const auto& world = run.roles.world;
   EXPECT_GT(counters.bytes_local, 0) << "own rows are copied by the plan";
@@ -273,7 +299,7 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   run.trainer.actor().load(run.start.reader());
   const auto made = run.make_generator();
   Generator& generator = *made;
-  WeightBridge(run.options, run.roles, run.start.spec, at::kCPU).run(1, &run.trainer.actor(), &generator.weights());
+  WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false).run(1, &run.trainer.actor(), &generator.weights());
   const auto prompts = load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
   PromptBatch batch{1, 0, {0, 1, 2, 3}};
@@ -294,17 +320,7 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
 TEST(Counters, AMicroBatchHasNoPadding) {
   Samples samples;
   for (const int32_t length : {3, 40, 7}) {
-    samples.id.push_back(static_cast<uint64_t>(length));
-    samples.prompt_row.push_back(0);
-    samples.prompt_len.push_back(2);
-    samples.finish_reason.push_back(FinishReason::stop);
-    for (int32_t t = 0; t < length; ++t) {
-      samples.ids.push_back(t);
-      samples.action_mask.push_back(t >= 2);
-      samples.log_probs.push_back(0);
-      samples.version.push_back(1);
-    }
-    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    samples.add({.id = static_cast<uint64_t>(length), .ids = std::vector<int32_t>(static_cast<size_t>(length), 1), .action_ranges = {{2, length}}});
   }
   const std::vector<int64_t> which{0, 1, 2};
   const learn::ActionBatch batch = learn::make_action_batch(samples, which, at::kCPU);

@@ -3,6 +3,7 @@
 norms, whatever the ranks, and no layout hangs."""
 
 import math
+import shutil
 
 from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, main
 
@@ -68,6 +69,39 @@ class Layouts(ProgramTest):
         self.assertEqual(self.samples("never"), self.samples("shared"))
         for line, reference in zip(self.metrics("never"), self.metrics("shared"), strict=True):
             self.assertEqual(line["grad_norm"], reference["grad_norm"])
+
+    def sync_lines(self, run):
+        return [line for line in (self.folder / run / "log.txt").read_text().splitlines() if "weight sync " in line]
+
+    def test_colocated_ranks_share_the_weights(self):
+        """Generators among the trainers of a node read their weights in place: nothing is copied, and the numbers are those of copies."""
+        for name, ranks, roles in (("two", 2, []), ("one of two", 2, ["ranks.trainer=0-1", "ranks.generator=1-1"])):
+            with self.subTest(layout=name):
+                layout = [*roles, "run.iterations=2", "ckpt.interval=0", "run.log_level=debug"]
+                self.succeed("ppo", self.deck, "run.dir=place", *layout, ranks=ranks)
+                lines = self.sync_lines("place")
+                self.assertEqual(len(lines), 3, "before the first iteration and after each")
+                for line in lines:
+                    self.assertIn("in shared memory, 0 bytes copied", line)
+                self.succeed("ppo", self.deck, "run.dir=copies", *layout, "weightsync.shared_memory=never", ranks=ranks)
+                self.assertFalse([line for line in self.sync_lines("copies") if "in shared memory" in line])
+                self.assertEqual(self.samples("place"), self.samples("copies"))
+                for mine, theirs in zip(self.metrics("place"), self.metrics("copies"), strict=True):
+                    self.assertEqual(mine["grad_norm"], theirs["grad_norm"])
+            for run in ("place", "copies"):
+                shutil.rmtree(self.folder / run)
+
+    def test_deltas_carry_the_changes_of_all_steps(self):
+        """Several optimizer steps between two syncs: what any of them changed is sent, and the memory of both sides is compared."""
+        layout = ["ranks.trainer=1", "ranks.generator=1", "weightsync.shared_memory=never", "model.dtype=bf16", "actor.adam.lr=2e-6",
+                  "run.iterations=3", "train.max_epochs=3", "ckpt.interval=0", "run.log_level=debug"]
+        result = self.succeed("ppo", self.deck, "run.dir=deltas", *layout, ranks=2)
+        self.assertNotIn("sent again", result.text)
+        self.assertGreater(self.metrics("deltas")[0]["optimizer_steps"], 1)
+        self.assertTrue(any("deltas: 1/" in line for line in self.sync_lines("deltas")), self.sync_lines("deltas"))
+        self.succeed("ppo", self.deck, "run.dir=whole", *layout, "weightsync.delta=false", ranks=2)
+        self.assertFalse(any("deltas: 1/" in line for line in self.sync_lines("whole")))
+        self.assertEqual(self.samples("deltas"), self.samples("whole"))
 
     def test_gae(self):
         self.compare_all(LAYOUTS, ["policy_loss", "value_loss", "grad_norm", "critic_grad_norm"],

@@ -53,7 +53,6 @@ void write_all(int fd, std::string_view text, const std::filesystem::path& name)
 
 // Writes `<path>.tmp`, syncs it, renames it over `path` and syncs the folder: after a crash either the old or the new file.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
-void sync_file(const std::filesystem::path& path);
 void sync_folder(const std::filesystem::path& path);
 
 // Bytes that an unprivileged writer may still use on the file system of `path`.

@@ -110,16 +110,6 @@ class CommView {
     for (auto& part : gather_ragged(mine)) all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
     return all;
   }
-  // to[r] goes to rank r; empty texts cost no message.
-  template <class T>
-  std::vector<T> all_to_all_values(const std::vector<T>& to) const {
-    std::vector<std::string> messages;
-    for (const T& value : to) messages.push_back(base::to_bytes(value));
-    std::vector<T> from;
-    for (const std::string& message : all_to_all(messages)) from.push_back(base::from_bytes<T>(message));
-    return from;
-  }
-
   // Point to point. Messages over 2^31 bytes are split inside.
   void send(const void* data, int64_t bytes, int to, Tag tag) const;
   void receive(void* data, int64_t bytes, int from, Tag tag) const;

@@ -54,6 +54,9 @@ class ShardExchange {
   // it between begin_update() and end_update() only (both collective: readers of the old values have signed off, then all
   // see the new). Zero at first.
   virtual std::byte* own_slice(size_t parameter) = 0;
+  // The whole parameter where this rank can read it at any time: its address never changes, its values change between begin_update()
+  // and end_update(). Null where weights are gathered.
+  virtual const std::byte* whole(size_t /*parameter*/) const { return nullptr; }
   virtual void begin_update() = 0;
   virtual void end_update() = 0;
 

@@ -320,6 +320,7 @@ struct TraceOptions {
   bool enabled = true;
   std::string file = "trace.json";  // relative to run.dir
   bool kernels = false;
+  bool nvtx = false;
   bool operator==(const TraceOptions&) const = default;
 };
 
@@ -361,7 +362,6 @@ struct Options {
   }
   int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
-  const std::string& reference_path() const { return reference.path.empty() ? model.path : reference.path; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
   int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }
 };

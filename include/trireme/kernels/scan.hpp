@@ -1,5 +1,4 @@
-// Reverse scans over ragged sequences, one team per sequence. Pointers to host memory; the CUDA forms take device memory
-// and a stream (scan_cuda.hpp).
+// Reverse scans over ragged sequences, one team per sequence. Pointers to host memory.
 // Legend: B sequences, T packed columns; sequence i owns columns [cu_seqlens[i], cu_seqlens[i + 1]).
 #pragma once
 

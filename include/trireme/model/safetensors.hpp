@@ -71,8 +71,6 @@ class SafetensorsSource : public WeightSource {
   std::string describe() const override { return path_.string(); }
 
   StoredType type(std::string_view name) const;
-  // The block in its stored type, row-major: block.elements() * bytes_of(type(name)) bytes.
-  void read_raw(std::string_view name, const base::Block& block, std::byte* out) const;
 
  private:
   struct Place {

@@ -13,9 +13,8 @@
 
 namespace trireme::ppo {
 
-// Adds up the numbers over the ranks that share the work, in place; collective over them. A single rank passes `no_ranks`.
+// Adds up the numbers over the ranks that share the work, in place; collective over them.
 using Sum = std::function<void(std::span<double>)>;
-inline void no_ranks(std::span<double>) {}
 
 // Which sequence a column belongs to. Cheap to copy.
 class Segments {

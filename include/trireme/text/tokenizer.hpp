@@ -107,7 +107,5 @@ class StreamingDecoder {
 // Writes `tokenizer.json` and `tokenizer_config.json` into an existing folder; HF's `tokenizers` loads them with the
 // same ids. Throws UserError(bad_data) when the parts name a pre-tokenizer that is not known, io_error on write.
 void write_tokenizer(const TokenizerParts& parts, const std::filesystem::path& folder);
-// Copies the tokenizer files that exist from one model folder to another (HF export of a trained model).
-void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace trireme::text

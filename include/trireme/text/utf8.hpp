@@ -24,8 +24,6 @@ void append_utf8(std::string& out, char32_t character);
 size_t first_invalid_utf8(std::string_view text);
 // Each maximal invalid part becomes U+FFFD.
 std::string utf8_lossy(std::string_view text);
-// "U+0041"
-std::string code_point_name(char32_t character);
 
 // The Unicode property White_Space: what `\s` means to Oniguruma and to Rust.
 bool is_white_space(char32_t character);

@@ -51,6 +51,10 @@ struct Sources {
   std::vector<const uint64_t*> changed;    // [tensors] or empty
 };
 
+// Where every target reads its sources' memory nothing moves: the ranks agree on the version, and on a sample of the bytes of the whole
+// tensors that they read (empty spans on ranks that read none). The counters say that nothing was copied. Collective; throws internal.
+SyncCounters sync_shared(const comm::CommView& comm, int64_t version, std::span<const void* const> tensors, std::span<const int64_t> bytes);
+
 class WeightSync {
  public:
   // Collective over `comm`, which holds every member (and may hold ranks without a role). Allocates shared windows and staging. On
@@ -65,20 +69,9 @@ class WeightSync {
   // digest, number or version does not fit.
   SyncCounters run(int64_t version, const Sources& sources, std::span<void* const> targets);
 
-  // The same in parts, so that buckets leave while the optimizer is still at work: begin (collective), then tensors_ready(n)
-  // as tensors [0, n) get their final values, poll() now and then, end() (collective) to wait for the rest.
-  void begin(int64_t version, Sources sources, std::vector<void*> targets);
-  void tensors_ready(size_t count);
-  bool poll();  // true: this rank has nothing left to do
-  SyncCounters end();
-
-  // Inside one node with shared weights (t = 1) nothing needs to move: all ranks agree on the version and each gets its own
-  // mapping's pointers back; a sample of the bytes is compared across ranks. Collective.
-  std::vector<const void*> alias(int64_t version, std::span<const void* const> whole, std::span<const int64_t> bytes);
-
-  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory; throws internal, naming
-  // the tensors that differ. Relayed buckets are compared with their origin.
-  void check_result(const Sources& sources, std::span<void* const> targets);
+  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory, relayed buckets with their origin.
+  // "" when they agree; else which rank differs in which tensors, the same on every rank.
+  std::string differences(const Sources& sources, std::span<void* const> targets);
 
   // The next sync sends everything.
   void forget();

@@ -35,7 +35,7 @@ struct ShardedModelOptions {
   // Blocks that are run again in backward, from the first one on; the others keep their activations. -1: all
   // (train.recompute).
   int64_t recompute = -1;
-  bool track_changes = false;  // keep a bit per value that tells whether the last step changed it (weight sync's delta)
+  bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
 };
 
@@ -114,8 +114,12 @@ class ShardedModel {
   // This rank's rows in the compute dtype, in the exchange's storage: the address never changes, the values change in
   // step(), load() and refresh().
   const void* compute_slice(size_t parameter);
-  // One bit per own value, see track_changes; nullptr without.
+  // All rows in the compute dtype where this rank can read them at any time (ranks of one node in shared memory); nullptr elsewhere.
+  // As for compute_slice().
+  const void* compute_whole(size_t parameter) const;
+  // One bit per own value, see track_changes; nullptr without. All are set by load() and refresh().
   const uint64_t* changed(size_t parameter) const;
+  void clear_changes();
 
   int64_t steps() const;  // optimizer steps so far: the bias corrections' counter, part of a checkpoint
   void set_steps(int64_t steps);

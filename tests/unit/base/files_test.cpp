@@ -132,7 +132,7 @@ TEST_F(Files, EachErrorNumberHasItsCodeAndAdvice) {
 TEST_F(Files, WhatCannotBeReadIsNamed) {
   const std::string missing = (folder_ / "missing").string();
   for (const Failure& failure :
-       {failure_of([&] { read_file(missing); }), failure_of([&] { MappedFile map(missing); }), failure_of([&] { sync_file(missing); }),
+       {failure_of([&] { read_file(missing); }), failure_of([&] { MappedFile map(missing); }),
         failure_of([&] { sync_folder(missing); }), failure_of([&] { free_space(missing); })}) {
     EXPECT_EQ(failure.code, ExitCode::input_missing);
     EXPECT_THAT(failure.message, HasSubstr(missing + " (No such file"));

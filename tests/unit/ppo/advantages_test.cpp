@@ -11,6 +11,7 @@
 #include <random>
 
 #include "trireme/ppo/advantages.hpp"
+#include "support/one_rank.hpp"
 #include "trireme/ppo/experience.hpp"
 
 namespace trireme::test {

@@ -7,6 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/ppo/advantages.hpp"
 #include "trireme/ppo/experience.hpp"
+#include "support/one_rank.hpp"
 #include "trireme/ppo/losses.hpp"
 
 namespace trireme::test {

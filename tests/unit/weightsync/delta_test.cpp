@@ -1,5 +1,3 @@
-#include "trireme/weightsync/delta.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "unit/weightsync/whole_delta.hpp"
 
 namespace trireme::weightsync {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "weightsync/delta_stream.hpp"
+#include "unit/weightsync/whole_delta.hpp"
 #include "weightsync/digest.hpp"
 
 namespace trireme::weightsync {

@@ -161,7 +161,7 @@ TEST(Sync, EveryMixOfRolesAndTransports) {
         const auto targets = member.targets();
         sync.run(version, sources, targets);
         member.expect_version(version, version > 3);
-        sync.check_result(sources, targets);
+        EXPECT_EQ(sync.differences(sources, targets), "");
         EXPECT_EQ(sync.version(), version);
       }
     }
@@ -289,7 +289,7 @@ TEST(Sync, CorruptionIsFoundByEverybody) {
   }
 }
 
-TEST(Sync, CheckResultNamesATensorThatDiffers) {
+TEST(Sync, ADifferenceInMemoryIsFoundAndHealedByAWholeSync) {
   std::vector<int> all;
   for (int r = 0; r < world().size(); ++r) all.push_back(r);
   const Members members{{all}, {{world().size() - 1}}, {}};
@@ -300,14 +300,12 @@ TEST(Sync, CheckResultNamesATensorThatDiffers) {
   const Sources sources = member.sources(1, false);
   const auto targets = member.targets();
   sync.run(1, sources, targets);
-  sync.check_result(sources, targets);
+  EXPECT_EQ(sync.differences(sources, targets), "");
   if (member.is_target()) static_cast<uint16_t*>(targets[5])[7] ^= 1;
-  try {
-    sync.check_result(sources, targets);
-    ADD_FAILURE() << "not found";
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr(source.tensors()[5].name));
-  }
+  EXPECT_THAT(sync.differences(sources, targets), testing::HasSubstr(source.tensors()[5].name)) << "on every rank";
+  sync.forget();
+  sync.run(1, sources, targets);
+  EXPECT_EQ(sync.differences(sources, targets), "");
 }
 
 TEST(Sync, RanksThatDisagreeOnTheVersionAllThrow) {
@@ -320,42 +318,24 @@ TEST(Sync, RanksThatDisagreeOnTheVersionAllThrow) {
   EXPECT_THROW(sync.run(world().rank() == 1 ? 8 : 7, member.sources(7, false), member.targets()), InternalError);
 }
 
-// Buckets leave as the optimizer finishes tensors.
-TEST(Sync, InPartsAsTensorsGetReady) {
-  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
-  const Members members{{{0}}, {{1}}, {}};
-  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 1);
-  const base::ShardLayout target = llama_slices(odd_shape(), 1);
-  SyncOptions options = transports()[0].options;
-  WeightSync sync(world(), source, target, members, options);
-  Member member(source, target, members);
-  sync.begin(2, member.sources(1, false), member.targets());
-  const auto next = tensors_of(source, 0, 2, false);
-  for (size_t i = 0; i < next.size(); ++i) {
-    sync.poll();  // tensor i still holds version 1: a bucket with it must not leave
-    if (member.is_source()) std::copy(next[i].begin(), next[i].end(), member.shards()[i].begin());
-    sync.tensors_ready(i + 1);
-  }
-  sync.end();
-  member.expect_version(2, false);
-}
-
-TEST(Sync, AliasAgreesOnVersionAndBytes) {
-  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 1);
-  const base::ShardLayout target = llama_slices(odd_shape(), 1);
-  WeightSync sync(world(), source, target, {{{0}}, {{world().size() - 1}}, {}});
+TEST(SharedSync, AgreesOnVersionAndBytesAndCopiesNothing) {
   auto weights = tensors_of(llama_slices(odd_shape(), 1), 0, 5, false);
   std::vector<const void*> whole;
   std::vector<int64_t> bytes;
+  const bool reads = world().rank() != 1;  // a rank without a role in it
   for (const auto& tensor : weights) {
+    if (!reads) break;
     whole.push_back(tensor.data());
     bytes.push_back(static_cast<int64_t>(tensor.size() * 2));
   }
-  EXPECT_EQ(sync.alias(5, whole, bytes), whole);
-  EXPECT_EQ(sync.version(), 5);
+  const SyncCounters counters = sync_shared(world(), 5, whole, bytes);
+  EXPECT_EQ(counters.version, 5);
+  EXPECT_EQ(counters.bytes_local + counters.bytes_sent + counters.bytes_received, 0);
   if (world().size() == 1) return;
-  if (world().rank() == 0) weights[3].back() ^= 1;
-  EXPECT_THROW(sync.alias(6, whole, bytes), UserError);
+  EXPECT_THROW(sync_shared(world(), world().rank(), whole, bytes), UserError);
+  if (world().size() < 4) return;
+  if (world().rank() == 3) weights[3].back() ^= 1;
+  EXPECT_THROW(sync_shared(world(), 6, whole, bytes), UserError);
 }
 
 }  // namespace

@@ -93,6 +93,48 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring),
                          [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "window"; });
 
+// The bits of several steps add up until they are cleared: a value that a step changes and the next one leaves alone counts.
+TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::bf16;
+  options.track_changes = true;
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  const auto values = [&](size_t p) {
+    const auto* first = static_cast<const uint16_t*>(model.compute_slice(p));
+    return std::vector<uint16_t>(first, first + model.own(p).elements());
+  };
+  const auto bit = [&](size_t p, size_t i) { return (model.changed(p)[i / 64] >> (i % 64) & 1) != 0; };
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    for (size_t i = 0; i < values(p).size(); ++i) EXPECT_TRUE(bit(p, i)) << "everything was loaded";
+  }
+  model.clear_changes();
+  std::vector<std::vector<uint16_t>> before;
+  for (size_t p = 0; p < spec.parameters.size(); ++p) before.push_back(values(p));
+  std::vector<std::vector<uint8_t>> want(before.size());
+  for (size_t p = 0; p < before.size(); ++p) want[p].assign(before[p].size(), 0);
+  int64_t lost = 0;  // changed by the first step only: what assigning the bits would lose
+  for (int step = 0; step < 2; ++step) {
+    const auto batch = tiny_work(spec.shape, world().rank(), step);
+    model.forward_backward(batch, loss_of(spec, batch));
+    model.step(adam());
+    for (size_t p = 0; p < before.size(); ++p) {
+      const auto now = values(p);
+      for (size_t i = 0; i < now.size(); ++i) {
+        const bool changes = now[i] != before[p][i];
+        lost += step == 1 && want[p][i] && !changes;
+        want[p][i] |= changes;
+      }
+      before[p] = now;
+    }
+  }
+  EXPECT_GT(world().sum(lost), 0) << "the test would see nothing";
+  for (size_t p = 0; p < want.size(); ++p) {
+    for (size_t i = 0; i < want[p].size(); ++i) ASSERT_EQ(bit(p, i), want[p][i] != 0) << spec.parameters[p].spec.name << " " << i;
+  }
+}
+
 // Two groups of two: sharded inside a group, summed across; the same training as on all four.
 TEST(HybridSharding, EqualsThePlainModel) {
   if (world().size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
