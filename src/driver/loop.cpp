@@ -75,6 +75,11 @@ void Loop::start_device() {
   context_.watch(*checkpoint_);
 }
 
+void Loop::check_memory(const model::ModelSpec& actor, const std::optional<model::ModelSpec>& critic) {
+  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
+  memory_.admit(options_, roles_, command_, job_models(options_, command_, actor, critic), cut, device_);
+}
+
 bool Loop::resume_or_begin(int64_t schedule_steps, std::string& pending) {
   const auto found = checkpoint_->resume(pending);
   const std::string command(config::to_string(command_));
@@ -105,6 +110,7 @@ void Loop::report(IterationMetrics& metrics, double seconds) {
   const trace::Phase phase{"report", metrics.iteration};
   progress_.rewards.push_back(metrics.get(curve()));
   metrics.version = progress_.version;
+  memory_.add_metrics(roles_, device_, metrics);
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
   if (metrics_file_) {
@@ -158,6 +164,7 @@ ExitCode Loop::leave(comm::StopReason reason) {
   }
   save(true);
   context_.finish(curve(), progress_.rewards, last_);
+  if (roles_.world.rank() == 0) log::info(MemoryCheck::compare(last_));
   if (roles_.world.rank() == 0) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
 }
@@ -167,6 +174,7 @@ ExitCode Loop::finish() {
   if (options_.ckpt.save_hf != config::SaveHf::never) export_trained("hf");
   context_.finish(base::text("mean ", curve(), " by iteration"), progress_.rewards, last_);
   if (roles_.world.rank() == 0) {
+    log::info(MemoryCheck::compare(last_));
     log::info(base::text("metrics:     ", (folder_.path() / "metrics.jsonl").string()));
     log::info(base::text("trace:       ", (folder_.path() / options_.trace.file).string(), " (open it in ui.perfetto.dev)"));
     log::info(base::text("checkpoints: ", folder_.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
+#include "driver/memory_check.hpp"
 #include "driver/metrics.hpp"
 #include "driver/progress.hpp"
 #include "driver/roles.hpp"
@@ -36,6 +37,8 @@ class Loop {
 
   // The device becomes current, checkpoints can be added. After all child processes were started. Collective.
   void start_device();
+  // Refuses the job where its memory will not do (MemoryCheck::admit). After start_device(), before weights are read. Collective.
+  void check_memory(const model::ModelSpec& actor, const std::optional<model::ModelSpec>& critic);
   // Reads the newest checkpoint into the models that were added and sets progress_; without one progress_ is that of a new run
   // whose learning rates span `schedule_steps`. Opens metrics.jsonl. Returns whether there was one. `pending` receives this rank's
   // part of a rollout that was waiting. Collective.
@@ -82,6 +85,7 @@ class Loop {
   void save(bool wait);
   ExitCode leave(comm::StopReason reason);
 
+  MemoryCheck memory_;
   std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;
 };

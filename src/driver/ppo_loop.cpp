@@ -101,12 +101,16 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
 void PpoLoop::make_roles_of_this_rank() {
   if (roles_.reward) {
     judge_ = std::make_unique<Judge>(options_, roles_, tokenizer_, folder_.path() / "logs", device_, threads_.reward);
+  }
+  start_device();  // after the judge's child processes, before any weight
+  check_memory(actor_start_.spec, critic_start_ ? std::optional(critic_start_->spec) : std::nullopt);
+  if (roles_.reward) {
+    judge_->make_sources();
     if (needs_reference(options_)) {
       const ModelStart reference = reference_start(options_, actor_start_);
       judge_->add_reference(reference.spec, reference.reader());
     }
   }
-  start_device();  // after the judge's child processes
   if (roles_.trainer) {
     const auto critic = critic_start_ ? std::optional(critic_start_->spec) : std::nullopt;
     trainer_ = std::make_unique<Trainer>(options_, roles_, actor_start_.spec, critic, device_, threads_.trainer,

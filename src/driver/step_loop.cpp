@@ -40,6 +40,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
   }
   tokenizer_.check_model(start_.spec.shape.vocab);
   start_device();
+  check_memory(start_.spec, std::nullopt);
   objective_ = make_objective(options_, command, roles_, start_, device_);
   const std::optional<comm::CommView> replicas =
       roles_.shard_groups > 1 ? std::optional(roles_.shard_replicas.view()) : std::nullopt;
