@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "layouts.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/ranks.hpp"
 #include "trireme/model/spec.hpp"
@@ -27,12 +28,6 @@ config::ModelShape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t 
   shape.vocab = 128256;
   shape.max_positions = 8192;
   return shape;
-}
-
-plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
 }
 
 // What inputs/science/ppo_70b.toml says of memory.

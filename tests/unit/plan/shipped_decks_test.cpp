@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "layouts.hpp"
 #include "support/source_folder.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/placement.hpp"
@@ -13,12 +14,6 @@
 
 namespace trireme::test {
 namespace {
-
-plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
-}
 
 model::ModelSpec spec_of(const std::string& folder, model::HeadKind head) {
   return model::describe(config::load_model_shape(source_folder() / folder), head);

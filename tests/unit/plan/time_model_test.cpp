@@ -114,7 +114,9 @@ TEST(TimeModel, AgainstThePublishedRuns) {
     most = std::max(most, std::abs(error));
     if (row.text("fitted") == "no") not_fitted.push_back(std::abs(error));
     if (row.text("fitted") == "no" && (number < 32 || number > 39)) unseen.push_back(std::abs(error));
-    if (number >= 32 && number <= 39) EXPECT_LE(std::abs(error), 0.25) << number;
+    if (number >= 32 && number <= 39) {
+      EXPECT_LE(std::abs(error), 0.25) << number;
+    }
   }
   std::printf("  median of the rows that nothing was fitted to %.1f %%, without 32-39 %.1f %%; largest of the fitted %.1f %%, of those beside which shares were set %.1f %%\n",
               100 * median(not_fitted), 100 * median(unseen), 100 * worst["fit"], 100 * worst["hand"]);
