@@ -38,7 +38,7 @@ int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.
 // Sums of what a rank has besides the entries that are known byte for byte.
 constexpr int64_t device_context = 600 * mib;        // a CUDA context with LibTorch's libraries
 constexpr int64_t nccl_communicator = 700 * mib;
-constexpr int64_t host_scratch = 64 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
+constexpr int64_t host_scratch = 96 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
 constexpr int64_t bytes_per_sample_token = 64;       // ids, masks, log-probs, values, advantages, and the copies that travel
 
 // Builds the ledger of one rank, role by role.

@@ -33,10 +33,11 @@ class Memory(ProgramTest):
 
     def test_a_small_node_refuses_and_says_what_fits(self):
         """The limit lies between what the deck needs with long micro-batches and what it needs with short ones."""
-        long = ["data.max_len=240", "rollout.max_new_tokens=200", "rollout.batch_size=256", "train.batch_size=512", "train.micro_batch_tokens=65536"]
-        plan = self.planned("ppo", "ppo.toml", "run.dir=plan-long", "run.iterations=1", *long, only_plan=True)
+        long = ["data.max_len=240", "rollout.max_new_tokens=200", "rollout.batch_size=256", "train.batch_size=512"]
+        micro_batch = "train.micro_batch_tokens=65536"
+        plan = self.planned("ppo", "ppo.toml", "run.dir=plan-long", *long, micro_batch, only_plan=True)
         enough = int(plan * 1e3) + 1
-        refused = self.run_program("ppo", "ppo.toml", "run.dir=small", *long, env=self.small_node(enough - 20), ranks=1)
+        refused = self.run_program("ppo", "ppo.toml", "run.dir=small", *long, micro_batch, env=self.small_node(enough - 20), ranks=1)
         self.assertEqual(refused.code, CONFIGURATION, refused.text)
         self.assertRegex(refused.text, r"fits: train\.micro_batch_tokens=\d+")
         change = re.search(r"fits: (train\.micro_batch_tokens=\d+)", refused.text).group(1)
