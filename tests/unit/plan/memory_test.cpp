@@ -81,7 +81,7 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
       {"actor", "gradients of two stages", 7.63, 7.63},
       {"actor", "received gradients", 0.13, 0.03},
       {"generator", "weights", 17.64, 17.64},
-      {"actor", "stage inputs", 5.50, 5.50},           // one more stage than the hand's 81: the head's input is kept, too
+      {"actor", "stage inputs", 5.50, 2.75},           // one more stage than the hand's 81: the head's input is kept, too; 128 ranks have one sequence each
       {"actor", "head: its gradient", 6.30, 6.30},
       {"actor", "norm: a chunk in fp64", 0.03, 0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
   };
