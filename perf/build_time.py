@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """CPU seconds that compiling takes, of one or more revisions, without a compiler cache: what docs/dev/build_time.md reports.
 
-    build_time.py [--jobs N] [--target NAME] [--cmake FLAG]... FOLDER_OR_REVISION...
+    build_time.py [--jobs N] [--target NAME | --share NAME] [--cmake FLAG]... FOLDER_OR_REVISION...
 
 Every compiler call is timed by its own user and system time, so that other load on the machine changes little; linking and CMake
 are not counted. A revision is checked out into a temporary folder. Prints the seconds by module, the longest single call (what a machine with many cores
@@ -40,7 +40,8 @@ def measure(sources, work, options):
                    stdout=subprocess.DEVNULL)
     target = ["--target", options.target] if options.target else []
     subprocess.run(["cmake", "--build", build, "--parallel", str(options.jobs), *target], check=True, env=environment, stdout=subprocess.DEVNULL)
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    inputs = subprocess.run(["ninja", "-C", build, "-t", "inputs", options.share], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in log.read_text().splitlines()], set(inputs.split("\n"))
 
 
 def checked_out(name, work):
@@ -63,7 +64,8 @@ def main():
         launch(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--target", help="trireme: the program; left out: everything")
+    parser.add_argument("--target", default="", help="builds this only; left out: everything")
+    parser.add_argument("--share", default="trireme", help="also prints what this target needs of it (trireme: the program)")
     parser.add_argument("--cmake", action="append", default=[], metavar="FLAG")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
@@ -71,13 +73,14 @@ def main():
     for name in options.sources:
         with tempfile.TemporaryDirectory(prefix="trireme-build-time-") as folder:
             work = pathlib.Path(folder)
-            calls = measure(checked_out(name, work), work, options)
+            calls, inputs = measure(checked_out(name, work), work, options)
         modules = collections.Counter()
         for call in calls:
             modules[module_of(call["output"])] += call["seconds"]
-        totals.append(sum(modules.values()))
-        print(f"{name}: {totals[-1]:.0f} s in {len(calls)} calls, {totals[-1] / totals[0]:.2f} of the first, "
-              f"longest {max(call['seconds'] for call in calls):.0f} s")
+        totals.append((sum(modules.values()), sum(call["seconds"] for call in calls if call["output"] in inputs)))
+        whole, share = (now / first for now, first in zip(totals[-1], totals[0]))
+        print(f"{name}: {totals[-1][0]:.0f} s in {len(calls)} calls, {whole:.2f} of the first; {options.share} {totals[-1][1]:.0f} s, {share:.2f}; "
+              f"longest {max(call['seconds'] for call in calls):.0f} s", flush=True)
         for module, seconds in modules.most_common():
             print(f"  {seconds:7.1f}  {module}")
 

@@ -39,7 +39,8 @@
 : "${TRIREME_OVERRIDES:=}"                          # more section.key=value, separated by blanks
 : "${TRIREME_SWEEP:=}"                              # job arrays: overrides of task 0 | of task 1 | ...
 : "${TRIREME_MAX_RESTARTS:=50}"                     # continuations after the walltime
-: "${TRIREME_MAX_RETRIES:=3}"                       # restarts after a lost rank, a hang or no memory, if steps were made
+: "${TRIREME_MAX_RETRIES:=3}"                       # restarts in a row without a new checkpoint, after a lost rank, a hang or no memory
+: "${TRIREME_RETRY_PAUSE:=60}"                      # seconds before the one new try after exit code 69 or 74 (environment, input and output)
 : "${TRIREME_LOCK_WAIT:=120}"                       # seconds to wait for the ranks of an earlier job that are still ending
 # ---- nothing site-specific below --------------------------------------------------------------------------------------------
 set -euo pipefail
@@ -68,7 +69,7 @@ check_settings() {
   [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME")
   [ -r "$deck" ] || wrong+=("TRIREME_DECK=$TRIREME_DECK cannot be read")
   [ -n "$TRIREME_RUN_DIR" ] || wrong+=("TRIREME_RUN_DIR is empty: a folder on the parallel file system for this run")
-  for name in TRIREME_GPUS_PER_NODE TRIREME_THREADS_PER_RANK TRIREME_MAX_RESTARTS TRIREME_MAX_RETRIES TRIREME_LOCK_WAIT; do
+  for name in TRIREME_GPUS_PER_NODE TRIREME_THREADS_PER_RANK TRIREME_MAX_RESTARTS TRIREME_MAX_RETRIES TRIREME_RETRY_PAUSE TRIREME_LOCK_WAIT; do
     [[ ${!name} =~ ^[0-9]+$ ]] || wrong+=("$name=${!name} is not a number")
   done
   for name in TRIREME_MODEL TRIREME_REWARD_MODEL TRIREME_PROMPTS; do
@@ -116,17 +117,20 @@ end_of_job() {
   fi
 }
 
-# The checkpoint that was saved last, with its time: a run that went back to an earlier step saves under smaller numbers. They lie where
-# the deck in the run folder says.
+# "FENCE STEP" of the newest checkpoint: a later start has a greater fence, and may have gone back to an earlier step. They lie where the deck
+# in the run folder says.
 newest_save() {
-  local folder
+  local folder manifest
   folder=$(sed -n '/^\[ckpt\]/,/^\[/s/^path = "\(.*\)"$/\1/p' "$run_dir/deck.toml" 2>/dev/null || true)
-  find "${folder:-$run_dir/ckpt}" -maxdepth 1 -name 'step-[0-9]*' -printf '%T@ %f\n' 2>/dev/null | sort -n | tail -n 1 || true
+  for manifest in "${folder:-$run_dir/ckpt}"/step-[0-9]*/manifest.json; do
+    { tr -d ' \n' <"$manifest"; echo; } 2>/dev/null | sed -n 's/.*"step":\([0-9]*\),"fence":\([0-9]*\).*/\2 \1/p'
+  done | sort -k1,1n -k2,2n | tail -n 1 || true
 }
 newest_step() {
-  local step
-  step=$(newest_save | sed 's/.*step-0*//')
-  echo "${step:-0}"
+  local save
+  save=$(newest_save)
+  save=${save#* }
+  echo "${save:-0}"
 }
 # Whether there is a checkpoint that was not there when this script began.
 saved_something() { [ "$(newest_save)" != "$first_save" ]; }
@@ -192,6 +196,8 @@ build_launch_line() {
     IFS='|' read -r -a sweep <<<"$TRIREME_SWEEP"
     overrides+=" ${sweep[${task:-0}]:-}"
   fi
+  # A node that has lost its GPUs must not turn the run into one on CPUs.
+  [ "$TRIREME_GPUS_PER_NODE" = 0 ] || [[ " $overrides" == *" run.device="* ]] || arguments+=("run.device=cuda")
   # A key may be given once: somebody's own limit stands.
   [ -z "$ends_at" ] || [[ " $overrides" == *" run.walltime="* ]] || arguments+=("run.walltime=$((ends_at - $(date +%s)))s")
   read -r -a more <<<"$overrides"
@@ -224,16 +230,18 @@ requeue() {
   esac
 }
 
-# Comes back, but not for ever. The count of returns in a row without a clean stop lies in the run folder, since a requeued job
-# starts with a new shell.
+# Restarts in a row without a new checkpoint in between: a job of months may lose many nodes, one that makes no step is stopped. The count
+# lies in the run folder with the checkpoint it counts from, since a requeued job starts with a new shell.
 retry() {
-  local retries
-  retries=$(cat "$run_dir/.retries" 2>/dev/null || echo 0)
+  local retries=0 counted_from='' newest
+  newest=$(newest_save)
+  { read -r retries counted_from <"$run_dir/.retries"; } 2>/dev/null || true
+  if [ "$counted_from" != "$newest" ] || ! [[ $retries =~ ^[0-9]+$ ]]; then retries=0; fi
   if [ "$retries" -ge "$TRIREME_MAX_RETRIES" ]; then
-    say "$1: stopped after $retries retries"
+    say "$1: stopped after $retries retries without a new checkpoint"
   else
-    echo $((retries + 1)) >"$run_dir/.retries"
-    requeue "$1 (retry $((retries + 1)) of $TRIREME_MAX_RETRIES)"
+    echo "$((retries + 1)) $newest" >"$run_dir/.retries"
+    requeue "$1 (retry $((retries + 1)) of $TRIREME_MAX_RETRIES without a new checkpoint)"
   fi
 }
 
@@ -257,12 +265,7 @@ after() {
       else
         retry "exit code 75 without a new checkpoint (step $step), as if the walltime were too short for one iteration"
       fi ;;
-    70 | 71 | 76 | 134 | 135 | 136 | 137 | 139 | 143)
-      if saved_something; then
-        retry "exit code $rc, steps $first_step to $step were made"
-      else
-        say "exit code $rc without a new checkpoint (step $step): not retried, it would end the same way"
-      fi ;;
+    70 | 71 | 76 | 134 | 135 | 136 | 137 | 139 | 143) retry "exit code $rc, from step $first_step to step $step" ;;
     *) say "exit code $rc: a retry cannot help (docs/user/exit_codes.md)" ;;
   esac
 }
@@ -338,12 +341,23 @@ first_step=$(newest_step)
 say "job $job, restart $restart: $ranks ranks on $nodes nodes, from step $first_step, in $run_dir, $([ -z "$ends_at" ] || echo "$((ends_at - $(date +%s))) s") left"
 
 lock_wait_ends=$(($(date +%s) + TRIREME_LOCK_WAIT))
+tried_again=''
 while [ -z "$stopped" ]; do
   run_once
-  # Slurm may start a job again (node failure, preemption) while ranks of the run before still end.
-  if [ "$rc" != 73 ] || [ "$(date +%s)" -ge "$lock_wait_ends" ]; then break; fi
-  say "the run folder is in use: another try in 5 s"
-  sleep 5 & wait $! || true
+  case $rc in
+    # Slurm may start a job again (node failure, preemption) while ranks of the run before still end.
+    73)
+      [ "$(date +%s)" -lt "$lock_wait_ends" ] || break
+      say "the run folder is in use: another try in 5 s"
+      sleep 5 & wait $! || true ;;
+    # A device, a license or a file server that is gone for a moment; the second time it is not that.
+    69 | 74)
+      [ -z "$tried_again" ] || break
+      tried_again=1
+      say "exit code $rc: one more try in $TRIREME_RETRY_PAUSE s"
+      sleep "$TRIREME_RETRY_PAUSE" & wait $! || true ;;
+    *) break ;;
+  esac
 done
 after "$rc"
 exit "$rc"

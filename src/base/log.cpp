@@ -103,6 +103,12 @@ void write(Level level, const std::string& message) {
   if (s.files) s.files->log(to_spdlog(level), "{}", line);
 }
 
+void only_files(Level level, const std::string& message) {
+  auto& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.files) s.files->log(to_spdlog(level), "{}", prefix(level) + message);
+}
+
 void live(const std::string& line) {
   static const bool terminal = isatty(STDERR_FILENO) == 1;
   auto& s = state();

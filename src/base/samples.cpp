@@ -1,10 +1,11 @@
 #include "trireme/base/samples.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/wire.hpp"
 
 namespace trireme {
 
@@ -29,7 +30,37 @@ uint64_t request_id(int64_t iteration, int64_t prompt, int64_t sample, int64_t a
 
 namespace {
 
-// A per-sequence or per-token column of `from` is taken over if it is filled there.
+enum class Per : uint8_t { sequence, token, sequence_and_end };
+
+template <class T>
+struct Column {
+  const char* name;
+  std::vector<T> Samples::*values;
+  Per per;
+  bool later = false;  // filled by a later role: may be empty
+};
+
+// All columns but reward_parts, in the order of the wire form.
+constexpr std::tuple columns{
+    Column<uint64_t>{"id", &Samples::id, Per::sequence},
+    Column<int64_t>{"prompt_row", &Samples::prompt_row, Per::sequence},
+    Column<int32_t>{"prompt_len", &Samples::prompt_len, Per::sequence},
+    Column<FinishReason>{"finish_reason", &Samples::finish_reason, Per::sequence},
+    Column<int64_t>{"cu_seqlens", &Samples::cu_seqlens, Per::sequence_and_end},
+    Column<int32_t>{"ids", &Samples::ids, Per::token},
+    Column<uint8_t>{"action_mask", &Samples::action_mask, Per::token},
+    Column<float>{"log_probs", &Samples::log_probs, Per::token},
+    Column<int32_t>{"version", &Samples::version, Per::token},
+    Column<float>{"reward", &Samples::reward, Per::sequence, true},
+    Column<float>{"ref_log_probs", &Samples::ref_log_probs, Per::token, true},
+};
+
+template <class Visit>
+void for_each_column(Visit visit) {
+  std::apply([&](const auto&... column) { (visit(column), ...); }, columns);
+}
+
+// A column of `from` is taken over if it is filled there.
 template <class T>
 void append_column(std::vector<T>& to, const std::vector<T>& from, int64_t begin, int64_t count) {
   if (from.empty()) return;
@@ -39,24 +70,50 @@ void append_column(std::vector<T>& to, const std::vector<T>& from, int64_t begin
 
 }  // namespace
 
-void Samples::append(const Samples& other, int64_t i) {
-  const int64_t begin_token = other.begin(i);
-  const int64_t count = other.length(i);
-  append_column(id, other.id, i, 1);
-  append_column(prompt_row, other.prompt_row, i, 1);
-  append_column(prompt_len, other.prompt_len, i, 1);
-  append_column(finish_reason, other.finish_reason, i, 1);
-  append_column(reward, other.reward, i, 1);
-  if (reward_parts.size() < other.reward_parts.size()) reward_parts.resize(other.reward_parts.size());
-  for (size_t part = 0; part < other.reward_parts.size(); ++part) {
-    append_column(reward_parts[part], other.reward_parts[part], i, 1);
+void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
+  const size_t count = sequence.ids.size();
+  const auto full = static_cast<int64_t>(count);
+  VALIDATE(sequence.log_probs.empty() || sequence.log_probs.size() == count, ExitCode::internal, "samples: one log-prob per token or none");
+  VALIDATE(sequence.versions.empty() || sequence.versions.size() == count, ExitCode::internal, "samples: one version per token or none");
+  const int64_t kept = std::min(full, max_len);
+  const auto& ranges = sequence.action_ranges;
+  id.push_back(sequence.id);
+  prompt_row.push_back(sequence.prompt_row);
+  prompt_len.push_back(static_cast<int32_t>(ranges.empty() ? kept : std::min(ranges.front().first, kept)));
+  finish_reason.push_back(kept < full ? FinishReason::length : sequence.finish_reason);
+  ids.insert(ids.end(), sequence.ids.begin(), sequence.ids.begin() + kept);
+  const auto first = static_cast<size_t>(tokens());
+  const size_t end = first + static_cast<size_t>(kept);
+  action_mask.resize(end, 0);
+  log_probs.resize(end, 0);
+  version.resize(end, -1);
+  for (const auto& [from, to] : ranges) {
+    VALIDATE(from >= 0 && from <= to && to <= full, ExitCode::internal, "samples: action range ", from, "..", to);
+    for (int64_t t = from; t < std::min(to, kept); ++t) {
+      const auto token = static_cast<size_t>(t);
+      action_mask[first + token] = 1;
+      if (!sequence.log_probs.empty()) log_probs[first + token] = sequence.log_probs[token];
+      if (!sequence.versions.empty()) version[first + token] = sequence.versions[token];
+    }
   }
-  append_column(ids, other.ids, begin_token, count);
-  append_column(action_mask, other.action_mask, begin_token, count);
-  append_column(log_probs, other.log_probs, begin_token, count);
-  append_column(version, other.version, begin_token, count);
-  append_column(ref_log_probs, other.ref_log_probs, begin_token, count);
+  cu_seqlens.push_back(static_cast<int64_t>(end));
+}
+
+void Samples::append(const Samples& other, int64_t i) {
+  const int64_t first = other.begin(i);
+  const int64_t count = other.length(i);
+  for_each_column([&](const auto& column) {
+    if (column.per == Per::sequence_and_end) return;
+    const bool tokens = column.per == Per::token;
+    append_column(this->*column.values, other.*column.values, tokens ? first : i, tokens ? count : 1);
+  });
+  if (reward_parts.size() < other.reward_parts.size()) reward_parts.resize(other.reward_parts.size());
+  for (size_t part = 0; part < other.reward_parts.size(); ++part) append_column(reward_parts[part], other.reward_parts[part], i, 1);
   cu_seqlens.push_back(cu_seqlens.back() + count);
+}
+
+void Samples::append(const Samples& other) {
+  for (int64_t i = 0; i < other.size(); ++i) append(other, i);
 }
 
 Samples Samples::select(std::span<const int64_t> rows) const {
@@ -78,24 +135,13 @@ void Samples::check() const {
   if (cu_seqlens.empty() || cu_seqlens.front() != 0 || !std::is_sorted(cu_seqlens.begin(), cu_seqlens.end())) {
     throw InternalError("samples: cu_seqlens must start with 0 and never decrease");
   }
-  const auto sequences = static_cast<size_t>(size());
-  const auto count = static_cast<size_t>(tokens());
-  const auto fits = [](size_t have, size_t want, bool optional, const char* column) {
-    if (have != want && !(optional && have == 0)) {
-      throw InternalError(base::text("samples: column ", column, " has ", have, " entries, expected ", want));
-    }
+  const auto fits = [this](size_t have, Per per, bool later, const char* column) {
+    const auto want = static_cast<size_t>(per == Per::token ? tokens() : per == Per::sequence ? size() : size() + 1);
+    if (have == want || (later && have == 0)) return;
+    throw InternalError(base::text("samples: column ", column, " has ", have, " entries, expected ", want));
   };
-  fits(id.size(), sequences, false, "id");
-  fits(prompt_row.size(), sequences, false, "prompt_row");
-  fits(prompt_len.size(), sequences, false, "prompt_len");
-  fits(finish_reason.size(), sequences, false, "finish_reason");
-  fits(reward.size(), sequences, true, "reward");
-  for (const auto& part : reward_parts) fits(part.size(), sequences, true, "reward_parts");
-  fits(ids.size(), count, false, "ids");
-  fits(action_mask.size(), count, false, "action_mask");
-  fits(log_probs.size(), count, false, "log_probs");
-  fits(version.size(), count, false, "version");
-  fits(ref_log_probs.size(), count, true, "ref_log_probs");
+  for_each_column([&](const auto& column) { fits((this->*column.values).size(), column.per, column.later, column.name); });
+  for (const auto& part : reward_parts) fits(part.size(), Per::sequence, true, "reward_parts");
   for (int64_t i = 0; i < size(); ++i) {
     const int32_t prompt = prompt_len[static_cast<size_t>(i)];
     if (prompt < 0 || response_len(i) < 0) {
@@ -106,85 +152,24 @@ void Samples::check() const {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x31304c504d415354ull;  // "TSAMPL01"
-
-class Writer {
- public:
-  void number(uint64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  template <class T>
-  void column(const std::vector<T>& values) {
-    number(values.size());
-    bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-  uint64_t number() {
-    uint64_t value = 0;
-    take(&value, sizeof value);
-    return value;
-  }
-  template <class T>
-  void column(std::vector<T>& values) {
-    const uint64_t count = number();
-    VALIDATE(count <= rest_.size() / sizeof(T), ExitCode::bad_data, "samples: a column is longer than its message");
-    values.resize(count);
-    take(values.data(), count * sizeof(T));
-  }
-  bool done() const { return rest_.empty(); }
-
- private:
-  void take(void* into, size_t count) {
-    VALIDATE(count <= rest_.size(), ExitCode::bad_data, "samples: the message ends early");
-    if (count) std::memcpy(into, rest_.data(), count);
-    rest_.remove_prefix(count);
-  }
-  std::string_view rest_;
-};
-
-// One list of columns for both directions.
-template <class Stream, class S>
-void columns(Stream& stream, S& s) {
-  stream.column(s.id);
-  stream.column(s.prompt_row);
-  stream.column(s.prompt_len);
-  stream.column(s.finish_reason);
-  stream.column(s.cu_seqlens);
-  stream.column(s.ids);
-  stream.column(s.action_mask);
-  stream.column(s.log_probs);
-  stream.column(s.version);
-  stream.column(s.reward);
-  stream.column(s.ref_log_probs);
-}
+constexpr uint64_t magic = 0x31304c504d415354ull;  // "TSAMPL01"
 
 }  // namespace
 
 std::string Samples::to_bytes() const {
-  Writer writer;
-  writer.number(kMagic);
-  columns(writer, *this);
-  writer.number(reward_parts.size());
-  for (const auto& part : reward_parts) writer.column(part);
-  return writer.take();
+  base::WireWriter writer;
+  writer.put(magic);
+  for_each_column([&](const auto& column) { writer.put(this->*column.values); });
+  return writer.put(reward_parts).take();
 }
 
 Samples Samples::from_bytes(std::string_view bytes) {
-  Reader reader(bytes);
-  VALIDATE(reader.number() == kMagic, ExitCode::bad_data, "samples: wrong magic number");
+  base::WireReader reader(bytes, "samples");
+  VALIDATE(reader.take<uint64_t>() == magic, ExitCode::bad_data, "samples: wrong magic number");
   Samples out;
-  columns(reader, out);
-  const uint64_t parts = reader.number();
-  VALIDATE(parts <= 1024, ExitCode::bad_data, "samples: ", parts, " reward parts");
-  out.reward_parts.resize(parts);
-  for (auto& part : out.reward_parts) reader.column(part);
-  VALIDATE(reader.done(), ExitCode::bad_data, "samples: malformed message");
+  for_each_column([&](const auto& column) { reader.take(out.*column.values); });
+  reader.take(out.reward_parts);
+  reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {
     VALIDATE(reason <= FinishReason::stop_string, ExitCode::bad_data, "samples: finish reason ", static_cast<int>(reason),
              " is unknown: the ranks run different versions of the program");

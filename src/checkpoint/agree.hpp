@@ -1,4 +1,4 @@
-// Work that may fail on some ranks and must then fail on all: without this the others would wait in the next collective.
+// comm/agree.hpp for checkpoints: a Mismatch of one rank is a Mismatch of all.
 #pragma once
 
 #include <functional>

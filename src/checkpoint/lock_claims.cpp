@@ -29,6 +29,7 @@ LockHolder holder_from_json(const std::string& text, const std::string& name) {
     holder.started = json.at("started").get<int64_t>();
     holder.namespace_id = json.at("namespace").get<std::string>();
     holder.since = json.at("since").get<std::string>();
+    holder.folder = json.value("folder", uint64_t{0});
     holder.fence = json.at("fence").get<int64_t>();
     holder.released = json.at("released").get<bool>();
     return holder;
@@ -132,6 +133,7 @@ std::string to_json(const LockHolder& holder) {
   json["started"] = holder.started;
   json["namespace"] = holder.namespace_id;
   json["since"] = holder.since;
+  json["folder"] = holder.folder;
   json["fence"] = holder.fence;
   json["released"] = holder.released;
   return json.dump();

@@ -8,7 +8,7 @@
 
 #include "manifest.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/comm/job.hpp"
+#include "trireme/job/facts.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -38,7 +38,7 @@ std::string namespace_id() {
 
 LockHolder this_process() {
   LockHolder me;
-  me.job = comm::job_label(comm::process_environment);
+  me.job = job::job_label(job::process_environment);
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   me.host = host;
@@ -59,16 +59,16 @@ Liveness ask_scheduler(const LockHolder& holder) {
   std::string kind;
   std::string id;
   words >> kind >> id;
-  id = comm::sane_job(id);
+  id = job::sane_job(id);
   if (id.empty() || id.starts_with('-')) return Liveness::unknown;
   if (kind == "slurm") {
-    const auto r = comm::ask_system({"squeue", "-h", "-j", id, "-o", "%T"});
+    const auto r = job::ask_system({"squeue", "-h", "-j", id, "-o", "%T"});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
     if (r.exit_code != 0) return r.output.find("Invalid job id") != std::string::npos ? Liveness::gone : Liveness::unknown;
     return r.output.find_first_not_of(" \n") == std::string::npos ? Liveness::gone : Liveness::alive;
   }
   if (kind == "pbs") {
-    const auto r = comm::ask_system({"qstat", id});
+    const auto r = job::ask_system({"qstat", id});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
     if (r.exit_code == 0) return Liveness::alive;
     const bool gone = r.output.find("Unknown Job") != std::string::npos || r.output.find("has finished") != std::string::npos;

@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/trace/region.hpp"
@@ -142,6 +143,7 @@ void Reader::State::read_piece_into(const IndexEntry& entry, const Slab& slab, c
   }
   read_piece(data.get(), data_path, entry, block, at);
   counters.read += bytes;
+  base::tick();
   check(entry, block, std::span(at, static_cast<size_t>(bytes)), entry.digests[slab.first_digest + static_cast<size_t>(piece)]);
   if (!direct) copy_rectangle(at, block, into, wanted, element_bytes);
 }

@@ -40,6 +40,7 @@ bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim,
 // Why the lock may be taken from its holder; empty: it may not.
 std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
   if (claim.holder.released) return "released";
+  if (claim.holder.folder != 0 && me.folder != 0 && claim.holder.folder != me.folder) return "its claim was copied here with the folder";
   switch (ask_process_table(claim.holder)) {
     case Liveness::alive: return "";
     case Liveness::gone: return "its process is dead";
@@ -55,11 +56,16 @@ std::string reason_to_take(const std::filesystem::path& folder, const Claim& cla
   return "";
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& folder, const Claim& claim) {
+[[noreturn]] void refuse(const std::filesystem::path& folder, const Claim& claim, const std::string& what) {
   throw UserError(ExitCode::locked,
-                  base::text("the run folder ", folder.string(), " is in use (", describe(claim.holder), ", heartbeat ",
+                  base::text("the ", what, " ", folder.string(), " is in use (", describe(claim.holder), ", heartbeat ",
                              base::human_seconds(std::max(0.0, server_time(folder) - claim.modified)),
-                             " ago): wait for it, use another run.dir, or give run.take_over=true once its heartbeat has stopped"));
+                             " ago): wait for it, use another one, or give run.take_over=true once its heartbeat has stopped"));
+}
+
+uint64_t inode_of(const std::filesystem::path& folder) {
+  struct stat info{};
+  return ::stat(folder.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_ino) : 0;
 }
 
 // A fence that is newer than every checkpoint in `checkpoints`.
@@ -72,14 +78,15 @@ int64_t fence_above(const std::filesystem::path& checkpoints) {
 // Claims the next fence; throws locked.
 LockHolder take(const std::filesystem::path& folder, const LockOptions& options) {
   LockHolder me = this_process();
+  me.folder = inode_of(folder);
   for (;;) {
     const std::optional<Claim> current = current_claim(folder);
     me.fence = current ? current->holder.fence + 1 : 1;
     if (current) {
       const std::string reason = reason_to_take(folder, *current, me, options);
-      if (reason.empty()) refuse(folder, *current);
+      if (reason.empty()) refuse(folder, *current, options.what);
       if (!current->holder.released) {
-        log::warning(base::text("taking the run folder over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
+        log::warning(base::text("taking the ", options.what, " over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
       }
     }
     const int64_t above = fence_above(options.checkpoints);
@@ -138,6 +145,7 @@ class RunLock::Holder {
       const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(++count));
       // A write sets mtime by the server's clock. A failure is no reason to stop the run: the commit asks again.
       if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) != size) ::futimens(claim_.get(), nullptr);
+      ::fdatasync(claim_.get());  // a client of a network file system may keep a beat for half a minute otherwise
     }
   }
 

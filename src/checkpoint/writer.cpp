@@ -273,8 +273,10 @@ void Save::vote_and_commit() {
   crash_point("ckpt.voted");  // the agreement of the step before was the vote: every rank's data are on the device
   beat("checkpoint: commit");
   agreed_on_root(comm_, [&] {
-    VALIDATE(options_.lock == nullptr || options_.lock->still_mine(), ExitCode::locked, "another run has taken over ", folder_.string(),
-             " (this one holds fence ", fence_, "): nothing was committed");
+    for (const RunLock* lock : {options_.lock, options_.folder_lock}) {
+      VALIDATE(lock == nullptr || lock->still_mine(), ExitCode::locked, "another run has taken over ", lock->folder().string(),
+               " (this one holds fence ", lock->fence(), "): nothing was committed");
+    }
     commit(temporary_, folder_, step_,
            {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from});
   });

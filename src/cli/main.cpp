@@ -66,7 +66,7 @@ int fail_in_job(const trireme::comm::Session& session, const Failure& failure) {
   if (world.size() == 1 || session.all_failed_alike(failure.code, patience_seconds)) {
     if (world.rank() == 0) {
       trireme::log::error(failure.message);
-      trireme::comm::record_verdict(failure.code);
+      trireme::job::record_verdict(failure.code);
     }
     session.leave_together(patience_seconds);
     return failure.code;
@@ -79,7 +79,7 @@ int run_in_job(const trireme::cli::Invocation& invocation) {
   const trireme::comm::Session session;
   try {
     const int code = to_int(invocation.action(&session));
-    if (session.world().rank() == 0) trireme::comm::record_verdict(code);
+    if (session.world().rank() == 0) trireme::job::record_verdict(code);
     session.world().barrier();  // nothing is left to lose when the launcher sees the first exit code
     return code;
   } catch (...) {
@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     const Failure failure = describe_current();
     if (first_of_job()) trireme::log::error(failure.message);
-    trireme::comm::record_verdict(failure.code);  // by every rank: no one waits for another here
+    trireme::job::record_verdict(failure.code);  // by every rank: no one waits for another here
     return failure.code;
   }
 }

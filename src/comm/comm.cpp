@@ -10,6 +10,7 @@
 #include "comm/mpi_support.hpp"
 #include "trireme/base/bf16.hpp"
 #include "trireme/base/checked.hpp"
+#include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::comm {
@@ -99,14 +100,20 @@ void in_pieces(void* data, int64_t count, DType type, Transfer transfer) {
 
 }  // namespace
 
+namespace {
+int64_t bytes_of(int64_t count, DType type) { return count * static_cast<int64_t>(size_of(type)); }
+}  // namespace
+
 void CommView::barrier() const {
   if (!state_) return;
+  const trace::Collective collective{"barrier", name().c_str(), 0};
   const trace::Region region{"barrier", trace::no_argument, trace::Category::wait};
   TRIREME_MPI(MPI_Barrier(state_->handle));
 }
 
 void CommView::sleeping_barrier() const {
   if (!state_) return;
+  const trace::Collective collective{"barrier", name().c_str(), 0};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
   MPI_Request request = MPI_REQUEST_NULL;
   TRIREME_MPI(MPI_Ibarrier(state_->handle, &request));
@@ -121,6 +128,7 @@ void CommView::sleeping_barrier() const {
 
 void CommView::broadcast(void* data, int64_t count, DType type, int root) const {
   if (!state_ || count == 0) return;
+  const trace::Collective collective{"broadcast", name().c_str(), bytes_of(count, type)};
   in_pieces(data, count, type, [&](void* piece, int n) {
     TRIREME_MPI(MPI_Bcast(piece, n, to_mpi(type), root, state_->handle));
   });
@@ -128,6 +136,7 @@ void CommView::broadcast(void* data, int64_t count, DType type, int root) const 
 
 void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
   if (!state_ || count == 0) return;
+  const trace::Collective collective{"all_reduce", name().c_str(), bytes_of(count, type)};
   in_pieces(data, count, type, [&](void* piece, int n) {
     TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, piece, n, to_mpi(type), to_mpi(op, type), state_->handle));
   });
@@ -135,6 +144,7 @@ void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
 
 void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
   if (!state_ || count == 0) return;
+  const trace::Collective collective{"all_gather", name().c_str(), bytes_of(count, type)};
   if (count <= max_count) {
     TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count), to_mpi(type),
                               state_->handle));
@@ -154,6 +164,7 @@ void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType
     std::memcpy(into, from, static_cast<size_t>(count * width));
     return;
   }
+  const trace::Collective collective{"reduce_scatter", name().c_str(), bytes_of(count, type)};
   if (count <= max_count) {
     TRIREME_MPI(MPI_Reduce_scatter_block(from, into, static_cast<int>(count), to_mpi(type), to_mpi(op, type),
                                          state_->handle));
@@ -186,6 +197,7 @@ std::vector<std::string> cut(const std::string& packed, std::span<const int64_t>
 
 std::vector<std::string> CommView::all_gather(std::string_view mine) const {
   if (!state_) return {std::string(mine)};
+  const trace::Collective collective{"all_gather", name().c_str(), static_cast<int64_t>(mine.size())};
   const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   if (total > max_count) {
@@ -206,10 +218,10 @@ std::vector<std::string> CommView::all_gather(std::string_view mine) const {
 
 std::vector<std::string> CommView::gather(std::string_view mine, int root) const {
   if (!state_) return {std::string(mine)};
-  constexpr int tag = 32001;
+  const trace::Collective collective{"gather", name().c_str(), static_cast<int64_t>(mine.size())};
   const auto sizes = gather_values(static_cast<int64_t>(mine.size()));
   if (rank_ != root) {
-    send(mine.data(), static_cast<int64_t>(mine.size()), root, tag);
+    send(mine.data(), static_cast<int64_t>(mine.size()), root, Tag::gather);
     return {};
   }
   std::vector<std::string> parts(static_cast<size_t>(size_));
@@ -220,13 +232,14 @@ std::vector<std::string> CommView::gather(std::string_view mine, int root) const
       continue;
     }
     part.resize(static_cast<size_t>(sizes[static_cast<size_t>(from)]));
-    receive(part.data(), static_cast<int64_t>(part.size()), from, tag);
+    receive(part.data(), static_cast<int64_t>(part.size()), from, Tag::gather);
   }
   return parts;
 }
 
 std::string CommView::broadcast(std::string content, int root) const {
   if (!state_) return content;
+  const trace::Collective collective{"broadcast", name().c_str(), static_cast<int64_t>(content.size())};
   const int64_t size = broadcast_value(static_cast<int64_t>(content.size()), root);
   content.resize(static_cast<size_t>(size));
   broadcast(content.data(), size, DType::u8, root);
@@ -236,7 +249,7 @@ std::string CommView::broadcast(std::string content, int root) const {
 std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to) const {
   EXPECT(to.size() == static_cast<size_t>(size_));
   if (!state_) return to;
-  constexpr int tag = 32002;
+  const trace::Collective collective{"all_to_all", name().c_str(), 0};
   std::vector<int64_t> out(to.size());
   std::vector<int64_t> in(to.size());
   std::transform(to.begin(), to.end(), out.begin(), [](const std::string& s) { return static_cast<int64_t>(s.size()); });
@@ -250,8 +263,8 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
       continue;
     }
     from[p].resize(static_cast<size_t>(in[p]));
-    if (in[p] > 0) pending.push_back(receive_begin(from[p].data(), in[p], peer, tag));
-    if (out[p] > 0) pending.push_back(send_begin(to[p].data(), out[p], peer, tag));
+    if (in[p] > 0) pending.push_back(receive_begin(from[p].data(), in[p], peer, Tag::all_to_all));
+    if (out[p] > 0) pending.push_back(send_begin(to[p].data(), out[p], peer, Tag::all_to_all));
   }
   for (auto& request : pending) request.wait();
   return from;
@@ -269,6 +282,7 @@ Comm::~Comm() = default;
 Comm Comm::split(const CommView& parent, int colour, int key, const std::string& name) {
   Comm made;
   if (!parent.state_) return made;
+  const trace::Collective collective{"split", parent.name().c_str(), 0};
   MPI_Comm handle = MPI_COMM_NULL;
   TRIREME_MPI(MPI_Comm_split(parent.state_->handle, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
   if (handle == MPI_COMM_NULL) return made;

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/comm/affinity.hpp"
-#include "trireme/comm/core_share.hpp"
 #include "trireme/comm/pages.hpp"
+#include "trireme/job/affinity.hpp"
+#include "trireme/job/core_share.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -33,8 +33,8 @@ HugeBuffer::HugeBuffer(int64_t bytes, FirstTouch touch, std::string_view what, s
   const auto address = reinterpret_cast<uintptr_t>(mapped_);
   aligned_ = reinterpret_cast<std::byte*>((address + huge_page - 1) / huge_page * huge_page);
   ::madvise(aligned_, mapped_bytes_ - huge_page, MADV_HUGEPAGE);  // a wish; small pages do as well
-  const auto cpus = cpus_of_process();
-  interleave_pages(aligned_, bytes, numa_nodes_of(cpus));
+  const auto cpus = job::cpus_of_process();
+  interleave_pages(aligned_, bytes, job::numa_nodes_of(cpus));
   if (touch == FirstTouch::later) return;
   if (const int error = touch_new_pages(aligned_, bytes, touch_threads()); error != 0) refuse(error);
 }

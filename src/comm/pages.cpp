@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "trireme/base/checked.hpp"
-#include "trireme/base/node_limits.hpp"
 #include "trireme/base/text.hpp"
-#include "trireme/comm/core_share.hpp"
+#include "trireme/job/core_share.hpp"
+#include "trireme/job/node_limits.hpp"
 
 #ifndef MADV_POPULATE_WRITE  // Linux 5.14; glibc 2.35 names it
 #define MADV_POPULATE_WRITE 23
@@ -109,7 +109,7 @@ int touch_new_pages(std::byte* address, int64_t bytes, int threads) {
 
 int touch_threads() {
   constexpr size_t most = 8;
-  return static_cast<int>(std::clamp<size_t>(cpus_of_process().size(), 1, most));
+  return static_cast<int>(std::clamp<size_t>(job::cpus_of_process().size(), 1, most));
 }
 
 bool interleave_pages(std::byte* address, int64_t bytes, std::span<const int> numa_nodes) {
@@ -186,7 +186,7 @@ std::string describe(const PageReport& report, int numa_nodes) {
 }
 
 int numa_nodes_of_machine(const std::filesystem::path& root) {
-  const auto nodes = base::parse_cpu_list(text_of_file(root / "sys/devices/system/node/has_memory"));
+  const auto nodes = job::parse_cpu_list(text_of_file(root / "sys/devices/system/node/has_memory"));
   return std::max(1, static_cast<int>(nodes.size()));
 }
 

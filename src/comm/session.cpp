@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <future>
 #include <string_view>
 #include <thread>
@@ -37,26 +39,10 @@ bool completes(MPI_Request request, double seconds) {
   return false;
 }
 
-// The job may end because its file system hangs: then without a verdict.
-void record_in_time(int exit_code) {
-  constexpr auto patience = std::chrono::seconds(3);
-  try {
-    std::promise<void> written;
-    const auto done = written.get_future();
-    std::thread([exit_code, written = std::move(written)]() mutable {
-      record_verdict(exit_code);
-      written.set_value();
-    }).detach();
-    done.wait_for(patience);
-  } catch (const std::exception&) {  // no memory for a thread
-    record_verdict(exit_code);
-  }
-}
-
 }  // namespace
 
 Session::Session() {
-  facts_.launch = read_launch(process_environment);
+  facts_.launch = job::read_launch(job::process_environment);
   // Open MPI's default I/O layer reports success on a full disk; its older one does not.
   setenv("OMPI_MCA_io", "romio321", 0);
   // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was
@@ -125,15 +111,42 @@ void Session::leave_together(double seconds) const {
   if (MPI_Ibarrier(static_cast<MPI_Comm>(failures_->native()), &request) == MPI_SUCCESS) completes(request, seconds);
 }
 
-void abort_job(int exit_code) {
-  record_in_time(exit_code);
+namespace {
+
+void verdict_and_abort(int exit_code) {
+  job::record_verdict(exit_code);
   log::close();
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   if (initialized && !finalized) MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::_Exit(exit_code);
+}
+
+}  // namespace
+
+// A job may end because its file system, its log or MPI hangs: whatever takes longer than the patience is left out.
+void abort_job(const std::function<int()>& decide, int otherwise) {
+  constexpr auto patience = std::chrono::seconds(2);
+  static std::atomic<int> code;
+  code = otherwise;
+  try {
+    std::promise<void> ended;
+    const auto done = ended.get_future();
+    std::thread([decide, ended = std::move(ended)]() mutable {
+      code = decide();
+      verdict_and_abort(code);
+      ended.set_value();
+    }).detach();
+    done.wait_for(patience);
+  } catch (const std::exception&) {  // no memory for a thread
+    job::record_verdict(otherwise);
+  }
+  _exit(code);
+}
+
+void abort_job(int exit_code) {
+  abort_job([exit_code] { return exit_code; }, exit_code);
 }
 
 }  // namespace trireme::comm

@@ -19,11 +19,11 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/node_limits.hpp"
-#include "trireme/comm/affinity.hpp"
-#include "trireme/comm/core_share.hpp"
 #include "trireme/comm/pages.hpp"
 #include "trireme/comm/topology.hpp"
+#include "trireme/job/affinity.hpp"
+#include "trireme/job/core_share.hpp"
+#include "trireme/job/node_limits.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -70,7 +70,7 @@ int back(std::byte* base, int fd, const std::vector<Range>& ranges) {
   if (ranges.size() == 1) {
     const Range& own = ranges.front();
     if (own.begin == own.end) return 0;
-    interleave_pages(base + own.begin, own.end - own.begin, numa_nodes_of(cpus_of_process()));
+    interleave_pages(base + own.begin, own.end - own.begin, job::numa_nodes_of(job::cpus_of_process()));
     return back_range(base, fd, own, threads);
   }
   std::atomic<int> error{0};
@@ -113,9 +113,9 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
     int error = 0;
   } offer;
   base::FileDescriptor file;
-  base::AvailableMemory memory;
+  job::AvailableMemory memory;
   if (node_comm.rank() == 0) {
-    memory = base::available_memory();
+    memory = job::available_memory();
     offer.pid = static_cast<int>(getpid());
     if (memory.bytes < total) {
       offer.error = ENOMEM;

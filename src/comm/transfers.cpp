@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/mpi_support.hpp"
+#include "trireme/trace/activity.hpp"
 
 namespace trireme::comm {
 
@@ -29,6 +30,7 @@ Request::~Request() {
 void Request::wait() {
   if (!impl_) return;
   const auto impl = std::move(impl_);
+  const trace::Collective waiting{"messages to arrive", "its communicator", 0};
   TRIREME_MPI(MPI_Waitall(static_cast<int>(impl->pieces.size()), impl->pieces.data(), MPI_STATUSES_IGNORE));
 }
 
@@ -59,40 +61,42 @@ void require_peers(bool have, const char* what) {
 
 }  // namespace
 
-void CommView::send(const void* data, int64_t bytes, int to, int tag) const {
+void CommView::send(const void* data, int64_t bytes, int to, Tag tag) const {
   require_peers(state_ != nullptr, "send");
+  const trace::Collective waiting{"send", name().c_str(), bytes};
   byte_pieces(bytes, [&](int64_t offset, int count) {
-    TRIREME_MPI(MPI_Send(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, to, tag, state_->handle));
+    TRIREME_MPI(MPI_Send(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, to, static_cast<int>(tag), state_->handle));
   });
 }
 
-void CommView::receive(void* data, int64_t bytes, int from, int tag) const {
+void CommView::receive(void* data, int64_t bytes, int from, Tag tag) const {
   require_peers(state_ != nullptr, "receive");
+  const trace::Collective waiting{"receive", name().c_str(), bytes};
   byte_pieces(bytes, [&](int64_t offset, int count) {
-    TRIREME_MPI(MPI_Recv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, from, tag, state_->handle,
+    TRIREME_MPI(MPI_Recv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, from, static_cast<int>(tag), state_->handle,
                          MPI_STATUS_IGNORE));
   });
 }
 
-Request CommView::send_begin(const void* data, int64_t bytes, int to, int tag) const {
+Request CommView::send_begin(const void* data, int64_t bytes, int to, Tag tag) const {
   require_peers(state_ != nullptr, "send");
   Request request;
   request.impl_ = std::make_unique<Request::Impl>();
   byte_pieces(bytes, [&](int64_t offset, int count) {
     MPI_Request piece = MPI_REQUEST_NULL;
-    TRIREME_MPI(MPI_Isend(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, to, tag, state_->handle, &piece));
+    TRIREME_MPI(MPI_Isend(static_cast<const std::byte*>(data) + offset, count, MPI_BYTE, to, static_cast<int>(tag), state_->handle, &piece));
     request.impl_->pieces.push_back(piece);
   });
   return request;
 }
 
-Request CommView::receive_begin(void* data, int64_t bytes, int from, int tag) const {
+Request CommView::receive_begin(void* data, int64_t bytes, int from, Tag tag) const {
   require_peers(state_ != nullptr, "receive");
   Request request;
   request.impl_ = std::make_unique<Request::Impl>();
   byte_pieces(bytes, [&](int64_t offset, int count) {
     MPI_Request piece = MPI_REQUEST_NULL;
-    TRIREME_MPI(MPI_Irecv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, from, tag, state_->handle, &piece));
+    TRIREME_MPI(MPI_Irecv(static_cast<std::byte*>(data) + offset, count, MPI_BYTE, from, static_cast<int>(tag), state_->handle, &piece));
     request.impl_->pieces.push_back(piece);
   });
   return request;

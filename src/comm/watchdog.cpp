@@ -1,13 +1,19 @@
 #include "trireme/comm/watchdog.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
+#include "comm/life_messages.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -15,87 +21,156 @@
 #include "trireme/comm/session.hpp"
 
 namespace trireme::comm {
+namespace {
 
-struct Watchdog::State {
-  int rank = 0;
-  double usual_deadline = 0;
-  std::filesystem::path folder;
-  std::function<std::string()> describe;
-  std::function<uint64_t()> activity;
-  std::atomic<double> last_beat{0};
-  std::atomic<const char*> where{"start"};
-  std::atomic<double> deadline{0};
-  std::mutex mutex;
-  std::condition_variable wake;
-  bool done = false;
-  std::thread thread;
+constexpr double tick = 0.5;            // seconds
+constexpr double longest_step = 2 * tick;  // more between two looks: the process itself stood still
+constexpr double others_may_speak = 1;  // seconds between the first words and the end of the job
 
-  void watch();
-  void report_and_abort(double silent);
+// Work that may never return, in a thread that nobody waits for.
+template <class F>
+void in_background(F work) {
+  try {
+    std::thread(std::move(work)).detach();
+  } catch (const std::system_error&) {  // no thread to be had: better without these words than not at all
+  }
+}
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+std::string json_text(std::string text) {
+  std::replace(text.begin(), text.end(), '"', '\'');
+  std::replace(text.begin(), text.end(), '\\', '/');
+  return '"' + text + '"';
+}
+
+}  // namespace
+
+class Watchdog::State {
+ public:
+  State(const CommView& world, WatchdogOptions options) : world_(world), options_(std::move(options)), lives_(static_cast<size_t>(world.size())) {
+    if (world.size() > 1 && options_.thread_multiple) messages_ = std::make_unique<LifeMessages>(world);
+    last_look_ = base::monotonic_seconds();
+    thread_ = std::thread([this] { watch(); });
+  }
+
+  void stop(bool alone) {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+    if (!messages_) return;
+    if (alone) {
+      LifeMessages::abandon(std::move(messages_));
+    } else {
+      messages_->finish();
+    }
+  }
+
+ private:
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::duration<double>(tick), [this] { return done_; })) {
+      const double now = base::monotonic_seconds();
+      const double awake = std::min(now - std::exchange(last_look_, now), longest_step);
+      look_at_myself(awake);
+      if (const auto words = judge(awake)) end_job(*words);
+    }
+  }
+
+  void look_at_myself(double awake) {
+    mine_ = options_.look();
+    silent_ += awake;
+    if (const uint64_t count = options_.activity(); count != seen_) {
+      seen_ = count;
+      silent_ = 0;
+    }
+    mine_.silent = silent_;
+  }
+
+  std::optional<std::string> judge(double awake) {
+    if (!messages_) return judge_alone();
+    try {
+      return exchange(awake);
+    } catch (const UserError& error) {  // MPI refuses: the main thread will hear of it too
+      log::warning(base::text("the watchdog judges alone from now on (", error.what(), ")"));
+      LifeMessages::abandon(std::move(messages_));
+      return std::nullopt;
+    }
+  }
+
+  // What is wrong in the words of whoever found it; nullopt: nothing.
+  std::optional<std::string> exchange(double awake) {
+    messages_->report(mine_);
+    messages_->receive();
+    if (messages_->ended()) return messages_->ended();
+    auto heard = messages_->take_heard();
+    for (size_t rank = 0; rank < lives_.size(); ++rank) {
+      lives_[rank].unheard += awake;
+      if (!heard[rank]) continue;
+      lives_[rank] = {std::move(*heard[rank]), 0};
+    }
+    std::optional<std::string> words;
+    if (messages_->leads()) {
+      words = find_hang(lives_, options_.deadlines);
+    } else if (options_.deadlines.usual > 0 && lives_[0].unheard > options_.deadlines.usual + longest_step) {
+      words = base::text("rank 0 has not been heard of for ", base::human_seconds(lives_[0].unheard),
+                         " (the process is stopped, or its node or network is gone); rank ", world_.rank(), " ", place_of(mine_));
+    }
+    if (words) messages_->end_job(*words);
+    return words;
+  }
+
+  std::optional<std::string> judge_alone() const {
+    const double deadline = deadline_of(mine_, options_.deadlines);
+    if (deadline <= 0 || silent_ <= deadline) return std::nullopt;
+    const std::string place = base::text("rank ", world_.rank(), " ", place_of(mine_), ", for ", base::human_seconds(silent_));
+    if (world_.size() == 1 || !mine_.waiting) return base::text("a rank makes no progress: ", place);
+    return base::text("a rank waits for another, which cannot be named since this MPI gives less than MPI_THREAD_MULTIPLE: ", place);
+  }
+
+  [[noreturn]] void end_job(const std::string& words) {
+    const std::string message =
+        base::text("HANG: ", words, ". Rank ", world_.rank(), " itself: ", place_of(mine_), ". The job ends (exit code 70): a retry goes on from the last ",
+                   "checkpoint; a rank, node or file system that does this again needs a look");
+    // Copies, since this object may be gone when they are used.
+    in_background([line = "error: " + message + "\n"] { [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size()); });
+    in_background([folder = options_.report_folder, rank = world_.rank(), sign = mine_, words] { write_report(folder, rank, sign, words); });
+    in_background([message] { log::only_files(log::Level::error, message); });
+    sleep_for(messages_ && messages_->ended() ? 2 * others_may_speak : others_may_speak);
+    abort_job(static_cast<int>(ExitCode::internal));
+  }
+
+  static void write_report(const std::filesystem::path& folder, int rank, const LifeSign& sign, const std::string& words) {
+    std::array<char, 32> name{};
+    std::snprintf(name.data(), name.size(), "rank-%05d.json", rank);
+    try {
+      std::filesystem::create_directories(folder);
+      base::write_file_atomically(folder / name.data(),
+                                  base::text("{\"rank\":", rank, ",\"host\":", json_text(sign.host), ",\"where\":", json_text(sign.where), ",\"call\":",
+                                             json_text(sign.call), ",\"silent_seconds\":", sign.silent, ",\"verdict\":", json_text(words), "}\n"));
+    } catch (const std::exception&) {  // the words on stderr are what counts
+    }
+  }
+
+  CommView world_;
+  WatchdogOptions options_;
+  std::vector<RankLife> lives_;  // on rank 0 of all; elsewhere [0] only
+  std::unique_ptr<LifeMessages> messages_;
+  LifeSign mine_;
+  double silent_ = 0;
+  uint64_t seen_ = 0;
+  double last_look_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  std::thread thread_;
 };
 
-void Watchdog::State::watch() {
-  std::unique_lock lock(mutex);
-  uint64_t seen = 0;
-  while (!wake.wait_for(lock, std::chrono::milliseconds(500), [this] { return done; })) {
-    if (const uint64_t now = activity ? activity() : 0; now != seen) {
-      seen = now;
-      last_beat = base::monotonic_seconds();
-    }
-    const double limit = deadline.load();
-    const double silent = base::monotonic_seconds() - last_beat.load();
-    if (limit > 0 && silent > limit) report_and_abort(silent);
-  }
-}
+Watchdog::Watchdog(const CommView& world, WatchdogOptions options) : state_(std::make_unique<State>(world, std::move(options))) {}
 
-void Watchdog::State::report_and_abort(double silent) {
-  const std::string doing = describe ? describe() : std::string{};
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "rank-%05d.json", rank);
-  try {
-    std::filesystem::create_directories(folder);
-    base::write_file_atomically(folder / name.data(),
-                                base::text("{\"rank\":", rank, ",\"where\":\"", where.load(), "\",\"silent_seconds\":",
-                                           silent, ",\"doing\":\"", doing, "\"}\n"));
-  } catch (const std::exception& error) {
-    log::error(base::text("the hang report could not be written: ", error.what()));
-  }
-  log::error(base::text("rank ", rank, ": no progress for ", base::human_seconds(silent), " in ", where.load(),
-                        doing.empty() ? "" : ", inside ", doing,
-                        ": a peer is lost or stuck; the hang/ folder of the run says where each rank was. Aborting"));
-  abort_job(static_cast<int>(ExitCode::internal));
-}
-
-Watchdog::Watchdog(int rank, double deadline_seconds, std::filesystem::path report_folder,
-                   std::function<std::string()> describe, std::function<uint64_t()> activity)
-    : state_(std::make_unique<State>()) {
-  state_->rank = rank;
-  state_->usual_deadline = deadline_seconds;
-  state_->folder = std::move(report_folder);
-  state_->describe = std::move(describe);
-  state_->activity = std::move(activity);
-  state_->last_beat = base::monotonic_seconds();
-  state_->deadline = deadline_seconds;
-  state_->thread = std::thread([state = state_.get()] { state->watch(); });
-}
-
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->done = true;
-  }
-  state_->wake.notify_all();
-  state_->thread.join();
-}
-
-void Watchdog::beat(const char* where) {
-  state_->where = where;
-  state_->last_beat = base::monotonic_seconds();
-}
-
-void Watchdog::set_deadline(double seconds) {
-  state_->deadline = seconds > 0 ? seconds : state_->usual_deadline;
-  state_->last_beat = base::monotonic_seconds();
-}
+Watchdog::~Watchdog() { state_->stop(std::uncaught_exceptions() > 0); }
 
 }  // namespace trireme::comm

@@ -42,75 +42,62 @@ std::optional<int> to_rank(std::string_view text) {
   return rank && *rank >= 0 ? rank : std::nullopt;
 }
 
-// What stands after "rank:step", per key; empty: nothing may.
-std::string_view third_part(std::string_view key) {
-  if (key == "exit_at") return "code";
-  if (key == "nan_at") return "loss|grad|weight";
-  if (key == "flip_at") return "tensor";
-  return "";
-}
+struct Kind {
+  std::string_view name;
+  std::string_view value;  // what its fifth part is; empty: it has none
+  double largest = 0;      // of the value
+};
+constexpr std::array kinds{Kind{"kill", "", 0},           Kind{"segv", "", 0},        Kind{"hang", "", 0},
+                           Kind{"suspend", "", 0},        Kind{"exit", "code", 255},  Kind{"delay", "ms", 1e9},
+                           Kind{"alloc_fail", "", 0},     Kind{"io_fail", "errno", 4095}, Kind{"nan", "", 0}};
 
-bool third_part_fits(std::string_view key, std::string_view what) {
-  if (key == "exit_at") {
-    const auto code = to_number<int>(what);
-    return code && *code >= 0 && *code <= 255;
-  }
-  if (key == "nan_at") return what == "loss" || what == "grad" || what == "weight";
-  return !what.empty();
+bool is_number_of(std::string_view place) { return place == "loss" || place == "grad" || place == "weight"; }
+
+std::optional<int64_t> to_pass(std::string_view text) {
+  if (text == "*") return 0;
+  const auto pass = to_number<int64_t>(text);
+  return pass && *pass >= 1 ? pass : std::nullopt;
 }
 
 }  // namespace
 
-std::optional<FaultAt> parse_fault_at(std::string_view key, std::string_view text) {
-  if (text.empty()) return std::nullopt;
-  const std::string_view third = third_part(key);
-  const std::string form = third.empty() ? "rank:step" : base::text("rank:step:", third);
-  const auto parts = split(text, 3);
-  if (parts.size() != (third.empty() ? 2u : 3u)) malformed(key, text, form);
-  const auto rank = to_rank(parts[0]);
-  const auto step = to_number<int64_t>(parts[1]);
-  if (!rank || !step || *step < 0) malformed(key, text, form);
-  FaultAt fault{*rank, *step, ""};
-  if (!third.empty()) {
-    if (!third_part_fits(key, parts[2])) malformed(key, text, form);
-    fault.what = parts[2];
-  }
-  return fault;
+Fault parse_fault(std::string_view text) {
+  const auto parts = split(text, 5);
+  const auto* const kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.name == parts[0]; });
+  if (kind == kinds.end()) malformed("at", text, "kill|segv|hang|suspend|exit|delay|alloc_fail|io_fail|nan:rank:place:pass[:value]");
+  const std::string form = base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight" : "place", ":pass",
+                                      kind->value.empty() ? "" : base::text(":", kind->value));
+  if (parts.size() != (kind->value.empty() ? 4u : 5u)) malformed("at", text, form);
+  const auto rank = to_rank(parts[1]);
+  const auto pass = to_pass(parts[3]);
+  const auto value = kind->value.empty() ? std::optional(0.0) : to_number<double>(parts[4]);
+  const bool named = kind->name == "nan" ? is_number_of(parts[2]) : !parts[2].empty();
+  if (!rank || !pass || !named || !value || !(*value >= 0 && *value <= kind->largest)) malformed("at", text, form);
+  return {std::string(kind->name), *rank, std::string(parts[2]), *pass, *value};
 }
 
-std::optional<FaultDelay> parse_fault_delay(std::string_view text) {
-  if (text.empty()) return std::nullopt;
-  const auto parts = split(text, 3);
-  const auto rank = to_rank(parts[0]);
-  const auto milliseconds = parts.size() == 3 ? to_number<double>(parts[2]) : std::nullopt;
-  if (!rank || !milliseconds || !(*milliseconds >= 0 && *milliseconds < 1e9) || parts[1].empty())
-    malformed("delay", text, "rank:phase:ms");
-  return FaultDelay{*rank, std::string(parts[1]), *milliseconds};
+std::vector<Fault> parse_faults(const Strings& texts) {
+  std::vector<Fault> faults;
+  for (const auto& text : texts) faults.push_back(parse_fault(text));
+  return faults;
 }
 
 std::optional<FaultIo> parse_fault_io(std::string_view text) {
   if (text.empty()) return std::nullopt;
   static constexpr std::array<std::string_view, 6> operations{"open", "write", "fsync", "rename", "close", "mkdir"};
-  static constexpr std::string_view form = "open|write|fsync|rename|close|mkdir:n:errno";
-  const auto parts = split(text, 3);
-  if (parts.size() != 3) malformed("io_fail", text, form);
+  static constexpr std::string_view form = "open|write|fsync|rename|close|mkdir:n:errno[:rank]";
+  const auto parts = split(text, 4);
+  if (parts.size() < 3) malformed("io_fail", text, form);
   const auto call = to_number<int64_t>(parts[1]);
   const auto error = to_number<int>(parts[2]);
+  const auto rank = parts.size() == 4 ? to_rank(parts[3]) : std::optional(-1);
   const bool known = std::find(operations.begin(), operations.end(), parts[0]) != operations.end();
-  if (!known || !call || *call < 1 || !error || *error < 1) malformed("io_fail", text, form);
-  return FaultIo{std::string(parts[0]), *call, *error};
+  if (!known || !call || *call < 1 || !error || *error < 1 || !rank) malformed("io_fail", text, form);
+  return FaultIo{std::string(parts[0]), *call, *error, *rank};
 }
 
 void check_faults(const FaultOptions& options) {
-  parse_fault_at("kill_at", options.kill_at);
-  parse_fault_at("hang_at", options.hang_at);
-  parse_fault_at("segv_at", options.segv_at);
-  parse_fault_at("exit_at", options.exit_at);
-  parse_fault_at("nan_at", options.nan_at);
-  parse_fault_at("flip_at", options.flip_at);
-  parse_fault_at("skip_collective_at", options.skip_collective_at);
-  parse_fault_at("alloc_fail_at", options.alloc_fail_at);
-  parse_fault_delay(options.delay);
+  parse_faults(options.at);
   parse_fault_io(options.io_fail);
   static constexpr std::array<std::string_view, 6> plugin_faults{"", "crash", "hang", "nan", "short", "slow"};
   if (std::find(plugin_faults.begin(), plugin_faults.end(), options.plugin_fault) == plugin_faults.end()) {

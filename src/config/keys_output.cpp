@@ -8,17 +8,12 @@ namespace trireme::config {
 namespace {
 
 void add_fault_keys(KeyList<Options>& keys) {
-  keys.add(KEY(fault.kill_at), "\"rank:step\": SIGKILL; rank * is every rank.");
-  keys.add(KEY(fault.hang_at), "\"rank:step\": the rank stops answering.");
-  keys.add(KEY(fault.segv_at), "\"rank:step\": a segmentation fault.");
-  keys.add(KEY(fault.exit_at), "\"rank:step:code\": the rank exits by itself.");
-  keys.add(KEY(fault.nan_at), "\"rank:step:loss|grad|weight\": a NaN.");
-  keys.add(KEY(fault.flip_at), "\"rank:step:tensor\": one bit of a weight flips.");
-  keys.add(KEY(fault.skip_collective_at), "\"rank:step\": the rank leaves out one collective.");
-  keys.add(KEY(fault.delay), "\"rank:phase:ms\": the phase takes longer on that rank, every time.");
-  keys.add(KEY(fault.alloc_fail_at), "\"rank:step\": an allocation fails.");
+  keys.add(KEY(fault.at),
+           "\"kind:rank:place:pass[:value]\" each: what happens to a rank (*: to all) when it comes to a place for the pass-th time (from 1; *: "
+           "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay (value: ms), alloc_fail, io_fail; "
+           "places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: places loss, grad, weight.");
   keys.add(KEY(fault.crash_at), "Name of a point of the checkpoint commit at which every rank ends at once.");
-  keys.add(KEY(fault.io_fail), "\"op:n:errno\": the n-th open, write, fsync, rename, close or mkdir of the checkpoint fails.");
+  keys.add(KEY(fault.io_fail), "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of checkpoints fails, on that rank or on every one.");
   keys.add(KEY(fault.plugin_fault), "crash, hang, nan, short or slow: what the reward plugin is made to do.");
 }
 
@@ -57,6 +52,11 @@ void add_output_keys(KeyList<Options>& keys) {
            "saved when it is seen, linked as `best` and never removed; losses are better when smaller. Empty: none.")
       .departs("OpenRLHF: ckpt.best_metric_key.");
   keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
+  keys.add(KEY(ckpt.max_failures),
+           "A save that fails is said at the next iteration and tried again, at longer and longer intervals, while training goes on. After so many "
+           "failures in a row the run ends with exit code 74; 0: it goes on however many there are. The last save of a run must succeed in any case.")
+      .at_least(0)
+      .departs("Not in OpenRLHF.");
 
   keys.add(KEY(eval.steps), "Iterations between two evaluations; the last iteration is always followed by one. -1: never.").at_least(-1);
   keys.add(KEY(eval.dataset), "JSONL files to evaluate on, in the form of data.prompt_dataset (ppo) or data.dataset (sft, rm, dpo).")

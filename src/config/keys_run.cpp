@@ -75,11 +75,12 @@ void add_run_keys(KeyList<Options>& keys) {
       .departs("Not in OpenRLHF.");
   keys.add(
           KEY(run.hang_timeout),
-          "A rank that has waited this long in one collective writes a hang report and ends the job with exit code 70; 0: never.")
+          "A rank that makes no progress for so long, or is not heard of, ends the job with exit code 70, and every rank says which one it was and "
+          "where; a rank that waits for others is not meant, nor are pauses of the whole job. 0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.io_timeout),
-           "The same deadline while files are written or read, which may be slow on a loaded file system; 0: never.")
+           "The same deadline for ranks that read or write files (data, models, checkpoints, exports), never shorter than run.hang_timeout; 0: never.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.mismatch_check),

@@ -79,6 +79,11 @@ void add_train_keys(KeyList<Options>& keys) {
            "and both sides give the same bits; two sequences per rank are checked in every iteration, and the first difference brings "
            "the pass back. always: the pass is made in every iteration.")
       .departs("OpenRLHF always makes the pass; slime: --use-rollout-logprobs.");
+  keys.add(KEY(train.max_skipped_steps),
+           "Optimizer steps in a row that are left out because their gradient is not finite; one more ends the run with exit code 70, and names "
+           "the first tensor and rank. 0: the first one ends it; -1: no limit.")
+      .at_least(-1)
+      .departs("OpenRLHF goes on for ever.");
 
   add_generate_keys(keys);
 

@@ -7,9 +7,10 @@
 #include <cstdio>
 #include <system_error>
 
-#include "data/utf8.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/progress.hpp"
+#include "trireme/text/utf8.hpp"
 
 namespace trireme::data {
 
@@ -34,10 +35,10 @@ void check_regular(const fs::path& file) {
 void append_quoted(std::string_view text, std::string& out) {
   out += '"';
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
+    const text::Utf8Step step = text::utf8_step(text);
     const auto byte = static_cast<unsigned char>(text[0]);
-    if (step.kind != Utf8::valid) {
-      append_utf8(out, 0xFFFD);
+    if (step.kind != text::Utf8::valid) {
+      text::append_utf8(out, 0xFFFD);
     } else if (byte == '"' || byte == '\\') {
       out += '\\';
       out += text[0];
@@ -115,10 +116,11 @@ std::optional<std::string_view> JsonlReader::next() {
     if (line_ == 1 && text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.find_first_not_of(" \t") == std::string_view::npos) continue;
-    if (const size_t invalid = first_invalid_utf8(text); invalid != std::string_view::npos) {
+    if (const size_t invalid = text::first_invalid_utf8(text); invalid != std::string_view::npos) {
       throw UserError(ExitCode::bad_data, base::text(where(), ":", invalid + 1, ": not UTF-8: save the file in that encoding"));
     }
     ++records_;
+    base::tick();  // a large file takes its time
     return text;
   }
   check_unchanged();

@@ -1,15 +1,16 @@
 // Conversations in JSON.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "data/json_text.hpp"
-#include "trireme/data/chat_template.hpp"
+#include "trireme/text/chat_template.hpp"
+#include "trireme/text/json_text.hpp"
 
 namespace trireme::data {
 
 // A list of {"role": text, "content": text, ...}. Throws UserError(bad_data) with `where` ("file:line") and `key`.
-std::vector<Message> read_messages(const OrderedJson& json, const std::string& key, const std::string& where);
+std::vector<text::Message> read_messages(const text::OrderedJson& json, const std::string& key, const std::string& where);
 
 }  // namespace trireme::data

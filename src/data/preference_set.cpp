@@ -9,14 +9,14 @@ namespace {
 
 // What both answers continue.
 struct Context {
-  std::vector<Message> messages;  // empty: plain text, or no prompt at all
+  std::vector<text::Message> messages;  // empty: plain text, or no prompt at all
   std::string text;
-  std::vector<TokenId> ids;
+  std::vector<text::TokenId> ids;
 };
 
 class PairReader {
  public:
-  PairReader(const Record& record, const SetOptions& options, const Tokenizer& tokenizer)
+  PairReader(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer)
       : record_(record), options_(options), tokenizer_(tokenizer) {}
 
   PreferencePair read() {
@@ -37,38 +37,38 @@ class PairReader {
   }
 
  private:
-  std::vector<TokenId> answer(const std::string& key) {
-    const OrderedJson* value = record_.find(key);
+  std::vector<text::TokenId> answer(const std::string& key) {
+    const text::OrderedJson* value = record_.find(key);
     if (value != nullptr && value->is_array()) {
       if (context_.messages.empty()) record_.fail("`" + key + "` is a list of messages, but the prompt is a text: give both in one form");
       return continue_chat(record_.messages(key), key);
     }
     const std::string text = record_.text(key);
     if (!context_.messages.empty()) return continue_chat({{"assistant", text, ""}}, key);
-    std::vector<TokenId> ids = context_.ids;
+    std::vector<text::TokenId> ids = context_.ids;
     append(ids, tokenizer_.encode(text));
-    const TokenId eos = required_eos(tokenizer_);
+    const text::TokenId eos = required_eos(tokenizer_);
     if (ids.size() == context_.ids.size() || ids.back() != eos) ids.push_back(eos);
     return ids;
   }
 
-  std::vector<TokenId> continue_chat(const std::vector<Message>& more, const std::string& key) {
+  std::vector<text::TokenId> continue_chat(const std::vector<text::Message>& more, const std::string& key) {
     if (more.back().role != "assistant") record_.fail("`" + key + "` ends with a turn of \"" + more.back().role + "\", expected assistant");
-    std::vector<Message> messages = context_.messages;
+    std::vector<text::Message> messages = context_.messages;
     messages.insert(messages.end(), more.begin(), more.end());
-    const std::string text = tokenizer_.render_chat(messages, GenerationPrompt::without);
+    const std::string text = tokenizer_.render_chat(messages, text::GenerationPrompt::without);
     if (!text.starts_with(context_.text)) {
       record_.fail("the chat template renders the prompt differently once `" + key + "` follows, so its length is unknown");
     }
-    std::vector<TokenId> ids = context_.ids;
+    std::vector<text::TokenId> ids = context_.ids;
     append(ids, tokenizer_.encode(text.substr(context_.text.size())));
     return without_tail(std::move(ids));
   }
 
   // The last token that a rollout has is the one that ends the turn; the reward is read there.
-  std::vector<TokenId> without_tail(std::vector<TokenId> ids) const {
+  std::vector<text::TokenId> without_tail(std::vector<text::TokenId> ids) const {
     const auto eos_ids = tokenizer_.eos_ids();
-    const auto ends = [&](TokenId id) { return std::find(eos_ids.begin(), eos_ids.end(), id) != eos_ids.end(); };
+    const auto ends = [&](text::TokenId id) { return std::find(eos_ids.begin(), eos_ids.end(), id) != eos_ids.end(); };
     const auto last = std::find_if(ids.rbegin(), ids.rend() - static_cast<int64_t>(context_.ids.size()), ends);
     const bool ended = last != ids.rend() - static_cast<int64_t>(context_.ids.size());
     if (ended) ids.erase(last.base(), ids.end());
@@ -79,12 +79,12 @@ class PairReader {
   void whole_conversations(PreferencePair& pair) {
     const auto chosen = record_.messages(options_.keys.chosen);
     const auto rejected = record_.messages(options_.keys.rejected);
-    const auto same = [](const Message& a, const Message& b) { return a.role == b.role && a.content == b.content && a.extra == b.extra; };
+    const auto same = [](const text::Message& a, const text::Message& b) { return a.role == b.role && a.content == b.content && a.extra == b.extra; };
     const bool differ_in_last = chosen.size() == rejected.size() && chosen.size() > 1 &&
                                 std::equal(chosen.begin(), chosen.end() - 1, rejected.begin(), same);
     if (!differ_in_last) record_.fail("without a prompt, `chosen` and `rejected` must be conversations that differ in the last turn only");
     context_.messages.assign(chosen.begin(), chosen.end() - 1);
-    context_.text = tokenizer_.render_chat(context_.messages, GenerationPrompt::with);
+    context_.text = tokenizer_.render_chat(context_.messages, text::GenerationPrompt::with);
     context_.ids = tokenizer_.encode(context_.text);
     pair.chosen = continue_chat({chosen.back()}, options_.keys.chosen);
     pair.rejected = continue_chat({rejected.back()}, options_.keys.rejected);
@@ -92,13 +92,13 @@ class PairReader {
 
   const Record& record_;
   const SetOptions& options_;
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   Context context_;
 };
 
 }  // namespace
 
-PreferenceSet PreferenceSet::load(const SetOptions& options, const Tokenizer& tokenizer) {
+PreferenceSet PreferenceSet::load(const SetOptions& options, const text::Tokenizer& tokenizer) {
   PreferenceSet set;
   Admission admission(options, set.counts_);
   for_each_record(options, set.counts_, [&](const Record& record, Origin origin) {

@@ -10,14 +10,14 @@ namespace trireme::data {
 
 namespace {
 
-std::vector<TokenId> token_ids(const Record& record, const std::string& key) {
-  const OrderedJson& json = *record.find(key);
+std::vector<text::TokenId> token_ids(const Record& record, const std::string& key) {
+  const text::OrderedJson& json = *record.find(key);
   if (!json.is_array()) record.fail("`" + key + "` is no list of token ids: correct it");
-  std::vector<TokenId> ids;
-  for (const OrderedJson& id : json) {
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<TokenId>::max());
+  std::vector<text::TokenId> ids;
+  for (const text::OrderedJson& id : json) {
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<text::TokenId>::max());
     if (!fits) record.fail("`" + key + "` holds " + id.dump() + ", expected a token id (0 to 2^31-1): correct it");
-    ids.push_back(id.get<TokenId>());
+    ids.push_back(id.get<text::TokenId>());
   }
   return ids;
 }
@@ -39,8 +39,8 @@ InputRecord read_input(const Record& record) {
   } else {
     input.ids = token_ids(record, found);
   }
-  if (const OrderedJson* flag = record.find("add_generation_prompt")) {
-    if (!flag->is_boolean()) record.fail("`add_generation_prompt` is " + kind_of(*flag) + ", expected true or false: correct it");
+  if (const text::OrderedJson* flag = record.find("add_generation_prompt")) {
+    if (!flag->is_boolean()) record.fail("`add_generation_prompt` is " + text::kind_of(*flag) + ", expected true or false: correct it");
     input.add_generation_prompt = flag->get<bool>();
   }
   return input;
@@ -48,7 +48,7 @@ InputRecord read_input(const Record& record) {
 
 }  // namespace
 
-PromptSet PromptSet::load(const SetOptions& options, const Tokenizer& tokenizer) {
+PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& tokenizer) {
   PromptSet set;
   Admission admission(options, set.counts_);
   const std::set<std::string> known{options.keys.prompt, options.keys.messages, options.keys.label};
@@ -60,7 +60,7 @@ PromptSet PromptSet::load(const SetOptions& options, const Tokenizer& tokenizer)
     made.prompt = std::move(prompt.text);
     made.messages = std::move(prompt.messages);
     made.ids = std::move(prompt.ids);
-    if (const OrderedJson* label = record.find(options.keys.label)) {
+    if (const text::OrderedJson* label = record.find(options.keys.label)) {
       made.label_json = label->dump();
       made.label = label->is_string() ? label->get<std::string>() : made.label_json;
     }
@@ -78,17 +78,17 @@ std::vector<InputRecord> read_inputs(const std::filesystem::path& file) {
   return inputs;
 }
 
-std::vector<TokenId> InputRecord::encode(const Tokenizer& tokenizer) const {
+std::vector<text::TokenId> InputRecord::encode(const text::Tokenizer& tokenizer) const {
   try {
     if (ids) {
-      for (const TokenId id : *ids) {
+      for (const text::TokenId id : *ids) {
         VALIDATE(id < tokenizer.vocab_size(), ExitCode::bad_data, "token id ", id, " is outside the vocabulary of ", tokenizer.vocab_size(),
                  ": correct it");
       }
       return *ids;
     }
-    if (text) return tokenizer.encode(*text, SpecialTokens::added);
-    return tokenizer.encode_chat(messages, add_generation_prompt ? GenerationPrompt::with : GenerationPrompt::without);
+    if (text) return tokenizer.encode(*text, text::SpecialTokens::added);
+    return tokenizer.encode_chat(messages, add_generation_prompt ? text::GenerationPrompt::with : text::GenerationPrompt::without);
   } catch (const UserError& error) {
     throw UserError(error.code(), where + ": " + error.what());
   }

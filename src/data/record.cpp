@@ -8,52 +8,52 @@
 namespace trireme::data {
 
 Record::Record(std::string_view text, const std::string& file, int64_t line)
-    : where_(base::text(file, ":", line)), json_(parse_record(text, {file, line})) {
-  if (!json_.is_object()) fail("a line is " + kind_of(json_) + ", expected one JSON object");
+    : where_(base::text(file, ":", line)), json_(text::parse_record(text, {file, line})) {
+  if (!json_.is_object()) fail("a line is " + text::kind_of(json_) + ", expected one JSON object");
 }
 
 void Record::fail(const std::string& problem) const { throw UserError(ExitCode::bad_data, where_ + ": " + problem); }
 
-const OrderedJson* Record::find(const std::string& key) const {
+const text::OrderedJson* Record::find(const std::string& key) const {
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
 std::string Record::text(const std::string& key) const {
-  const OrderedJson* value = find(key);
+  const text::OrderedJson* value = find(key);
   if (value == nullptr) fail("no `" + key + "`: add it, or name the right key in the deck (data.*_key)");
-  if (!value->is_string()) fail("`" + key + "` is " + kind_of(*value) + ", expected a text: correct it");
+  if (!value->is_string()) fail("`" + key + "` is " + text::kind_of(*value) + ", expected a text: correct it");
   return value->get<std::string>();
 }
 
 std::optional<double> Record::number(const std::string& key) const {
-  const OrderedJson* value = find(key);
+  const text::OrderedJson* value = find(key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number()) fail("`" + key + "` is " + kind_of(*value) + ", expected a number: correct it");
+  if (!value->is_number()) fail("`" + key + "` is " + text::kind_of(*value) + ", expected a number: correct it");
   return value->get<double>();
 }
 
-std::vector<Message> Record::messages(const std::string& key) const {
-  const OrderedJson* value = find(key);
+std::vector<text::Message> Record::messages(const std::string& key) const {
+  const text::OrderedJson* value = find(key);
   if (value == nullptr) fail("no `" + key + "`: add it, or name the right key in the deck (data.*_key)");
   return read_messages(*value, key, where_);
 }
 
 std::string Record::others(const std::set<std::string>& known) const {
-  OrderedJson rest = OrderedJson::object();
+  text::OrderedJson rest = text::OrderedJson::object();
   for (const auto& [key, value] : json_.items()) {
     if (!known.contains(key)) rest[key] = value;
   }
   return rest.dump();
 }
 
-std::vector<Message> with_system(std::vector<Message> messages, const SetOptions& options) {
+std::vector<text::Message> with_system(std::vector<text::Message> messages, const SetOptions& options) {
   const bool has_one = !messages.empty() && messages.front().role == "system";
   if (!options.system_prompt.empty() && !has_one) messages.insert(messages.begin(), {"system", options.system_prompt, ""});
   return messages;
 }
 
-Prompt read_prompt(const Record& record, const SetOptions& options, const Tokenizer& tokenizer) {
+Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
   const RecordKeys& keys = options.keys;
   const bool conversation = record.find(keys.messages) != nullptr;
   if (conversation && record.find(keys.prompt) != nullptr) {
@@ -69,12 +69,12 @@ Prompt read_prompt(const Record& record, const SetOptions& options, const Tokeni
     prompt.messages.push_back({"user", record.text(keys.prompt), ""});
   } else {
     prompt.text = record.text(keys.prompt);
-    prompt.ids = tokenizer.encode(prompt.text, SpecialTokens::added);
+    prompt.ids = tokenizer.encode(prompt.text, text::SpecialTokens::added);
     return prompt;
   }
   prompt.messages = with_system(std::move(prompt.messages), options);
   try {
-    prompt.text = tokenizer.render_chat(prompt.messages, GenerationPrompt::with);
+    prompt.text = tokenizer.render_chat(prompt.messages, text::GenerationPrompt::with);
   } catch (const UserError& error) {
     throw UserError(error.code(), record.where() + ": " + error.what());
   }
@@ -99,9 +99,9 @@ bool Admission::admit(const Record& record, size_t tokens, const char* what) {
   return false;
 }
 
-void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+void append(std::vector<text::TokenId>& ids, const std::vector<text::TokenId>& more) { ids.insert(ids.end(), more.begin(), more.end()); }
 
-TokenId required_eos(const Tokenizer& tokenizer) {
+text::TokenId required_eos(const text::Tokenizer& tokenizer) {
   VALIDATE(tokenizer.eos_id().has_value(), ExitCode::bad_data,
            "the tokenizer names no eos_token, which ends a response: add it to tokenizer_config.json");
   return *tokenizer.eos_id();

@@ -1,14 +1,15 @@
 // One record of a data set: a JSON object with its place, and the rules that all sets share.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "data/json_text.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/text/json_text.hpp"
 
 namespace trireme::data {
 
@@ -20,27 +21,27 @@ class Record {
   [[noreturn]] void fail(const std::string& problem) const;
 
   // nullptr when the key is absent or null
-  const OrderedJson* find(const std::string& key) const;
+  const text::OrderedJson* find(const std::string& key) const;
   std::string text(const std::string& key) const;  // a text that must be there
   std::optional<double> number(const std::string& key) const;
-  std::vector<Message> messages(const std::string& key) const;
+  std::vector<text::Message> messages(const std::string& key) const;
   // The fields whose keys are not in `known`, as a JSON object.
   std::string others(const std::set<std::string>& known) const;
 
  private:
   std::string where_;
-  OrderedJson json_;
+  text::OrderedJson json_;
 };
 
 // The prompt of a record: a conversation (from the messages key, or a prompt in the form user_turn) or plain text.
 struct Prompt {
-  std::vector<Message> messages;  // empty: plain text
+  std::vector<text::Message> messages;  // empty: plain text
   std::string text;               // what is encoded; of messages the rendered text with the generation prompt
-  std::vector<TokenId> ids;
+  std::vector<text::TokenId> ids;
 };
 // The conversation with the deck's system turn in front when it has none.
-std::vector<Message> with_system(std::vector<Message> messages, const SetOptions& options);
-Prompt read_prompt(const Record& record, const SetOptions& options, const Tokenizer& tokenizer);
+std::vector<text::Message> with_system(std::vector<text::Message> messages, const SetOptions& options);
+Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer);
 
 // Counts and refuses what cannot be used.
 class Admission {
@@ -61,9 +62,9 @@ template <class Use>
 void for_each_record(const SetOptions& options, SetCounts& counts, const Use& use);
 
 // Appends `more` to `ids`.
-void append(std::vector<TokenId>& ids, const std::vector<TokenId>& more);
+void append(std::vector<text::TokenId>& ids, const std::vector<text::TokenId>& more);
 // The tokenizer's eos; throws UserError(bad_data) when it has none.
-TokenId required_eos(const Tokenizer& tokenizer);
+text::TokenId required_eos(const text::Tokenizer& tokenizer);
 
 void check_files(const SetOptions& options);
 void check_rows(const SetOptions& options, const SetCounts& counts);

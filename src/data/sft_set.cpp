@@ -7,16 +7,16 @@ namespace trireme::data {
 
 namespace {
 
-void extend(SftExample& example, const std::vector<TokenId>& ids, uint8_t mask) {
+void extend(SftExample& example, const std::vector<text::TokenId>& ids, uint8_t mask) {
   append(example.ids, ids);
   example.loss_mask.resize(example.ids.size(), mask);
 }
 
 // The target of an assistant's turn: up to and including the token that ends it. What templates put behind (a newline) is
 // never generated.
-void extend_turn(SftExample& example, const std::vector<TokenId>& ids, const Tokenizer& tokenizer) {
+void extend_turn(SftExample& example, const std::vector<text::TokenId>& ids, const text::Tokenizer& tokenizer) {
   const auto eos_ids = tokenizer.eos_ids();
-  const auto ends = [&](TokenId id) { return std::find(eos_ids.begin(), eos_ids.end(), id) != eos_ids.end(); };
+  const auto ends = [&](text::TokenId id) { return std::find(eos_ids.begin(), eos_ids.end(), id) != eos_ids.end(); };
   const auto eos = std::find_if(ids.begin(), ids.end(), ends);
   const auto behind = eos == ids.end() ? eos : eos + 1;
   extend(example, {ids.begin(), behind}, 1);
@@ -27,23 +27,23 @@ void extend_turn(SftExample& example, const std::vector<TokenId>& ids, const Tok
 // assistant's opening. The parts are encoded one by one, so that the ids in front of a response are those of a rollout.
 class Conversation {
  public:
-  Conversation(const Record& record, const Tokenizer& tokenizer) : record_(record), tokenizer_(tokenizer) {}
+  Conversation(const Record& record, const text::Tokenizer& tokenizer) : record_(record), tokenizer_(tokenizer) {}
 
-  void encode(const std::vector<Message>& messages, SftExample& example) {
+  void encode(const std::vector<text::Message>& messages, SftExample& example) {
     bool any = false;
     for (size_t i = 0; i < messages.size(); ++i) {
       if (messages[i].role != "assistant") continue;
       any = true;
-      const std::span<const Message> all(messages);
-      extend(example, tokenizer_.encode(advance(all.first(i), GenerationPrompt::with, i)), 0);
-      extend_turn(example, tokenizer_.encode(advance(all.first(i + 1), GenerationPrompt::without, i)), tokenizer_);
+      const std::span<const text::Message> all(messages);
+      extend(example, tokenizer_.encode(advance(all.first(i), text::GenerationPrompt::with, i)), 0);
+      extend_turn(example, tokenizer_.encode(advance(all.first(i + 1), text::GenerationPrompt::without, i)), tokenizer_);
     }
     if (!any) record_.fail("the conversation has no assistant turn to learn from: add one");
   }
 
  private:
   // The text beyond what was rendered so far.
-  std::string advance(std::span<const Message> messages, GenerationPrompt prompt, size_t turn) {
+  std::string advance(std::span<const text::Message> messages, text::GenerationPrompt prompt, size_t turn) {
     const std::string text = tokenizer_.render_chat(messages, prompt);
     if (!text.starts_with(done_)) {
       record_.fail(base::text("the chat template renders earlier turns differently once message ", turn,
@@ -55,11 +55,11 @@ class Conversation {
   }
 
   const Record& record_;
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::string done_;
 };
 
-SftExample read_example(const Record& record, const SetOptions& options, const Tokenizer& tokenizer) {
+SftExample read_example(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
   SftExample example;
   Conversation conversation(record, tokenizer);
   if (record.find(options.keys.messages) != nullptr) {
@@ -67,7 +67,7 @@ SftExample read_example(const Record& record, const SetOptions& options, const T
     return example;
   }
   if (record.find(options.keys.prompt) == nullptr && record.find(options.keys.text) != nullptr) {
-    extend(example, tokenizer.encode(record.text(options.keys.text), SpecialTokens::added), 1);
+    extend(example, tokenizer.encode(record.text(options.keys.text), text::SpecialTokens::added), 1);
     return example;
   }
   const std::string response = record.text(options.keys.response);
@@ -75,9 +75,9 @@ SftExample read_example(const Record& record, const SetOptions& options, const T
     conversation.encode(with_system({{"user", record.text(options.keys.prompt), ""}, {"assistant", response, ""}}, options), example);
     return example;
   }
-  extend(example, tokenizer.encode(record.text(options.keys.prompt), SpecialTokens::added), 0);
-  std::vector<TokenId> answer = tokenizer.encode(response);
-  const TokenId eos = required_eos(tokenizer);
+  extend(example, tokenizer.encode(record.text(options.keys.prompt), text::SpecialTokens::added), 0);
+  std::vector<text::TokenId> answer = tokenizer.encode(response);
+  const text::TokenId eos = required_eos(tokenizer);
   if (answer.empty() || answer.back() != eos) answer.push_back(eos);
   extend(example, answer, 1);
   return example;
@@ -85,7 +85,7 @@ SftExample read_example(const Record& record, const SetOptions& options, const T
 
 }  // namespace
 
-SftSet SftSet::load(const SetOptions& options, const Tokenizer& tokenizer) {
+SftSet SftSet::load(const SetOptions& options, const text::Tokenizer& tokenizer) {
   SftSet set;
   Admission admission(options, set.counts_);
   for_each_record(options, set.counts_, [&](const Record& record, Origin origin) {

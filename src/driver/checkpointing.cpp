@@ -1,13 +1,16 @@
 #include "driver/checkpointing.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/config/fault.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -39,6 +42,11 @@ std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine
   return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
 }
 
+// What may be over a moment later: a full disk, a quota, a file server or memory. A run that lost its lock has to go.
+bool may_pass(ExitCode code) {
+  return code == ExitCode::io_error || code == ExitCode::permission || code == ExitCode::input_missing || code == ExitCode::out_of_memory;
+}
+
 bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
   std::error_code error;
   return std::filesystem::equivalent(checkpoint.parent_path(), folder, error) && !error;
@@ -51,19 +59,12 @@ Checkpointing::Checkpointing(const config::Options& options, const Roles& roles,
     : options_(options), roles_(roles), folder_(folder), mirror_(device),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
   if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
-  checkpoint::Faults faults;
-  faults.crash_at = options.fault.crash_at;
-  if (const auto io = config::parse_fault_io(options.fault.io_fail)) {
-    faults.operation = io->operation;
-    faults.call = io->call;
-    faults.error = io->error;
-  }
-  if (!faults.crash_at.empty() || faults.call > 0) checkpoint::set_faults(faults);
 }
 
 Checkpointing::~Checkpointing() = default;
 
 bool Checkpointing::due(int64_t iteration) const {
+  if (retry_at_ >= 0 && iteration >= retry_at_) return true;
   return options_.ckpt.interval > 0 && iteration % options_.ckpt.interval == 0;
 }
 
@@ -98,10 +99,7 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const std::
   return content;
 }
 
-double Checkpointing::save(Progress progress, const std::string& pending, bool wait) {
-  const base::Stopwatch watch;
-  const trace::Region region{"checkpoint", progress.iteration, trace::Category::phase};
-  finish();
+void Checkpointing::start(Progress progress, const std::string& pending) {
   pending_ = pending;
   progress.pending_bytes = roles_.world.sum(static_cast<int64_t>(pending.size()));
   progress.resumed_from = obeyed_;
@@ -115,27 +113,80 @@ double Checkpointing::save(Progress progress, const std::string& pending, bool w
   options.pinned = progress.best.iteration;
   options.resumed_from = resumed_from_;
   options.version = TRIREME_VERSION;
+  options.beat = [](const char*) { base::tick(); };
   options.lock = &folder_.lock();
+  options.folder_lock = &folder_.checkpoint_lock();
   writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
-  if (wait || !options_.ckpt.background) finish();
-  return watch.seconds();
+}
+
+void Checkpointing::save(const Progress& progress, const std::string& pending, bool wait) {
+  const base::Stopwatch watch;
+  const trace::Region region{"checkpoint", progress.iteration, trace::Category::phase};
+  finish(progress.iteration);
+  start(progress, pending);
+  if (wait || !options_.ckpt.background) {
+    if (!finish(progress.iteration) && wait) {
+      log::warning("this was the last save of the run: trying once more");
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      start(progress, pending);
+      committed(writer_->wait(), progress.iteration);
+    }
+  }
+  stalled_ += watch.seconds();
+}
+
+void Checkpointing::look_after_save(int64_t iteration) {
+  if (saving_ < 0 || !roles_.world.all(!writer_->busy())) return;
+  finish(iteration);
+}
+
+bool Checkpointing::finish(int64_t iteration) {
+  if (saving_ < 0) return true;
+  const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
+  try {
+    committed(writer_->wait(), saving_);
+  } catch (const UserError& error) {
+    count_failure(error, iteration);
+    return false;
+  }
+  return true;
+}
+
+void Checkpointing::committed(const checkpoint::SaveReport& report, int64_t iteration) {
+  committed_ = iteration;
+  saving_ = -1;
+  failed_in_a_row_ = 0;
+  retry_at_ = -1;
+  if (roles_.world.rank() != 0) return;
+  link_best();
+  log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
+                       base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
+}
+
+void Checkpointing::count_failure(const UserError& error, int64_t iteration) {
+  if (!may_pass(error.code())) throw;  // called where it was caught
+  const int64_t failed = std::exchange(saving_, -1);
+  ++failures_;
+  ++failed_in_a_row_;
+  if (options_.ckpt.max_failures > 0 && failed_in_a_row_ >= options_.ckpt.max_failures) {
+    throw UserError(error.code(), base::text("the checkpoint of iteration ", failed, " failed, as ", failed_in_a_row_,
+                                             " in a row, which is ckpt.max_failures (", error.what(), ")"));
+  }
+  // At once when it is first heard of, then after 1, 3, 7, ... iterations, and not later than the next one would be due.
+  const int64_t pause = (int64_t{1} << std::min<int64_t>(failed_in_a_row_ - 1, 6)) - 1;
+  retry_at_ = std::max(iteration + pause, failed + 1);
+  if (roles_.world.rank() != 0) return;
+  log::warning(base::text("THE CHECKPOINT OF ITERATION ", failed, " FAILED (", error.what(), "): the run goes on, the last good one is ",
+                          committed_ < 0 ? std::string("none") : base::text("of iteration ", committed_), "; next try after iteration ",
+                          retry_at_, " (", failures_, " failed so far)"));
 }
 
 void Checkpointing::before_step() {
   if (mirror_.copies() || saving_ < 0 || !writer_->busy()) return;
+  const base::Stopwatch watch;
+  const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
   for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
-}
-
-void Checkpointing::finish() {
-  if (saving_ < 0) return;
-  const auto report = writer_->wait();
-  committed_ = saving_;
-  saving_ = -1;
-  if (roles_.world.rank() == 0) {
-    link_best();
-    log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
-                         base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
-  }
+  stalled_ += watch.seconds();
 }
 
 void Checkpointing::link_best() const {
@@ -216,7 +267,7 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
   mirror_.to_device();
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    saved.model->set_steps(saved.name == "critic" ? progress.critic_steps : progress.actor_steps);
+    saved.model->set_steps(progress.training.*saved.steps);
     saved.model->refresh();
   }
   return progress;

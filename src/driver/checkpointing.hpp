@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/host_mirror.hpp"
 #include "driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/checkpoint/background.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/options.hpp"
@@ -27,6 +29,7 @@ struct SavedModel {
   const model::ModelSpec* spec = nullptr;
   zero::ShardedModel* model = nullptr;
   bool average = false;
+  int64_t TrainingState::*steps = &TrainingState::actor_steps;  // its optimizer's
 };
 
 class Checkpointing {
@@ -43,14 +46,22 @@ class Checkpointing {
   // this rank's share of a rollout that was waiting. Collective.
   std::optional<Progress> resume(std::string& pending);
 
+  // After `iteration`: by ckpt.interval, or since a save failed and its time has come again.
   bool due(int64_t iteration) const;
   // Saves; in the background when the deck allows it and `wait` is false. `pending` is this rank's part of a rollout that
-  // waits for the next iteration. Returns the seconds that it took the caller. Collective.
-  double save(Progress progress, const std::string& pending, bool wait);
+  // waits for the next iteration. A failure of files or memory becomes a warning and a count (ckpt.max_failures); with `wait` there is a
+  // second try, whose error is thrown. Every other error is thrown. Collective.
+  void save(const Progress& progress, const std::string& pending, bool wait);
+  // What became of a save in the background, as soon as every rank knows: says that it was committed, or that it failed and when it is
+  // tried again. After `iteration`; collective.
+  void look_after_save(int64_t iteration);
   // Before the optimizer changes what a save may still read. Local.
   void before_step();
-  // Waits for a save in progress; errors of it are thrown here, on every rank. Collective.
-  void finish();
+
+  // Saves of this process that failed.
+  int64_t failures() const { return failures_; }
+  // Seconds that saves have held this rank's main thread up since the last call.
+  double take_stall() { return std::exchange(stalled_, 0.0); }
 
   // Iteration of the checkpoint that the run began with, -1: from nothing; nullopt: resume() is not done yet. Any thread.
   std::optional<int64_t> began_behind() const;
@@ -69,6 +80,11 @@ class Checkpointing {
   checkpoint::Content content(const Progress& progress, const std::string& pending);
   // Points `best` to the best checkpoint. Rank 0.
   void link_best() const;
+  void start(Progress progress, const std::string& pending);
+  // Waits for the save in progress. False: it failed, and may be tried again from what `iteration` leaves.
+  bool finish(int64_t iteration);
+  void count_failure(const UserError& error, int64_t iteration);
+  void committed(const checkpoint::SaveReport& report, int64_t iteration);
   std::optional<Progress> find_and_load(std::string& pending);
   Progress load(checkpoint::Reader& reader, std::string& pending);
 
@@ -82,6 +98,10 @@ class Checkpointing {
   size_t datasets_ = 0;   // of the save in progress
   int64_t saving_ = -1;
   int64_t committed_ = -1;
+  int64_t failures_ = 0;
+  int64_t failed_in_a_row_ = 0;
+  int64_t retry_at_ = -1;  // iteration; -1: nothing failed
+  double stalled_ = 0;
   int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
   std::string obeyed_;  // ckpt.resume's checkpoint, for what is saved
   std::optional<checkpoint::Position> resumed_from_;  // in the run's own folder

@@ -89,11 +89,7 @@ ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stor
 
 ComputeDecision agree_on_compute_type(ComputeType asked, std::optional<DType> stored, const ComputeDevice& mine,
                                       const comm::CommView& world) {
-  std::vector<ComputeDevice> ranks;
-  for (const std::string& text : world.all_gather((mine.native_bf16 ? "+" : "-") + mine.name)) {
-    ranks.push_back({text.front() == '+', text.substr(1)});
-  }
-  return decide_compute_type(asked, stored, ranks);
+  return decide_compute_type(asked, stored, world.gather_values(mine));
 }
 
 std::optional<DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "driver/roles.hpp"
 #include "trireme/comm/comm.hpp"
@@ -19,6 +20,7 @@ namespace trireme::driver {
 struct ComputeDevice {
   bool native_bf16 = false;
   std::string name;  // "GPU", or the instruction set in use
+  static constexpr auto fields = std::tuple{&ComputeDevice::native_bf16, &ComputeDevice::name};
   bool operator==(const ComputeDevice&) const = default;
 };
 ComputeDevice compute_device(at::Device device);

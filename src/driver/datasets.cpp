@@ -1,7 +1,9 @@
 #include "driver/datasets.hpp"
 
 #include <numeric>
+#include <span>
 
+#include "driver/same_inputs.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 
@@ -32,19 +34,21 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
   return set;
 }
 
-data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const data::Tokenizer& tokenizer,
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
   auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
   return set;
 }
 
-TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
-                          const data::Tokenizer& tokenizer, const comm::CommView& world) {
+learn::TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
+                          const text::Tokenizer& tokenizer, const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
-  TrainingSet set = pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  learn::TrainingSet set = pairs ? learn::TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : learn::TrainingSet(data::SftSet::load(wanted, tokenizer));
+  require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
 }
@@ -55,6 +59,20 @@ data::PromptSampler make_sampler(const config::Options& options, const std::vect
                               .seed = static_cast<uint64_t>(options.run.seed),
                               .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
                               .epoch_end = data::EpochEnd::carry_over});
+}
+
+PretrainingTexts::PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const Roles& roles)
+    : rows_(load_training(options, options.data.pretrain_dataset, config::Command::sft, tokenizer, roles.world)),
+      sampler_(make_sampler(options, options.data.pretrain_probs, rows_.counts())),
+      rows_per_step_(options.ptx_batch_size()),
+      micro_batch_tokens_(options.train.micro_batch_tokens),
+      trainers_(roles.trainers.view()) {}
+
+learn::PretrainingRows PretrainingTexts::draw(int64_t optimizer_steps) {
+  return [this, drawn = sampler_.draw(optimizer_steps * rows_per_step_)](int64_t step) {
+    const auto rows = std::span(drawn).subspan(static_cast<size_t>(step * rows_per_step_), static_cast<size_t>(rows_per_step_));
+    return learn::share_out(rows_, rows, trainers_, micro_batch_tokens_);
+  };
 }
 
 }  // namespace trireme::driver

@@ -12,7 +12,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/base/node_limits.hpp"
+#include "trireme/job/node_limits.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -45,10 +45,17 @@ at::Device choose_device(const config::Options& options, const Roles& roles) {
            built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
                  : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
            " or set run.device = \"cpu\"");
-  const bool everywhere = roles.world.min(int64_t{gpus}) > 0;
-  if (roles.world.rank() == 0 && (everywhere || gpus > 0)) {
-    log::info(base::text("device: ", everywhere ? "GPUs" : "CPUs, since not every rank sees a GPU", "; rank 0 sees ", gpus));
+  const auto seen = roles.world.gather_values(gpus);
+  const auto without = std::ranges::count(seen, 0);
+  const bool everywhere = without == 0;
+  if (!everywhere && without < roles.world.size()) {
+    const auto rank = std::ranges::find(seen, 0) - seen.begin();
+    throw UserError(ExitCode::unfit_environment,
+                    base::text("no GPU is visible to ", without, " of ", roles.world.size(), " ranks, while the others have some (the first is rank ", rank,
+                               " on ", roles.topology.host_of_node[static_cast<size_t>(roles.topology.node_of[static_cast<size_t>(rank)])],
+                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or set run.device = \"cpu\""));
   }
+  if (roles.world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
   if (!everywhere) return at::kCPU;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(roles.topology.local_rank % gpus));
 }
@@ -72,7 +79,7 @@ void wait_for(at::Device device) {
 
 int64_t free_memory(at::Device device) {
   if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
-  return base::available_memory().bytes;
+  return job::available_memory().bytes;
 }
 
 int generators_on_device(const Roles& roles, at::Device device) {

@@ -29,7 +29,7 @@ void use_device(at::Device device, bool deterministic);
 // Waits for all work that was given to the device.
 void wait_for(at::Device device);
 
-// Bytes that are free on the device now; for the CPU what base::available_memory() says of this node and the job's control group.
+// Bytes that are free on the device now; for the CPU what job::available_memory() says of this node and the job's control group.
 int64_t free_memory(at::Device device);
 
 // Generator ranks on this rank's device, on the CPU those of its node: they share the memory for KV caches. Collective over world.

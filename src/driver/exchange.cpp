@@ -1,10 +1,10 @@
 #include "driver/exchange.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/wire.hpp"
 #include "trireme/ppo/balance.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -27,17 +27,9 @@ std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets
 }
 
 Cards Exchange::cards(const Samples& mine) const {
-  std::string bytes(static_cast<size_t>(mine.size()) * sizeof(Card), '\0');
-  for (int64_t i = 0; i < mine.size(); ++i) {
-    const Card card{mine.id[static_cast<size_t>(i)], mine.length(i)};
-    std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(Card), &card, sizeof card);
-  }
-  Cards cards;
-  for (const auto& part : world_.all_gather(bytes)) {
-    const size_t first = cards.size();
-    cards.resize(first + part.size() / sizeof(Card));
-    if (!part.empty()) std::memcpy(cards.data() + first, part.data(), part.size());
-  }
+  Cards own;
+  for (int64_t i = 0; i < mine.size(); ++i) own.push_back({mine.id[static_cast<size_t>(i)], mine.length(i)});
+  Cards cards = world_.all_gather<Card>(own);
   std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id < b.id; });
   const auto twin = std::adjacent_find(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id == b.id; });
   if (twin != cards.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
@@ -65,15 +57,36 @@ Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vecto
   Samples received;
   for (const auto& message : world_.all_to_all(messages)) {
     if (message.empty()) continue;
-    const Samples part = Samples::from_bytes(message);
-    for (int64_t i = 0; i < part.size(); ++i) received.append(part, i);
+    received.append(Samples::from_bytes(message));
   }
   return received.sorted();
+}
+
+Rollout Exchange::to_trainers(const Samples& mine, const std::vector<int>& trainers,
+                              const std::function<std::vector<int>(const Cards&)>& owners) {
+  Rollout rollout;
+  rollout.cards = cards(mine);
+  rollout.owner = owners(rollout.cards);
+  std::vector<int> rank_of;
+  for (const int trainer : rollout.owner) rank_of.push_back(trainers[static_cast<size_t>(trainer)]);
+  rollout.samples = move(mine, rollout.cards, rank_of);
+  return rollout;
 }
 
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
   const Cards all = cards(mine);
   return move(mine, all, spread_over(all, targets));
+}
+
+std::string to_stored(const Samples& samples) {
+  return samples.size() == 0 ? std::string() : base::to_bytes(samples);
+}
+
+Samples from_stored(std::string_view parts) {
+  Samples all;
+  base::WireReader reader(parts, "the waiting rollout of the checkpoint");
+  while (!reader.done()) all.append(reader.take<Samples>());
+  return all;
 }
 
 }  // namespace trireme::driver

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/base/samples.hpp"
@@ -20,6 +23,13 @@ std::vector<int64_t> lengths_of(const Cards& cards);
 // thousand sequences and ranks: O(sequences) memory.
 std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets);
 
+// A scored rollout as the trainers have it.
+struct Rollout {
+  Samples samples;         // this rank's, in id order
+  Cards cards;             // of all sequences
+  std::vector<int> owner;  // trainer of each of them
+};
+
 struct MoveCounters {
   int64_t sequences_sent = 0;  // to another rank
   int64_t bytes_sent = 0;
@@ -34,6 +44,8 @@ class Exchange {
   Cards cards(const Samples& mine) const;
   // Collective: sequence i of `cards` goes to world rank rank_of[i]; returns this rank's, in id order.
   Samples move(const Samples& mine, const Cards& cards, const std::vector<int>& rank_of);
+  // Collective: every sequence to the trainer that `owners` names, an index into the world ranks `trainers`.
+  Rollout to_trainers(const Samples& mine, const std::vector<int>& trainers, const std::function<std::vector<int>(const Cards&)>& owners);
   // cards() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
 
@@ -43,5 +55,10 @@ class Exchange {
   comm::CommView world_;
   MoveCounters counters_;
 };
+
+// A rank's part of a waiting rollout as a checkpoint stores it, empty where it has none; the parts of all ranks, one behind the other.
+// Throws UserError(bad_data) where they are cut short.
+std::string to_stored(const Samples& samples);
+Samples from_stored(std::string_view parts);
 
 }  // namespace trireme::driver

@@ -8,7 +8,6 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/plan/job.hpp"
-#include "trireme/ppo/experience.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -36,7 +35,7 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
     values.insert(values.begin(), prompt.ids.size(), {});
     return values;
   };
-  ppo::RolloutSequence sequence;
+  SequenceRecord sequence;
   sequence.id = result.id;
   sequence.prompt_row = row;
   sequence.ids.assign(prompt.ids.begin(), prompt.ids.end());
@@ -45,7 +44,7 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
   sequence.log_probs = behind_prompt(std::move(result.log_probs));
   sequence.versions = behind_prompt(std::move(result.versions));
   sequence.finish_reason = result.finish_reason;
-  ppo::append_sequence(samples, sequence, max_len);
+  samples.add(sequence, max_len);
 }
 
 }  // namespace
@@ -84,16 +83,16 @@ std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_tok
                     "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
 }
 
-std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings) {
+std::function<bool(int32_t)> stop_string_predicate(const text::Tokenizer& tokenizer, const std::vector<std::string>& strings) {
   if (strings.empty()) return {};
   size_t longest = 0;
   for (const auto& text : strings) longest = std::max(longest, text.size());
   // Shared by the copies that std::function makes; one predicate serves one request.
   struct State {
-    data::StreamingDecoder decoder;
+    text::StreamingDecoder decoder;
     std::string tail;
   };
-  auto state = std::make_shared<State>(State{data::StreamingDecoder(tokenizer, data::Skip::nothing), {}});
+  auto state = std::make_shared<State>(State{text::StreamingDecoder(tokenizer, text::Skip::nothing), {}});
   return [state, strings, longest](int32_t token) {
     const std::string piece = state->decoder.push(token);
     const size_t before = state->tail.size();
@@ -107,7 +106,7 @@ std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokeni
   };
 }
 
-Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+Stops stops_of(const text::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
                const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key) {
   Stops stops;
   if (!ignore_eos) stops.ids.assign(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
@@ -130,7 +129,7 @@ Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vec
 }
 
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                     const data::Tokenizer& tokenizer, at::Device device, Threads threads)
+                     const text::Tokenizer& tokenizer, at::Device device, Threads threads)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),

@@ -11,9 +11,9 @@
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
-#include "trireme/data/tokenizer.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
 
@@ -47,7 +47,7 @@ struct GeneratorMemory {
 class Generator {
  public:
   // Weights only, which are zero until the first sync. start() before anything else.
-  Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const data::Tokenizer& tokenizer,
+  Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
             at::Device device, Threads threads);
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
   // cache takes its share. Collective over the replica.
@@ -73,7 +73,7 @@ class Generator {
 
   config::Options options_;
   const Roles& roles_;
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   Stops stops_;
   const model::ModelSpec& spec_;
   Threads threads_;
@@ -85,14 +85,14 @@ class Generator {
 
 // A predicate that sees tokens one by one and says whether this one completed one of `strings` in their text, special tokens
 // included; empty when there are none.
-std::function<bool(int32_t)> stop_string_predicate(const data::Tokenizer& tokenizer, const std::vector<std::string>& strings);
+std::function<bool(int32_t)> stop_string_predicate(const text::Tokenizer& tokenizer, const std::vector<std::string>& strings);
 
 // The deck's generate.backend as the engine takes it.
 generate::BackendKind engine_backend(config::GenerateBackend backend);
 
 // The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
 // becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
-Stops stops_of(const data::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
+Stops stops_of(const text::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
                const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
 
 // What the deck's rollouts need of a replica's KV cache at a time.

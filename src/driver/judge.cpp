@@ -2,27 +2,25 @@
 
 #include "driver/judge.hpp"
 
-#include <cstring>
 #include <utility>
 
-#include "driver/scoring.hpp"
-#include "driver/update_step.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/learn/scoring.hpp"
+#include "trireme/learn/update_step.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
 
-Judge::Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
+Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, Threads threads)
-    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)) {
+    : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
   for (size_t i = 0; i < sources.size(); ++i) {
-    const std::string name = reward::source_name(sources[i], i);
-    part_names_.push_back(name);
+    const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
       made_[i] = reward::make_plugin(sources[i], name,
                                     {.retries = static_cast<int>(options.reward.retries),
@@ -81,7 +79,7 @@ std::vector<reward::Request> Judge::requests(const Samples& samples, const data:
     reward::Request request;
     request.id = samples.id[s];
     request.prompt = prompt.prompt;
-    request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])), data::Skip::special);
+    request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])), text::Skip::special);
     if (!prompt.messages.empty()) request.messages = data::messages_json(prompt.messages);
     request.label = prompt.label;
     request.extra = prompt.extra;
@@ -104,12 +102,10 @@ void Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iter
   }
   if (!reference_) return;
   const trace::Region region{"reference log-probs"};
-  const at::Tensor log_probs = action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                                scoring_temperature(options_), device_);
-  samples.ref_log_probs.resize(static_cast<size_t>(samples.tokens()));
-  if (samples.tokens()) {
-    std::memcpy(samples.ref_log_probs.data(), log_probs.const_data_ptr(), samples.ref_log_probs.size() * sizeof(float));
-  }
+  const at::Tensor log_probs = learn::action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
+                                                learn::scoring_temperature(options_), device_);
+  const float* first = log_probs.const_data_ptr<float>();
+  samples.ref_log_probs.assign(first, first + samples.tokens());
 }
 
 }  // namespace trireme::driver

@@ -12,8 +12,8 @@
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
-#include "trireme/data/tokenizer.hpp"
 #include "trireme/reward/reward.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
@@ -21,7 +21,7 @@ namespace trireme::driver {
 class Judge {
  public:
   // Starts the plugins: before any device is touched. Collective over the reward ranks.
-  Judge(const config::Options& options, const Roles& roles, const data::Tokenizer& tokenizer,
+  Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
         const std::filesystem::path& log_folder, at::Device device, Threads threads);
 
   // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
@@ -32,7 +32,6 @@ class Judge {
 
   // Fills reward, reward_parts and, with a reference, ref_log_probs. Collective over the reward ranks.
   void score(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
-  const std::vector<std::string>& part_names() const { return part_names_; }
   // What the models of this rank take: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 
@@ -41,7 +40,7 @@ class Judge {
 
   config::Options options_;
   comm::CommView ranks_;
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   at::Device device_;
   Threads threads_;
   std::vector<std::unique_ptr<reward::Source>> made_;  // the plugins, until make_sources()

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "driver/device.hpp"
@@ -85,7 +86,7 @@ plan::ModelLayout layout_of(const model::ModelSpec& spec) {
 }
 
 plan::JobModels job_models(const config::Options& options, config::Command command, const model::ModelSpec& actor,
-                           const std::optional<model::ModelSpec>& critic) {
+                           const model::ModelSpec* critic) {
   plan::JobModels out;
   out.actor = layout_of(actor);
   const bool ppo = command == config::Command::ppo;
@@ -100,8 +101,8 @@ plan::JobModels job_models(const config::Options& options, config::Command comma
   return out;
 }
 
-void MemoryCheck::admit(const config::Options& options, const Roles& roles, config::Command command, const plan::JobModels& models,
-                        const plan::CutActor& cut, at::Device device) {
+void MemoryCheck::admit(const config::Options& options, const Roles& roles, config::Command command, const model::ModelSpec& actor,
+                        const model::ModelSpec* critic, at::Device device) {
   const trace::Region region{"memory check"};
   roles.world.barrier();  // devices are current, plugins started: what is free now is what the job can have
   const Place place = measure(roles, device);
@@ -111,6 +112,7 @@ void MemoryCheck::admit(const config::Options& options, const Roles& roles, conf
   // The same job on every rank, so that each knows the ledgers of all: what the rank with least has.
   const plan::Machine machine{.name = "this", .device_bytes = roles.world.min(device.is_cpu() ? 0 : place.device_free / sharers),
                               .host_bytes = roles.world.min(place.host_free)};
+  const plan::JobModels models = job_models(options, command, actor, critic);
   const config::RoleMap map = planned_roles(roles, command);
   const plan::Job job{options, map, roles.topology.node_of, models, machine, options.model.compute(), command};
   const plan::Ledger ledger = plan::memory_of_rank(job, roles.world.rank());
@@ -126,6 +128,7 @@ void MemoryCheck::admit(const config::Options& options, const Roles& roles, conf
   if (worst < 0) return;
   const plan::Pool& pool = pools[static_cast<size_t>(worst)];
   const auto names = roles.world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool : place.host_pool);
+  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
   const std::string message = refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
   const bool refuses = options.run.memory_check == config::MemoryCheck::refuse;
   VALIDATE(!refuses, ExitCode::configuration, message,

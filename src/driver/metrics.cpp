@@ -16,6 +16,8 @@
 namespace trireme::driver {
 namespace {
 
+constexpr size_t most_waiting = size_t{16} << 20;
+
 template <class Map>
 std::string object(const Map& map) {
   data::JsonObject out;
@@ -130,8 +132,21 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : pa
 }
 
 void MetricsFile::append(const std::string& line) {
-  base::write_all(file_.get(), line + "\n", path_);
-  cursor_ += static_cast<int64_t>(line.size()) + 1;
+  waiting_ += line + "\n";
+  if (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
+  try {
+    base::write_all(file_.get(), waiting_, path_);
+  } catch (const UserError&) {
+    // Half a line would spoil the next one. The lines are kept and written with a later one.
+    if (::ftruncate(file_.get(), cursor_) == 0) ::lseek(file_.get(), cursor_, SEEK_SET);
+    throw;
+  }
+  cursor_ += static_cast<int64_t>(waiting_.size());
+  waiting_.clear();
+}
+
+void MetricsFile::sync() {
+  if (::fdatasync(file_.get()) != 0) base::throw_errno(errno, "sync", path_);
 }
 
 }  // namespace trireme::driver

@@ -40,13 +40,17 @@ class MetricsFile {
  public:
   // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed).
   MetricsFile(const std::filesystem::path& path, int64_t cursor);
+  // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
   void append(const std::string& line);
+  // On the device, for a checkpoint that remembers the cursor.
+  void sync();
   int64_t cursor() const { return cursor_; }
 
  private:
   std::filesystem::path path_;
   base::FileDescriptor file_;
   int64_t cursor_ = 0;
+  std::string waiting_;  // lines that could not be written yet
 };
 
 }  // namespace trireme::driver

@@ -6,6 +6,8 @@
 #include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -90,29 +92,31 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
                   at::Device device, const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
-  const bool first = roles.world.rank() == 0;
   model::ModelExport exported(folder, spec,
                               {.type = type, .tokenizer_from = options.tokenizer_path()});
-  if (first) exported.create();
-  roles.world.barrier();
-  if (model && roles.shard_replicas->rank() == 0) {
-    for (size_t p = 0; p < spec.parameters.size(); ++p) {
-      const base::Block block = model->own(p);
-      if (block.empty()) continue;
-      HostMirror host(device);  // one parameter at a time
-      const float* shard = which == Weights::average ? model->average(p) : model->master(p);
-      const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
-      host.to_host();
-      exported.write(p, block, values);
-    }
+  try {
+    comm::fail_together_on_root(roles.world, [&] { exported.create(); });
+    comm::fail_together(roles.world, [&] {
+      if (model && roles.shard_replicas->rank() == 0) {
+        for (size_t p = 0; p < spec.parameters.size(); ++p) {
+          const base::Block block = model->own(p);
+          if (block.empty()) continue;
+          HostMirror host(device);  // one parameter at a time
+          const float* shard = which == Weights::average ? model->average(p) : model->master(p);
+          const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
+          host.to_host();
+          exported.write(p, block, values);
+        base::tick();
+        }
+      }
+      exported.sync();
+    });
+    comm::fail_together_on_root(roles.world, [&] { exported.commit(); });
+  } catch (const UserError&) {  // agreed: every rank is here
+    if (roles.world.rank() == 0) exported.discard();
+    throw;
   }
-  exported.sync();
-  roles.world.barrier();
-  if (first) {
-    exported.commit();
-    log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
-  }
-  roles.world.barrier();
+  if (roles.world.rank() == 0) log::info(base::text("model: ", folder.string(), " (Hugging Face layout)"));
 }
 
 }  // namespace trireme::driver

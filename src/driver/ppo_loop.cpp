@@ -3,23 +3,16 @@
 #include "driver/ppo_loop.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <set>
-#include <span>
 
-#include "driver/datasets.hpp"
-#include "driver/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/sample_log.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/kernels/runtime.hpp"
-#include "trireme/plan/model_bytes.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
@@ -28,7 +21,7 @@ namespace trireme::driver {
 namespace {
 
 // Rollouts that dynamic filtering may draw for one iteration before it gives up.
-constexpr int64_t kMaxDraws = 64;
+constexpr int64_t most_draws = 64;
 
 SamplingPlan training_plan(const config::Options& options) {
   return {.n = options.rollout.n_samples_per_prompt,
@@ -41,274 +34,187 @@ int64_t iterations_of(const config::Options& options, const data::PromptSampler&
   return options.train.num_episodes * sampler.draws_per_epoch(options.rollout.batch_size);
 }
 
+// Optimizer steps of an iteration with so many sequences.
+int64_t steps_of(const config::Options& options, int64_t sequences) {
+  return options.train.max_epochs * ppo::optimizer_steps(sequences, options.train.batch_size);
+}
+
 int64_t schedule_steps(const config::Options& options, int64_t iterations) {
-  return std::max<int64_t>(1, iterations * options.train.max_epochs *
-                                  ppo::optimizer_steps(options.sequences_per_iteration(), options.train.batch_size));
+  return std::max<int64_t>(1, iterations * steps_of(options, options.sequences_per_iteration()));
 }
 
-std::vector<std::string> reward_names(const config::Options& options) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < options.reward.source.size(); ++i) names.push_back(reward::source_name(options.reward.source[i], i));
-  return names;
+std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
+  if (run.options.eval.dataset.empty()) return std::nullopt;
+  return load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
-std::string to_frame(const std::optional<Samples>& samples) {
-  if (!samples || samples->size() == 0) return {};
-  const std::string bytes = samples->to_bytes();
-  const uint64_t size = bytes.size();
-  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + bytes;
-}
-
-Samples from_frames(std::string_view frames) {
-  Samples all;
-  while (!frames.empty()) {
-    uint64_t size = 0;
-    VALIDATE(frames.size() >= sizeof size, ExitCode::bad_data, "the waiting rollout of the checkpoint is cut short");
-    std::memcpy(&size, frames.data(), sizeof size);
-    frames.remove_prefix(sizeof size);
-    VALIDATE(size <= frames.size(), ExitCode::bad_data, "the waiting rollout of the checkpoint is cut short");
-    const Samples part = Samples::from_bytes(frames.substr(0, size));
-    for (int64_t i = 0; i < part.size(); ++i) all.append(part, i);
-    frames.remove_prefix(size);
-  }
-  return all;
+std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
+  if (run.options.actor.ptx_coef <= 0) return std::nullopt;
+  return PretrainingTexts(run.options, tokenizer, run.roles);
 }
 
 }  // namespace
 
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
-    : Loop(options, session, config::Command::ppo),
-      tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
-      prompts_(load_prompts(options_, options_.data.prompt_dataset, tokenizer_, roles_.world)),
-      sampler_(make_sampler(options_, options_.data.prompt_probs, prompts_.counts())),
-      actor_start_(actor_start(options_)),
-      exchange_(roles_.world) {
-  iterations_ = iterations_of(options_, sampler_);
-  if (!options_.eval.dataset.empty()) held_out_ = load_prompts(options_, options_.eval.dataset, tokenizer_, roles_.world);
-  if (options_.actor.ptx_coef > 0) {
-    texts_ = load_training(options_, options_.data.pretrain_dataset, config::Command::sft, tokenizer_, roles_.world);
-    texts_sampler_ = make_sampler(options_, options_.data.pretrain_probs, texts_->counts());
-  }
-  tokenizer_.check_model(actor_start_.spec.shape.vocab);
-  if (options_.has_critic()) critic_start_ = critic_start(options_, actor_start_);
-  check_positions(options_, actor_start_, critic_start_);
-  make_roles_of_this_rank();
-  weight_sync_ = std::make_unique<WeightBridge>(options_, roles_, actor_start_.spec, device_);
-  checkpoint_->add({"actor", &actor_start_.spec, trainer_ ? &trainer_->actor() : nullptr, options_.train.enable_ema});
-  if (critic_start_) checkpoint_->add({"critic", &critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, false});
-}
+    : run_(options, session, config::Command::ppo),
+      tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
+      prompts_(load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
+      sampler_(make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
+      iterations_(iterations_of(run_.options, sampler_)),
+      held_out_(load_held_out(run_, tokenizer_)),
+      texts_(load_texts(run_, tokenizer_)),
+      exchange_(run_.roles.world),
+      roles_(run_, tokenizer_, prompts_, schedule_steps(run_.options, iterations_)),
+      control_(run_,
+               {.models = roles_.saved(),
+                .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
+                .pending_rollout = [this] { return pending_ ? to_stored(*pending_) : std::string(); }},
+               iterations_) {}
 
-void PpoLoop::make_roles_of_this_rank() {
-  if (roles_.reward) {
-    judge_ = std::make_unique<Judge>(options_, roles_, tokenizer_, folder_.path() / "logs", device_, threads_.reward);
-  }
-  start_device();  // after the judge's child processes, before any weight
-  check_memory(actor_start_.spec, critic_start_ ? std::optional(critic_start_->spec) : std::nullopt);
-  if (roles_.reward) {
-    judge_->make_sources();
-    if (needs_reference(options_)) {
-      const ModelStart reference = reference_start(options_, actor_start_);
-      judge_->add_reference(reference.spec, reference.reader());
-    }
-  }
-  if (roles_.trainer) {
-    const auto critic = critic_start_ ? std::optional(critic_start_->spec) : std::nullopt;
-    trainer_ = std::make_unique<Trainer>(options_, roles_, actor_start_.spec, critic, device_, threads_.trainer,
-                                         schedule_steps(options_, iterations_));
-    trainer_->before_step = [this] { checkpoint_->before_step(); };
-    if (texts_) trainer_->pretraining = [this](int64_t step) { return texts_of(step); };
-  }
-  if (roles_.generator) {
-    generator_ = std::make_unique<Generator>(options_, roles_, actor_start_.spec, tokenizer_, device_, threads_.generator);
-  }
-  start_generators();
-  std::vector<std::string> differences;
-  std::string orders;
-  if (generator_) differences = generator_->differences_from_training();
-  if (device_.is_cpu() && (trainer_ || generator_)) orders = summation_orders(actor_start_.spec.shape, options_.model.compute());
-  const OldLogProbs old_log_probs(options_, bit_differences(roles_.world, differences, orders));
-  if (trainer_) trainer_->set_old_log_probs(old_log_probs);
-  if (roles_.world.rank() == 0) log::info(old_log_probs.describe());
-}
-
-void PpoLoop::start_generators() {
-  const int sharers = generators_on_device(roles_, device_);
-  roles_.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
-  threads_.trainer.use();  // the generator compares its sums with those of training, made as training makes them
-  if (generator_) {
-    generator_->start(free_memory(device_) / std::max(1, sharers));
-    if (roles_.world.rank() == roles_.map.generator.front()) {
-      for (const auto& line : generator_->describe()) log::info("generator: " + line);
-    }
-  }
-  const int64_t least = roles_.world.min(generator_ ? generator_->kv_bytes() : std::numeric_limits<int64_t>::max());
-  const auto shortage = kv_shortage(kv_need(options_, mean_prompt_tokens(prompts_), roles_.replicas), least,
-                                    plan::kv_bytes_per_token(actor_start_.spec.shape, roles_.tensor_parallel,
-                                                             config::bytes_per_element(options_.model.compute())));
-  if (roles_.world.rank() == 0 && !shortage.empty()) log::warning(shortage);
-}
-
-void PpoLoop::resume_or_start() {
-  if (trainer_) {
-    trainer_->actor().load(actor_start_.reader());
-    if (trainer_->critic()) trainer_->critic()->load(critic_start_->reader());
-    trainer_->start_average();
-  }
-  std::string pending;
-  if (resume_or_begin(schedule_steps(options_, iterations_), pending)) {
-    sampler_.restore(progress_.sampler);
-    if (texts_sampler_ && !progress_.ptx_sampler.taken.empty()) texts_sampler_->restore(progress_.ptx_sampler);
-    if (trainer_) {
-      trainer_->set_kl_coefficient(progress_.kl_coefficient);
-      trainer_->set_schedule(progress_.schedule_steps);
-    }
-    if (roles_.world.sum(static_cast<int64_t>(pending.size())) > 0) pending_ = from_frames(pending);
+Progress PpoLoop::resume_or_start() {
+  roles_.load();
+  auto [progress, pending, resumed] = control_.resume_or_begin(schedule_steps(run_.options, iterations_));
+  if (resumed) {
+    sampler_.restore(progress.sampler);
+    if (texts_ && !progress.ptx_sampler.taken.empty()) texts_->restore(progress.ptx_sampler);
+    if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
+    if (progress.pending_bytes > 0) pending_ = from_stored(pending);
   } else {
-    progress_.kl_coefficient = options_.algo.kl.init_coef;
-    progress_.version = 1;  // the weights that the run starts from
+    progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
+    progress.version = 1;  // the weights that the run starts from
   }
-  if (roles_.world.rank() == 0) trim_sample_log(folder_.path() / "samples.jsonl", progress_.iteration);
+  if (run_.leads()) {
+    side_output("samples.jsonl", [&] { trim_sample_log(run_.folder.path() / "samples.jsonl", progress.iteration); });
+  }
+  return progress;
 }
 
 ExitCode PpoLoop::run() {
-  resume_or_start();  // collective: all ranks agree where they stand
-  sync_weights();     // trainers -> generators: the weights that the first rollout samples from
-  starting_.reset();
-  while (progress_.iteration < iterations_) {
+  Progress progress = resume_or_start();  // collective: all ranks agree where they stand
+  sync_weights(progress);                 // trainers -> generators: the weights that the first rollout samples from
+  run_.starting.reset();
+  while (progress.iteration < iterations_) {
     const base::Stopwatch watch;
-    const int64_t iteration = progress_.iteration + 1;
+    const int64_t iteration = progress.iteration + 1;
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
     IterationMetrics metrics;
     metrics.iteration = iteration;
 
-    Samples samples = collect(iteration);  // generators write, reward ranks score
-    add_rollout_metrics(roles_.world, samples, reward_names(options_), options_.max_len(), metrics);
-    samples = to_trainers(std::move(samples), iteration);  // balanced by tokens
+    Samples samples = collect(iteration, progress);  // generators write, reward ranks score
+    add_rollout_metrics(run_.roles.world, samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
+    Rollout rollout = to_trainers(std::move(samples), iteration);  // balanced by tokens
     // One step ahead: generators write the next batch while trainers learn from this one.
-    if (options_.train.async_depth > 0 && iteration < iterations_) pending_ = generate(draw(iteration + 1, 0));
-    learn(std::move(samples), metrics);  // trainers
-    ++progress_.version;
-    sync_weights();                      // trainers -> generators
-    progress_.iteration = iteration;
+    if (run_.options.train.async_depth > 0 && iteration < iterations_) pending_ = generate(draw(iteration + 1, 0));
+    progress.training = learn(std::move(rollout), progress, metrics);  // trainers
+    ++progress.version;
+    sync_weights(progress);  // trainers -> generators
+    progress.iteration = iteration;
+    progress.sampler = sampler_.state();
+    if (texts_) progress.ptx_sampler = texts_->state();
 
-    if (evaluation_due(iteration)) evaluate_held_out(metrics);
-    add_thread_metrics(roles_.world, threads_, trainer_.get(), generator_.get(), metrics);
-    add_memory(metrics);
-    report(metrics, watch.seconds());
-    if (const auto code = settle(metrics, watch.seconds())) return *code;  // stopped; saves when it is time
+    if (control_.evaluation_due(iteration)) evaluate_held_out(metrics);
+    add_thread_metrics(run_.roles.world, run_.threads, roles_.trainer.get(), roles_.generator.get(), metrics);
+    roles_.add_memory(metrics);
+    control_.report(metrics, progress, watch.seconds());
+    if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
   }
-  return finish();
+  return control_.finish(progress);
 }
 
 PromptBatch PpoLoop::draw(int64_t iteration, int64_t draws_before) {
-  const int64_t count = options_.rollout.batch_size;
-  PromptBatch batch{iteration, draws_before * count, sampler_.draw(count)};  // the same on every rank, no message
-  progress_.sampler = sampler_.state();
-  return batch;
+  const int64_t count = run_.options.rollout.batch_size;
+  return {iteration, draws_before * count, sampler_.draw(count)};  // the same on every rank, no message
 }
 
-Samples PpoLoop::collect(int64_t iteration) {
+Samples PpoLoop::collect(int64_t iteration, Progress& progress) {
   if (pending_) {
     Samples samples = std::move(*pending_);
     pending_.reset();
     return score(std::move(samples), prompts_, iteration);
   }
-  if (options_.algo.dynamic_filtering_enable) return collect_informative(iteration);
-  context_.begin("rollout", iteration, iterations_);
+  if (run_.options.algo.dynamic_filtering_enable) return collect_informative(iteration, progress.skipped_prompts);
+  run_.context.begin("rollout", iteration, iterations_);
   return score(generate(draw(iteration, 0)), prompts_, iteration);
 }
 
 Samples PpoLoop::generate(const PromptBatch& batch) {
   const trace::Phase phase{"rollout", batch.iteration};
-  return generator_ ? generator_->rollout(prompts_, batch, training_plan(options_)) : Samples{};
+  return roles_.generator ? roles_.generator->rollout(prompts_, batch, training_plan(run_.options)) : Samples{};
 }
 
 Samples PpoLoop::score(Samples samples, const data::PromptSet& prompts, int64_t iteration) {
   {
     const trace::Phase phase{"rollout", iteration};
-    context_.meet("wait for the rollout");
+    run_.roles.world.sleeping_barrier();
   }
   const trace::Phase phase{"reward", iteration};
-  context_.begin("reward", iteration, iterations_);
-  samples = exchange_.spread(samples, roles_.map.reward);
-  if (judge_) judge_->score(samples, prompts, iteration);
-  context_.meet("wait for the rewards");
+  run_.context.begin("reward", iteration, iterations_);
+  samples = exchange_.spread(samples, run_.roles.map.reward);
+  if (roles_.judge) roles_.judge->score(samples, prompts, iteration);
+  run_.roles.world.sleeping_barrier();
   return samples;
 }
 
-Samples PpoLoop::collect_informative(int64_t iteration) {
+Samples PpoLoop::collect_informative(int64_t iteration, int64_t& skipped) {
   Samples kept;
   std::set<uint64_t> groups;
-  const auto wanted = static_cast<size_t>(options_.rollout.batch_size);
+  const auto& range = run_.options.algo.dynamic_filtering_range;
+  const auto wanted = static_cast<size_t>(run_.options.rollout.batch_size);
   for (int64_t draws = 0; groups.size() < wanted; ++draws) {
-    VALIDATE(draws < kMaxDraws, ExitCode::bad_data, "dynamic filtering found only ", groups.size(), " of ", wanted,
+    VALIDATE(draws < most_draws, ExitCode::bad_data, "dynamic filtering found only ", groups.size(), " of ", wanted,
              " prompts whose mean reward lies inside algo.dynamic_filtering_range after ", draws,
              " rollouts: the task is too easy or too hard for this model, or the range too narrow");
-    context_.begin("rollout", iteration, iterations_);
+    run_.context.begin("rollout", iteration, iterations_);
     const Samples drawn = score(generate(draw(iteration, draws)), prompts_, iteration);
-    for (const uint64_t group : informative_groups(roles_.world, drawn, options_.algo.dynamic_filtering_range)) {
+    for (const uint64_t group : informative_groups(run_.roles.world, drawn, range)) {
       if (groups.size() < wanted) groups.insert(group);
     }
     for (int64_t i = 0; i < drawn.size(); ++i) {
       if (groups.count(group_of(drawn.id[static_cast<size_t>(i)]))) kept.append(drawn, i);
     }
-    progress_.skipped_prompts += options_.rollout.batch_size;
+    skipped += run_.options.rollout.batch_size;
   }
-  progress_.skipped_prompts -= static_cast<int64_t>(wanted);
+  skipped -= static_cast<int64_t>(wanted);
   return kept;
 }
 
-Samples PpoLoop::to_trainers(Samples samples, int64_t iteration) {
+Rollout PpoLoop::to_trainers(Samples samples, int64_t iteration) {
   const trace::Phase phase{"exchange", iteration};
-  save_samples(samples, iteration);
-  cards_ = exchange_.cards(samples);
-  owner_ = Trainer::place(options_, cards_, static_cast<int>(roles_.map.trainer.size()), iteration);
-  std::vector<int> rank_of;
-  for (const int trainer : owner_) rank_of.push_back(roles_.map.trainer[static_cast<size_t>(trainer)]);
-  return exchange_.move(samples, cards_, rank_of);
-}
-
-void PpoLoop::learn(Samples samples, IterationMetrics& metrics) {
-  const trace::Phase phase{"train", metrics.iteration};
-  context_.begin("train", metrics.iteration, iterations_);
-  draw_texts();
-  if (trainer_) {
-    ppo::Experience experience = ppo::Experience::from(std::move(samples));
-    const Mismatch mismatch = trainer_->evaluate(experience, progress_.version);  // log-probs, values
-    const auto pipeline = trainer_->shape(experience, cards_);  // KL, returns, whitening
-    const auto update = trainer_->update(experience, cards_, owner_, metrics.iteration - 1);  // epochs, optimizer steps
-    const auto kl = trainer_->kl_to_reference(pipeline, update);
-    add_training_metrics(options_, roles_, *trainer_, pipeline, mismatch, update, kl, metrics);
-    trainer_->adapt_kl(kl, options_.sequences_per_iteration());
-    progress_.actor_steps = trainer_->actor().steps();
-    progress_.critic_steps = trainer_->critic() ? trainer_->critic()->steps() : 0;
-    progress_.kl_coefficient = trainer_->kl_coefficient();
+  const auto& options = run_.options;
+  if (options.rollout.save_samples != 0) {
+    append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
+                      options.rollout.save_samples);
   }
-  context_.meet("wait for the trainers");
-  share_training_state(roles_, metrics, progress_);
+  return exchange_.to_trainers(samples, run_.roles.map.trainer, [&](const Cards& cards) {
+    return Trainer::owners(options, cards, static_cast<int>(run_.roles.map.trainer.size()), iteration);
+  });
 }
 
-void PpoLoop::sync_weights() {
-  const trace::Phase phase{"sync", progress_.iteration};
-  const auto counters = weight_sync_->run(progress_.version, trainer_ ? &trainer_->actor() : nullptr,
-                                          generator_ ? &generator_->weights() : nullptr);
-  const std::string line = weight_sync_->describe(counters);
-  if (roles_.world.rank() == 0) log::debug(line);
+TrainingState PpoLoop::learn(Rollout rollout, const Progress& progress, IterationMetrics& metrics) {
+  const trace::Phase phase{"train", metrics.iteration};
+  run_.context.begin("train", metrics.iteration, iterations_);
+  UpdateSettings settings{.iteration = metrics.iteration - 1,
+                          .kl_coefficient = progress.training.kl_coefficient,
+                          .before_step = [this] { control_.before_step(); }};
+  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(rollout.cards.size())));  // on every rank
+  TrainingState state = progress.training;
+  if (Trainer* trainer = roles_.trainer.get()) {
+    ppo::Experience experience = ppo::Experience::from(std::move(rollout.samples));
+    const auto mismatch = trainer->score(experience, progress.version);  // log-probs, values
+    const auto pipeline = trainer->advantages(experience, rollout.cards, settings.kl_coefficient);  // KL, returns, whitening
+    const auto update = trainer->update(experience, rollout.cards, rollout.owner, settings);  // epochs, optimizer steps
+    const auto kl = trainer->kl_to_reference(pipeline, update);
+    add_training_metrics(run_.options, run_.roles, settings.kl_coefficient, pipeline, mismatch, update, kl, metrics);
+    state = trainer->next_state(settings.kl_coefficient, kl);
+  }
+  run_.roles.world.sleeping_barrier();
+  return share_training_state(run_.roles, metrics, state);
 }
 
-void PpoLoop::draw_texts() {
-  if (!texts_sampler_) return;
-  const int64_t steps = options_.train.max_epochs *
-                        ppo::optimizer_steps(static_cast<int64_t>(cards_.size()), options_.train.batch_size);
-  text_rows_ = texts_sampler_->draw(steps * options_.ptx_batch_size());  // the same on every rank, no message
-  progress_.ptx_sampler = texts_sampler_->state();
-}
-
-std::vector<RowBatch> PpoLoop::texts_of(int64_t step) const {
-  const auto count = static_cast<size_t>(options_.ptx_batch_size());
-  const auto rows = std::span(text_rows_).subspan(static_cast<size_t>(step) * count, count);
-  return share_out(*texts_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
+void PpoLoop::sync_weights(const Progress& progress) {
+  const trace::Phase phase{"sync", progress.iteration};
+  roles_.sync_weights(progress.version);
 }
 
 void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
@@ -317,40 +223,11 @@ void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
   batch.iteration = metrics.iteration;
   batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
   for (int64_t row = 0; row < held_out_->size(); ++row) batch.rows.push_back(row);
-  const SamplingPlan plan{options_.eval.n_samples_per_prompt, options_.eval.temperature, static_cast<uint64_t>(options_.run.seed)};
-  Samples samples = generator_ ? generator_->rollout(*held_out_, batch, plan) : Samples{};
+  const auto& options = run_.options;
+  const SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature, static_cast<uint64_t>(options.run.seed)};
+  Samples samples = roles_.generator ? roles_.generator->rollout(*held_out_, batch, plan) : Samples{};
   samples = score(std::move(samples), *held_out_, metrics.iteration);
-  add_evaluation_metrics(roles_.world, samples, plan.n, metrics);
-}
-
-void PpoLoop::add_memory(IterationMetrics& metrics) {
-  std::vector<ModelMemory> models = judge_ ? judge_->memory() : std::vector<ModelMemory>{};
-  if (trainer_) {
-    models.emplace_back("actor", trainer_->actor().memory());
-    if (trainer_->critic()) models.emplace_back("critic", trainer_->critic()->memory());
-  }
-  const auto generator = generator_ ? std::optional(generator_->memory()) : std::nullopt;
-  add_memory_metrics(roles_.world, models, generator ? &*generator : nullptr, metrics);
-}
-
-void PpoLoop::save_samples(const Samples& samples, int64_t iteration) {
-  if (options_.rollout.save_samples == 0) return;
-  append_sample_log(roles_.world, folder_.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
-                    options_.rollout.save_samples);
-}
-
-std::string PpoLoop::pending_rollout() const { return to_frame(pending_); }
-
-void PpoLoop::export_trained(const std::string& name) {
-  zero::ShardedModel* actor = trainer_ ? &trainer_->actor() : nullptr;
-  const model::ModelSpec& spec = actor_start_.spec;
-  export_model(options_, roles_, spec, actor, device_, folder_.path() / name, export_type(spec));
-  if (options_.train.enable_ema) {
-    export_model(options_, roles_, spec, actor, device_, folder_.path() / (name + "-ema"), export_type(spec), Weights::average);
-  }
-  if (!options_.critic.save_value_network || !critic_start_) return;
-  export_model(options_, roles_, critic_start_->spec, trainer_ ? trainer_->critic() : nullptr, device_,
-               folder_.path() / (name + "-critic"), export_type(critic_start_->spec));
+  add_evaluation_metrics(run_.roles.world, samples, plan.n, metrics);
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {

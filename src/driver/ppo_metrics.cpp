@@ -1,11 +1,9 @@
 #include "driver/ppo_metrics.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <sstream>
 
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
@@ -19,23 +17,14 @@ namespace {
 std::map<uint64_t, std::vector<float>> rewards_by_group(const comm::CommView& world, const Samples& samples) {
   struct Entry {
     uint64_t id;
-    float reward;
-    float unused;
+    double reward;  // no padding: it travels as it lies in memory
   };
-  std::string bytes(static_cast<size_t>(samples.size()) * sizeof(Entry), '\0');
-  for (size_t i = 0; i < samples.id.size(); ++i) {
-    const Entry entry{samples.id[i], samples.reward[i], 0};
-    std::memcpy(bytes.data() + i * sizeof entry, &entry, sizeof entry);
-  }
-  std::vector<Entry> all;
-  for (const auto& part : world.all_gather(bytes)) {
-    const size_t first = all.size();
-    all.resize(first + part.size() / sizeof(Entry));
-    if (!part.empty()) std::memcpy(all.data() + first, part.data(), part.size());
-  }
+  std::vector<Entry> mine;
+  for (size_t i = 0; i < samples.id.size(); ++i) mine.push_back({samples.id[i], double{samples.reward[i]}});
+  std::vector<Entry> all = world.all_gather<Entry>(mine);
   std::sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.id < b.id; });
   std::map<uint64_t, std::vector<float>> groups;
-  for (const Entry& entry : all) groups[group_of(entry.id)].push_back(entry.reward);
+  for (const Entry& entry : all) groups[group_of(entry.id)].push_back(static_cast<float>(entry.reward));
   return groups;
 }
 
@@ -74,8 +63,8 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
 }
 
-void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
-                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+void add_training_metrics(const config::Options& options, const Roles& roles, double kl_coefficient,
+                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
   const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
   std::vector<double> sums{total(pipeline.group_std), total(pipeline.returns), static_cast<double>(pipeline.group_std.size())};
@@ -92,7 +81,7 @@ void add_training_metrics(const config::Options& options, const Roles& roles, co
   metrics.set("grad_norm", update.grad_norm);
   metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm : std::numeric_limits<double>::quiet_NaN());
   metrics.set("lr", update.lr);
-  metrics.set("kl_coefficient", trainer.kl_coefficient());
+  metrics.set("kl_coefficient", kl_coefficient);
   metrics.set("kl_loss", update.kl_loss);
   if (options.actor.ptx_coef > 0) metrics.set("ptx_loss", update.ptx_loss);
   metrics.set("group_reward_std", sums[0] / n);
@@ -104,45 +93,12 @@ void add_training_metrics(const config::Options& options, const Roles& roles, co
   metrics.set("mismatch_tokens", mismatch.tokens);
   metrics.set("optimizer_steps", static_cast<double>(update.steps));
   metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
-  if (update.skipped_steps > 0 && roles.trainers->rank() == 0) {
-    log::warning(base::text(update.skipped_steps, " optimizer steps were left out: their gradient was not finite"));
-  }
 }
 
-void share_training_state(const Roles& roles, IterationMetrics& metrics, Progress& progress) {
+TrainingState share_training_state(const Roles& roles, IterationMetrics& metrics, const TrainingState& state) {
   const int root = roles.map.trainer.front();
-  struct State {
-    int64_t actor_steps, critic_steps;
-    double kl_coefficient;
-  } state{progress.actor_steps, progress.critic_steps, progress.kl_coefficient};
-  state = roles.world.broadcast_value(state, root);
-  progress.actor_steps = state.actor_steps;
-  progress.critic_steps = state.critic_steps;
-  progress.kl_coefficient = state.kl_coefficient;
-
-  // Name by name: its length, its bytes, the value.
-  std::string packed;
-  const auto put = [&packed](const auto& number) { packed.append(reinterpret_cast<const char*>(&number), sizeof number); };
-  for (const auto& [name, value] : metrics.values) {
-    put(name.size());
-    packed += name;
-    put(value);
-  }
-  packed = roles.world.broadcast(packed, root);
-  const char* at = packed.data();
-  const auto take = [&at](auto& number) {
-    std::memcpy(&number, at, sizeof number);
-    at += sizeof number;
-  };
-  while (at != packed.data() + packed.size()) {
-    size_t length = 0;
-    take(length);
-    const std::string name(at, length);
-    at += length;
-    double value = 0;
-    take(value);
-    metrics.set(name, value);
-  }
+  for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root)) metrics.set(name, value);
+  return roles.world.broadcast_value(state, root);
 }
 
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
@@ -164,15 +120,9 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
     mine.emplace_back("kv_pages_peak", generator->kv_pages_peak);
   }
   // The roles of a rank decide which kinds it has: they travel with their names.
-  std::string lines;
-  for (const auto& [name, bytes] : mine) lines += base::text(name, '\0', bytes, '\0');
-  for (const std::string& part : world.all_gather(lines)) {
-    std::istringstream in(part);
-    std::string name;
-    for (std::string bytes; std::getline(in, name, '\0') && std::getline(in, bytes, '\0');) {
-      int64_t& largest = metrics.memory[name];
-      largest = std::max<int64_t>(largest, std::stoll(bytes));
-    }
+  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) {
+    int64_t& largest = metrics.memory[name];
+    largest = std::max(largest, bytes);
   }
 }
 

@@ -27,13 +27,13 @@ void sum_over(const comm::CommView& ranks, std::vector<double>& values);
 void add_rollout_metrics(const comm::CommView& world, const Samples& samples, const std::vector<std::string>& parts,
                          int64_t max_len, IterationMetrics& metrics);
 
-// `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
-void add_training_metrics(const config::Options& options, const Roles& roles, const Trainer& trainer,
-                          const ppo::PipelineReport& pipeline, const Mismatch& mismatch, const UpdateReport& update,
+// `kl_coefficient` of this iteration, `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
+void add_training_metrics(const config::Options& options, const Roles& roles, double kl_coefficient,
+                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics);
 
-// Every rank gets what the trainers know: their metrics and the part of the progress that they keep. Collective over world.
-void share_training_state(const Roles& roles, IterationMetrics& metrics, Progress& progress);
+// What the trainers know, on every rank: their metrics, and the state that they returned. Collective over world.
+TrainingState share_training_state(const Roles& roles, IterationMetrics& metrics, const TrainingState& state);
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;

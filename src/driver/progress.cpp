@@ -22,10 +22,10 @@ void read(const nlohmann::json& object, data::SamplerState& sampler) {
 std::string to_json(const Progress& p) {
   return nlohmann::json{{"progress", {{"iteration", p.iteration}, {"phase", p.phase}, {"mini_batch", p.mini_batch}}},
                         {"version", p.version},
-                        {"actor_steps", p.actor_steps},
-                        {"critic_steps", p.critic_steps},
+                        {"actor_steps", p.training.actor_steps},
+                        {"critic_steps", p.training.critic_steps},
                         {"schedule_steps", p.schedule_steps},
-                        {"kl_coefficient", p.kl_coefficient},
+                        {"kl_coefficient", p.training.kl_coefficient},
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
                         {"pending_bytes", p.pending_bytes},
@@ -49,10 +49,10 @@ Progress progress_from_json(const std::string& text) {
     where.at("phase").get_to(p.phase);
     where.at("mini_batch").get_to(p.mini_batch);
     json.at("version").get_to(p.version);
-    json.at("actor_steps").get_to(p.actor_steps);
-    json.at("critic_steps").get_to(p.critic_steps);
+    json.at("actor_steps").get_to(p.training.actor_steps);
+    json.at("critic_steps").get_to(p.training.critic_steps);
     json.at("schedule_steps").get_to(p.schedule_steps);
-    json.at("kl_coefficient").get_to(p.kl_coefficient);
+    json.at("kl_coefficient").get_to(p.training.kl_coefficient);
     json.at("metrics_cursor").get_to(p.metrics_cursor);
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);

@@ -17,15 +17,21 @@ struct BestCheckpoint {
   bool operator==(const BestCheckpoint&) const = default;
 };
 
+// What the trainers carry from one iteration to the next beside the weights.
+struct TrainingState {
+  int64_t actor_steps = 0;  // optimizer steps
+  int64_t critic_steps = 0;
+  double kl_coefficient = 0;
+  bool operator==(const TrainingState&) const = default;
+};
+
 struct Progress {
   int64_t iteration = 0;        // finished iterations
   std::string phase = "iteration";  // what the checkpoint lies behind; "iteration": between two of them
   int64_t mini_batch = 0;       // within the phase
   int64_t version = 0;          // of the weights: one per weight sync
-  int64_t actor_steps = 0;      // optimizer steps
-  int64_t critic_steps = 0;
+  TrainingState training;
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
-  double kl_coefficient = 0;
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
   int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1)

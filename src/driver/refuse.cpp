@@ -1,5 +1,6 @@
 #include "driver/refuse.hpp"
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,8 @@ void refuse_unbuilt(const config::Options& options, config::Command command) {
          "train.async_depth = 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
   const config::RunOptions untouched;
   refuse(options.run.mismatch_check != untouched.mismatch_check, "run.mismatch_check: this version does not check collectives for mismatches");
-  const auto& fault = options.fault;
-  const bool injected = !fault.kill_at.empty() || !fault.hang_at.empty() || !fault.segv_at.empty() || !fault.exit_at.empty() ||
-                        !fault.nan_at.empty() || !fault.flip_at.empty() || !fault.skip_collective_at.empty() ||
-                        !fault.delay.empty() || !fault.alloc_fail_at.empty();
-  refuse(injected, "[fault]: only crash_at, io_fail and plugin_fault can be injected");
+  refuse(options.run.production && std::getenv("TRIREME_CRASH_AT") != nullptr,
+         "the variable TRIREME_CRASH_AT is set while run.production is true: it is for tests");
   if (reasons.empty()) return;
   throw UserError(ExitCode::configuration, base::join(reasons, "\n"));
 }

@@ -5,16 +5,19 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <limits>
 
+#include "driver/faults.hpp"
 #include "driver/instruction_set.hpp"
+#include "driver/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
-#include "trireme/comm/affinity.hpp"
-#include "trireme/comm/crash.hpp"
-#include "trireme/comm/job.hpp"
+#include "trireme/comm/clock.hpp"
+#include "trireme/comm/stop.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/job/affinity.hpp"
+#include "trireme/job/crash.hpp"
+#include "trireme/job/facts.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
@@ -41,9 +44,9 @@ std::string clock_time(double seconds_from_now) {
   return text.data();
 }
 
-void log_job(const comm::JobFacts& job, bool limit_given) {
-  if (job.scheduler == comm::Scheduler::none) return;
-  log::info(base::text("job: ", comm::describe(job), " (", base::join(job.sources), ")"));
+void log_job(const job::JobFacts& job, bool limit_given) {
+  if (job.scheduler == job::Scheduler::none) return;
+  log::info(base::text("job: ", job::describe(job), " (", base::join(job.sources), ")"));
   if (job.remark.empty()) return;
   const std::string remark = base::text("the scheduler does not say when the job ends (", job.remark, ")");
   if (limit_given) {
@@ -58,12 +61,21 @@ void warn_of_placement(const config::Options& options, const Roles& roles) {
 }
 
 // What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
-void log_threads(const config::Options& options, const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
-  log::info(base::text("threads: ", comm::describe_threads(places), ", ",
+void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
+  log::info(base::text("threads: ", job::describe_threads(places), ", ",
                        threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
   const auto node_cores = static_cast<int>(places.front().node_cores.size());
-  for (const auto& warning : comm::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
-  for (const auto& note : comm::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
+  for (const auto& warning : job::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
+  for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
+}
+
+std::filesystem::path hang_folder(const RunFolder& folder) { return folder.path() / "hang"; }
+
+std::string host_of(const Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
+
+comm::LifeSign life_sign(const std::string& host) {
+  trace::Standing now = trace::standing();
+  return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call)};
 }
 
 trace::Gather gather_of(const comm::CommView& world) {
@@ -78,43 +90,12 @@ std::string role_summary(const trace::RoleTable& role) {
 
 }  // namespace
 
-double measure_clock_offset(const comm::CommView& world) {
-  constexpr int rounds = 20;
-  constexpr int tag = 31000;
-  double offset = 0;
-  for (int peer = 1; peer < world.size(); ++peer) {
-    if (world.rank() == 0) {
-      for (int i = 0; i < rounds; ++i) {
-        char ping = 0;
-        world.receive(&ping, 1, peer, tag);
-        const double now = base::monotonic_seconds();
-        world.send(&now, sizeof now, peer, tag);
-      }
-    } else if (world.rank() == peer) {
-      double shortest = std::numeric_limits<double>::infinity();
-      for (int i = 0; i < rounds; ++i) {
-        const double sent = base::monotonic_seconds();
-        const char ping = 0;
-        double theirs = 0;
-        world.send(&ping, 1, 0, tag);
-        world.receive(&theirs, sizeof theirs, 0, tag);
-        const double received = base::monotonic_seconds();
-        if (received - sent < shortest) {  // the shortest round trip bounds the error best
-          shortest = received - sent;
-          offset = theirs - 0.5 * (sent + received);
-        }
-      }
-    }
-  }
-  return offset;
-}
-
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads) {
+               const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
   const auto& facts = session.facts();
   log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
-  log::info("launcher: " + comm::describe(facts.launch));
+  log::info("launcher: " + job::describe(facts.launch));
   log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
                        roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
                        base::join(roles.topology.host_of_node), ")"));
@@ -127,38 +108,48 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
-RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder)
+RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
     : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
-  comm::install_signal_handlers();
-  comm::install_crash_handlers(crash_file(folder, roles.world.rank()));
+  install_faults(options.fault, roles.world.rank());
+  job::install_signal_handlers();
+  job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);
   trace::record_kernels(options.trace.kernels);
-  clock_offset_ = measure_clock_offset(roles.world);
+  clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
-  watchdog_ = std::make_unique<comm::Watchdog>(roles.world.rank(), options.run.hang_timeout.seconds, folder.path() / "hang",
-                                               [] { return trace::where(); }, [] { return trace::activity(); });
-  term_watch_ = std::make_unique<comm::TermWatch>([this] { return term_facts(); }, [this] { return leave_at_once(); });
+  if (roles.world.rank() == 0) {
+    std::error_code ignored;
+    std::filesystem::remove_all(hang_folder(folder), ignored);  // what an earlier run left there would be taken for this one's
+  }
+  watchdog_ = std::make_unique<comm::Watchdog>(
+      roles.world, comm::WatchdogOptions{.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
+                                         .report_folder = hang_folder(folder),
+                                         .thread_multiple = thread_multiple,
+                                         .look = [host = host_of(roles)] { return life_sign(host); },
+                                         .activity = [] { return trace::activity(); }});
+  term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
+    comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
+  });
 }
 
-comm::Walltime RunContext::find_limit() const {
-  if (roles_.world.rank() != 0) return comm::Walltime(std::nullopt);
-  const auto job = comm::read_job(comm::process_environment, comm::ask_system, static_cast<double>(std::time(nullptr)));
+job::Walltime RunContext::find_limit() const {
+  if (roles_.world.rank() != 0) return job::Walltime(std::nullopt);
+  const auto job = job::read_job(job::process_environment, job::ask_system, static_cast<double>(std::time(nullptr)));
   log_job(job, options_.run.walltime.seconds > 0);
   if (job.nodes > roles_.topology.nodes) {
     log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", roles_.topology.nodes,
                             ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
   }
-  const double age = comm::process_age();
-  const auto limit = comm::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
-  if (!limit.seconds_left) return comm::Walltime(std::nullopt);
+  const double age = job::process_age();
+  const auto limit = job::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
+  if (!limit.seconds_left) return job::Walltime(std::nullopt);
   log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
                        base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
                        "); the run stops in time for a checkpoint"));
-  return comm::Walltime(*limit.seconds_left, comm::leaving_margin(*limit.seconds_left, age));
+  return job::Walltime(*limit.seconds_left, job::leaving_margin(*limit.seconds_left, age));
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
-  watchdog_->beat(phase);
   iterations_ = iterations;
   if (standing_.current != iteration) {
     if (standing_.finished < 0) standing_.finished = iteration - 1;
@@ -173,18 +164,9 @@ void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations)
   log::live(line);
 }
 
-void RunContext::meet(const char* where) {
-  // The ranks that still work are watched by their own watchdogs; this one only notices when they are gone for good.
-  watchdog_->beat(where);
-  watchdog_->set_deadline(std::max(options_.run.hang_timeout.seconds, options_.run.io_timeout.seconds));
-  roles_.world.sleeping_barrier();
-  watchdog_->set_deadline(0);
-}
-
-void RunContext::set_io_deadline(bool on) {
-  standing_.saving = on || (checkpoints_ && checkpoints_->busy());
+void RunContext::saving(bool on) {
+  standing_.saving = on || (checkpoints_ && checkpoints_.load()->busy());
   if (!on) closing_.emplace();
-  watchdog_->set_deadline(on ? options_.run.io_timeout.seconds : 0);
 }
 
 void RunContext::phase_took(double seconds) {
@@ -197,31 +179,31 @@ void RunContext::phase_took(double seconds) {
 // A save in the background is measured by its own thread, from its start to the commit.
 void RunContext::measure_saves() {
   if (!checkpoints_) return;
-  if (checkpoints_->saves() > saves_seen_) {
-    saves_seen_ = checkpoints_->saves();
-    walltime_.save_took(checkpoints_->last_save_seconds());
+  if (checkpoints_.load()->saves() > saves_seen_) {
+    saves_seen_ = checkpoints_.load()->saves();
+    walltime_.save_took(checkpoints_.load()->last_save_seconds());
   }
   standing_.save = walltime_.save_seconds().value_or(0);
-  standing_.saving = checkpoints_->busy();
+  standing_.saving = checkpoints_.load()->busy();
 }
 
-comm::NextIteration RunContext::next_iteration() const {
+job::NextIteration RunContext::next_iteration() const {
   const int64_t next = standing_.current + 1;
   const auto& eval = options_.eval;
   const bool evaluates = !eval.dataset.empty() && eval.steps > 0 && (next % eval.steps == 0 || next == iterations_);
-  return {evaluates, checkpoints_ && checkpoints_->busy()};
+  return {evaluates, checkpoints_ && checkpoints_.load()->busy()};
 }
 
-comm::StopReason RunContext::own_wish() {
-  if (walltime_.must_stop(next_iteration())) return comm::StopReason::walltime;
+job::StopReason RunContext::own_wish() {
+  if (walltime_.must_stop(next_iteration())) return job::StopReason::walltime;
   const int64_t current = standing_.current;
   const int64_t interval = options_.ckpt.interval;
   const int64_t to_the_end = iterations_ - current;
   const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
-  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return comm::StopReason::none;
-  if (checkpoints_ && checkpoints_->busy()) return comm::StopReason::none;  // it is being measured
+  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return job::StopReason::none;
+  if (checkpoints_ && checkpoints_.load()->busy()) return job::StopReason::none;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
-  return comm::StopReason::save_and_go_on;
+  return job::StopReason::save_and_go_on;
 }
 
 void RunContext::announce_stop() {
@@ -236,14 +218,13 @@ void RunContext::announce_stop() {
                        clock_time(*left), ")"));
 }
 
-comm::StopReason RunContext::agree_to_stop() {
-  watchdog_->beat("agree to stop");
+job::StopReason RunContext::agree_to_stop() {
   const trace::Phase phase{"agree to stop"};
   measure_saves();
-  const auto stop = comm::agree_to_stop(roles_.world, folder_.stop_file(), own_wish());
+  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
   standing_.finished = standing_.current.load();
-  if (stop > comm::StopReason::save_and_go_on) {
-    comm::leaving_with_checkpoint();
+  if (stop > job::StopReason::save_and_go_on) {
+    job::leaving_with_checkpoint();
     standing_.leaving = true;
     standing_.saving = true;
   } else {
@@ -252,8 +233,16 @@ comm::StopReason RunContext::agree_to_stop() {
   return stop;
 }
 
+void RunContext::save_request_served() {
+  job::clear_save_request();
+  if (roles_.world.rank() != 0) return;
+  std::error_code error;
+  std::filesystem::remove(folder_.save_file(), error);
+  if (error) log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (", error.message(), "): every iteration is saved"));
+}
+
 int64_t RunContext::newest_committed() const {
-  const auto began_behind = checkpoints_ ? checkpoints_->began_behind() : std::nullopt;
+  const auto began_behind = checkpoints_ ? checkpoints_.load()->began_behind() : std::nullopt;
   int64_t newest = began_behind.value_or(-1);
   try {
     const auto found = checkpoint::list_committed(folder_.checkpoints());
@@ -267,8 +256,8 @@ int64_t RunContext::newest_committed() const {
   return newest;
 }
 
-comm::TermFacts RunContext::term_facts() const {
-  comm::TermFacts facts;
+job::TermFacts RunContext::term_facts() const {
+  job::TermFacts facts;
   facts.grace = options_.run.term_grace.seconds;
   facts.leads = roles_.world.rank() == 0;
   facts.saving = facts.leads && standing_.saving && newest_committed() != standing_.finished;
@@ -308,22 +297,25 @@ void RunContext::merge_trace() {
   trace::RankIdentity identity;
   identity.rank = roles_.world.rank();
   identity.roles = roles_.text();
-  identity.host = roles_.topology.host_of_node.at(static_cast<size_t>(roles_.topology.node));
+  identity.host = host_of(roles_);
   identity.clock_offset = clock_offset_;
   identity.origin = origin_;
-  trace::write_trace(folder_.path() / options_.trace.file, identity, gather_of(roles_.world));
+  const std::vector<std::string> fragments = gather_of(roles_.world)(trace::trace_events(identity));
+  if (roles_.world.rank() != 0) return;
+  side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
-  watchdog_->beat("end of run");
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
-  base::write_file_atomically(folder_.path() / "summary.json",
-                              base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                         "],\"last\":", to_json(last), "}\n"));
+  side_output("summary.json", [&] {
+    base::write_file_atomically(folder_.path() / "summary.json",
+                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
+                                           "],\"last\":", to_json(last), "}\n"));
+  });
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
   for (const auto& note : advice) log::info(note);

@@ -17,11 +17,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
-#include "trireme/comm/stop.hpp"
-#include "trireme/comm/term_watch.hpp"
-#include "trireme/comm/walltime.hpp"
 #include "trireme/comm/watchdog.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/job/signals.hpp"
+#include "trireme/job/term_watch.hpp"
+#include "trireme/job/walltime.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::driver {
@@ -29,25 +29,22 @@ namespace trireme::driver {
 class RunContext {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder);
+  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
 
-  // The run can make checkpoints: how long they take goes into the walltime rule. `checkpoints` must live as long as
-  // agree_to_stop() is called. Local.
-  void watch(const Checkpointing& checkpoints) { checkpoints_ = &checkpoints; }
+  // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
+  void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
 
-  // The main thread is alive and begins this phase: for the watchdog and the live line. Local.
+  // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
-  // Waits until all ranks of the world have come here, asleep, so that ranks which still work may use the cores (roles
-  // that take turns, run.threads = "phase"). Collective.
-  void meet(const char* where);
-
   // An iteration took so long, its evaluation included. Local, before agree_to_stop().
   void phase_took(double seconds);
   // Collective; once per iteration.
-  comm::StopReason agree_to_stop();
-  comm::Walltime& walltime() { return walltime_; }
+  job::StopReason agree_to_stop();
+  // A save that was asked for by a signal or the file `save` has begun. Local.
+  void save_request_served();
+  job::Walltime& walltime() { return walltime_; }
   // Around the making of a checkpoint. Local.
-  void set_io_deadline(bool on);
+  void saving(bool on);
 
   // Writes trace.json with what was recorded so far. Collective.
   void write_trace();
@@ -67,22 +64,22 @@ class RunContext {
   };
 
   // The deck's walltime or the scheduler's. Rank 0 decides for all; no limit elsewhere.
-  comm::Walltime find_limit() const;
+  job::Walltime find_limit() const;
   void measure_saves();
-  comm::NextIteration next_iteration() const;
-  comm::StopReason own_wish();
+  job::NextIteration next_iteration() const;
+  job::StopReason own_wish();
   void announce_stop();
   // Iteration of the newest checkpoint of what this run has done, -1: none. Any thread.
   int64_t newest_committed() const;
-  comm::TermFacts term_facts() const;
+  job::TermFacts term_facts() const;
   int leave_at_once() const;
   void merge_trace();
 
   const config::Options& options_;
   const Roles& roles_;
   const RunFolder& folder_;
-  comm::Walltime walltime_;
-  const Checkpointing* checkpoints_ = nullptr;
+  job::Walltime walltime_;
+  std::atomic<const Checkpointing*> checkpoints_ = nullptr;
   Standing standing_;
   int64_t iterations_ = 0;
   int64_t saves_seen_ = 0;
@@ -90,7 +87,7 @@ class RunContext {
   bool iteration_announced_ = false;
   std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
   std::unique_ptr<comm::Watchdog> watchdog_;
-  std::unique_ptr<comm::TermWatch> term_watch_;
+  std::unique_ptr<job::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;
   double origin_ = 0;
@@ -98,9 +95,6 @@ class RunContext {
 
 // Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<comm::RankPlace>& places, const ThreadPlan& threads);
-
-// Seconds to add to this rank's monotonic clock to read rank 0's; the best of several round trips. Collective over world.
-double measure_clock_offset(const comm::CommView& world);
+               const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
 
 }  // namespace trireme::driver

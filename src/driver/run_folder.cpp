@@ -2,11 +2,12 @@
 
 #include <array>
 #include <cstdio>
-#include <functional>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
@@ -22,48 +23,35 @@ log::Level to_log_level(config::LogLevel level) {
   return log::Level::info;
 }
 
-// Rank 0's outcome becomes everybody's: all ranks throw the same error, or none does.
-void on_rank_zero(const comm::CommView& world, const std::function<void()>& action) {
-  struct Verdict {
-    int32_t code = 0;
-  } verdict;
-  std::string message;
-  if (world.rank() == 0) {
-    try {
-      action();
-    } catch (const UserError& error) {
-      verdict.code = static_cast<int32_t>(error.code());
-      message = error.what();
-    } catch (const std::filesystem::filesystem_error& error) {
-      const bool denied = error.code() == std::errc::permission_denied;
-      verdict.code = static_cast<int32_t>(denied ? ExitCode::permission : ExitCode::io_error);
-      message = base::text("cannot create the run folder (", error.what(), "): choose another run.dir");
-    }
+void make_folders(const std::vector<std::filesystem::path>& folders) {
+  try {
+    for (const auto& folder : folders) std::filesystem::create_directories(folder);
+  } catch (const std::filesystem::filesystem_error& error) {
+    const bool denied = error.code() == std::errc::permission_denied;
+    throw UserError(denied ? ExitCode::permission : ExitCode::io_error,
+                    base::text("cannot create the run folder (", error.what(), "): choose another run.dir"));
   }
-  verdict = world.broadcast_value(verdict, 0);
-  message = world.broadcast(message, 0);
-  if (verdict.code != 0) throw UserError(static_cast<ExitCode>(verdict.code), message);
 }
 
 }  // namespace
 
 RunFolder::RunFolder(const config::Options& options, const comm::CommView& world)
     : path_(options.run.dir), checkpoints_(options.ckpt_path()), deck_(config::dump_deck(options)) {
-  on_rank_zero(world, [&] {
-    std::filesystem::create_directories(path_ / "logs");
-    std::filesystem::create_directories(checkpoints_);
-  });
-  lock_ = std::make_unique<checkpoint::RunLock>(world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  comm::fail_together_on_root(world, [&] { make_folders({path_ / "logs", checkpoints_}); });
+  lock_ = std::make_unique<checkpoint::RunLock>(
+      world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
+  checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
+      world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
   log::open({.console = world.rank() == 0,
              .main_file = world.rank() == 0 ? path_ / "log.txt" : std::filesystem::path{},
              .rank_file = path_ / "logs" / name.data(),
              .level = to_log_level(options.run.log_level)});
-  on_rank_zero(world, [&] {
+  comm::fail_together_on_root(world, [&] {
     base::write_file_atomically(path_ / "deck.toml", deck_);
     std::error_code ignored;
-    std::filesystem::remove(stop_file(), ignored);  // asked the last run to stop, not this one
+    for (const auto& file : {stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
   });
 }
 

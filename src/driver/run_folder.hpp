@@ -13,7 +13,7 @@ namespace trireme::driver {
 
 class RunFolder {
  public:
-  // Collective. Creates <run.dir> with logs/, takes the run lock (exit code 73 when another job has it), opens log.txt and
+  // Collective. Creates <run.dir> with logs/, takes the run lock and that of the folder of checkpoints (exit code 73 when another job has one), opens log.txt and
   // logs/rank-NNNNN.log and writes deck.toml.
   RunFolder(const config::Options& options, const comm::CommView& world);
   ~RunFolder();
@@ -21,7 +21,10 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return checkpoints_; }
   std::filesystem::path stop_file() const { return path_ / "stop"; }
+  // Its existence asks for a checkpoint at the end of the iteration; the run removes it.
+  std::filesystem::path save_file() const { return path_ / "save"; }
   const checkpoint::RunLock& lock() const { return *lock_; }
+  const checkpoint::RunLock& checkpoint_lock() const { return *checkpoint_lock_; }
   const std::string& deck() const { return deck_; }  // complete TOML
 
  private:
@@ -29,6 +32,7 @@ class RunFolder {
   std::filesystem::path checkpoints_;
   std::string deck_;
   std::unique_ptr<checkpoint::RunLock> lock_;
+  std::unique_ptr<checkpoint::RunLock> checkpoint_lock_;  // another run folder may name the same ckpt.path
 };
 
 }  // namespace trireme::driver

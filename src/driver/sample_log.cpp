@@ -6,19 +6,36 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/data/jsonl.hpp"
 
 namespace trireme::driver {
+namespace {
+
+// All of them, or none: half a line would spoil the next one.
+void append_lines(const std::filesystem::path& path, const std::string& lines) {
+  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.valid()) base::throw_errno(errno, "open", path);
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  try {
+    base::write_all(file.get(), lines, path);
+  } catch (const UserError&) {
+    if (::ftruncate(file.get(), size) != 0) log::warning(base::text(path.string(), " may end in half a line"));
+    throw;
+  }
+}
+
+}  // namespace
 
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
-                       const data::PromptSet& prompts, const data::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
+                       const data::PromptSet& prompts, const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
   // Each rank offers its first `count`; the smallest ids of all are among them.
   const int64_t offered = count < 0 ? samples.size() : std::min(count, samples.size());
   std::vector<int64_t> rows;
@@ -31,22 +48,21 @@ void append_sample_log(const comm::CommView& world, const std::filesystem::path&
     for (int64_t i = 0; i < one.size(); ++i) all.append(one, i);
   }
   all = all.sorted();
-  std::ofstream out(path, std::ios::app);
+  std::string lines;
   for (int64_t i = 0; i < all.size() && (count < 0 || i < count); ++i) {
     const auto s = static_cast<size_t>(i);
     const auto response = all.tokens_of(i).subspan(static_cast<size_t>(all.prompt_len[s]));
     data::JsonObject line;
     line.add("iteration", iteration).add("id", static_cast<int64_t>(all.id[s]));
     line.add("prompt", prompts[all.prompt_row[s]].prompt);
-    line.add("response", tokenizer.decode(response, data::Skip::nothing));
+    line.add("response", tokenizer.decode(response, text::Skip::nothing));
     line.add("output_ids", response);
     line.add("label", prompts[all.prompt_row[s]].label);
     line.add("reward", double{all.reward[s]});
     line.add("finish_reason", to_string(all.finish_reason[s]));
-    out << line.str() << '\n';
+    lines += line.str() + '\n';
   }
-  out.flush();  // else a full disk shows when nobody looks any more
-  VALIDATE(out.good(), ExitCode::io_error, "cannot append to ", path.string(), ": check the file system");
+  side_output(path.filename().string(), [&] { append_lines(path, lines); });
 }
 
 namespace {

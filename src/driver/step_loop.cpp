@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "driver/datasets.hpp"
+#include "driver/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
 #include "driver/trainer.hpp"
@@ -19,140 +20,163 @@ namespace trireme::driver {
 namespace {
 
 // Rewards that are all the same must not be divided by 0 (OpenRLHF: RewardModelTrainer.evaluate).
-constexpr double kSmallestDeviation = 1e-8;
+constexpr double smallest_deviation = 1e-8;
 
 int64_t steps_of(const config::Options& options, const data::PromptSampler& sampler) {
   if (options.run.iterations > 0) return options.run.iterations;
   return options.train.max_epochs * sampler.draws_per_epoch(options.train.batch_size);
 }
 
+std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
+  if (run.options.eval.dataset.empty()) return std::nullopt;
+  return load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
-    : Loop(options, session, command),
-      tokenizer_(data::Tokenizer::load(options_.tokenizer_path())),
-      rows_(load_training(options_, options_.data.dataset, command, tokenizer_, roles_.world)),
-      sampler_(make_sampler(options_, options_.data.dataset_probs, rows_.counts())),
-      start_(trained_start(options_, head_of(command))) {
-  iterations_ = steps_of(options_, sampler_);
-  if (!options_.eval.dataset.empty()) {
-    held_out_ = load_training(options_, options_.eval.dataset, command, tokenizer_, roles_.world);
-  }
+    : run_(options, session, command),
+      tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
+      rows_(load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
+      sampler_(make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
+      start_(trained_start(run_.options, learn::head_of(command))),
+      iterations_(steps_of(run_.options, sampler_)),
+      held_out_(load_held_out(run_, tokenizer_)),
+      objective_(make_objective()),
+      model_(make_model()),
+      rate_(std::make_unique<zero::LearningRate>(run_.options.actor, iterations_)),
+      control_(run_,
+               {.models = {{"actor", &start_.spec, model_.get(), run_.options.train.enable_ema}},
+                .export_trained = [this](const std::string& name) { export_trained(name); }},
+               iterations_) {}
+
+std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
-  start_device();
-  check_memory(start_.spec, std::nullopt);
-  objective_ = make_objective(options_, command, roles_, start_, device_);
-  const std::optional<comm::CommView> replicas =
-      roles_.shard_groups > 1 ? std::optional(roles_.shard_replicas.view()) : std::nullopt;
-  model_ = std::make_unique<zero::ShardedModel>(
-      start_.spec, roles_.shard_group.view(), replicas, device_,
-      zero::ShardedModelOptions{.name = "actor", .compute = options_.model.compute(), .recompute = options_.train.recompute});
-  rate_ = std::make_unique<zero::LearningRate>(options_.actor, iterations_);
-  checkpoint_->add({"actor", &start_.spec, model_.get(), options_.train.enable_ema});
+  use_device(run_.device, run_.options.train.deterministic);
+  run_.memory.admit(run_.options, run_.roles, run_.command, start_.spec, nullptr, run_.device);
+  if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
+  const ModelStart start = reference_start(run_.options, start_);
+  auto reference = std::make_unique<zero::ShardedModel>(
+      start.spec, run_.roles.shard_group.view(), std::nullopt, run_.device,
+      zero::ShardedModelOptions{.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen});
+  reference->load(start.reader());
+  return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
 
-void StepLoop::resume_or_start() {
+std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
+  const Roles& roles = run_.roles;
+  const std::optional<comm::CommView> replicas = roles.shard_groups > 1 ? std::optional(roles.shard_replicas.view()) : std::nullopt;
+  return std::make_unique<zero::ShardedModel>(
+      start_.spec, roles.shard_group.view(), replicas, run_.device,
+      zero::ShardedModelOptions{.name = "actor", .compute = run_.options.model.compute(), .recompute = run_.options.train.recompute});
+}
+
+Progress StepLoop::resume_or_start() {
+  const auto& options = run_.options;
   model_->load(start_.reader());
-  if (options_.train.enable_ema) model_->enable_average(options_.train.ema_beta);
-  std::string no_rollout;
-  if (!resume_or_begin(iterations_, no_rollout)) return;
-  sampler_.restore(progress_.sampler);
-  rate_ = std::make_unique<zero::LearningRate>(options_.actor, progress_.schedule_steps);
+  if (options.train.enable_ema) model_->enable_average(options.train.ema_beta);
+  auto start = control_.resume_or_begin(iterations_);
+  finished_ = start.progress.iteration;
+  if (start.resumed) {
+    sampler_.restore(start.progress.sampler);
+    rate_ = std::make_unique<zero::LearningRate>(options.actor, start.progress.schedule_steps);
+  }
+  return start.progress;
 }
 
 ExitCode StepLoop::run() {
-  resume_or_start();
-  starting_.reset();
-  while (progress_.iteration < iterations_) {
+  Progress progress = resume_or_start();
+  run_.starting.reset();
+  while (progress.iteration < iterations_) {
     const base::Stopwatch watch;
-    const int64_t iteration = progress_.iteration + 1;
+    const int64_t iteration = progress.iteration + 1;
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
-    context_.begin("train", iteration, iterations_);
+    run_.context.begin("train", iteration, iterations_);
     IterationMetrics metrics;
     metrics.iteration = iteration;
     ThreadMeter meter;
     meter.start();
-    train(sampler_.draw(options_.train.batch_size), metrics);  // the same rows on every rank, no message
+    train(sampler_.draw(run_.options.train.batch_size), metrics);  // the same rows on every rank, no message
     meter.stop();
     add_thread_metrics(meter.worked(), metrics);
-    progress_.sampler = sampler_.state();
-    progress_.iteration = iteration;
-    progress_.actor_steps = model_->steps();
-    if (evaluation_due(iteration)) evaluate_held_out(metrics);
-    metrics.memory["host_peak"] = roles_.world.max(trace::host_memory().peak);
-    report(metrics, watch.seconds());
-    if (const auto code = settle(metrics, watch.seconds())) return *code;
+    progress.sampler = sampler_.state();
+    progress.iteration = finished_ = iteration;
+    progress.training.actor_steps = model_->steps();
+    if (control_.evaluation_due(iteration)) evaluate_held_out(metrics);
+    metrics.memory["host_peak"] = run_.roles.world.max(trace::host_memory().peak);
+    control_.report(metrics, progress, watch.seconds());
+    if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;
   }
-  return finish();
+  return control_.finish(progress);
 }
 
 void StepLoop::add_thread_metrics(int worked, IterationMetrics& metrics) const {
-  metrics.threads["trainer"] = roles_.world.min(int64_t{threads_.trainer.count});
-  const int64_t fewest = roles_.world.min(int64_t{worked});
+  metrics.threads["trainer"] = run_.roles.world.min(int64_t{run_.threads.trainer.count});
+  const int64_t fewest = run_.roles.world.min(int64_t{worked});
   if (fewest > 0) metrics.threads["trainer_worked"] = fewest;
 }
 
 void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  const auto batches = share_out(rows_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
-  const BatchTotals totals = totals_of(batches, roles_.trainers.view());
+  const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.view(), run_.options.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.view());
   std::vector<double> means(objective_->quantities().size(), 0.0);
-  for (const RowBatch& part : batches) {
-    const ActionBatch batch = make_action_batch(part.samples, device_);
+  for (const learn::RowBatch& part : batches) {
+    const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       return objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
     });
   }
   const double rate = learning_rate(*rate_, model_->steps());
-  checkpoint_->before_step();
-  const auto result = model_->step(adamw_options(options_.actor, rate));
-  sum_over(roles_.trainers.view(), means);
-  objective_->add_metrics(means, totals, "", metrics);
+  control_.before_step();
+  const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
+  sum_over(run_.roles.trainers.view(), means);
+  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
   metrics.set("grad_norm", result.grad_norm);
   metrics.set("lr", rate);
   metrics.set("target_tokens", totals.targets);
   metrics.tokens = static_cast<int64_t>(totals.tokens);
-  if (!result.updated && roles_.world.rank() == 0) log::warning("the optimizer step was left out: its gradient is not finite");
+  skips_.count("model", result, run_.roles.world.rank() == 0);
 }
 
 void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
-  context_.begin("evaluate", metrics.iteration, iterations_);
+  run_.context.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
-  const auto batches = share_out(*held_out_, rows, roles_.trainers.view(), options_.train.micro_batch_tokens);
-  const BatchTotals totals = totals_of(batches, roles_.trainers.view());
+  const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.view(), run_.options.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.view());
   std::vector<double> means(objective_->quantities().size(), 0.0);
-  for (const RowBatch& part : batches) {
-    const ActionBatch batch = make_action_batch(part.samples, device_);
+  for (const learn::RowBatch& part : batches) {
+    const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
     });
   }
-  sum_over(roles_.trainers.view(), means);
-  objective_->add_metrics(means, totals, "eval_", metrics);
-  if (command_ != config::Command::rm) return;
-  reward_scale_ = {progress_.iteration, metrics.get("eval_reward_mean"),
-                   std::max(metrics.get("eval_reward_std"), kSmallestDeviation)};
+  sum_over(run_.roles.trainers.view(), means);
+  for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
+  if (run_.command != config::Command::rm) return;
+  reward_scale_ = {finished_, metrics.get("eval_reward_mean"),
+                   std::max(metrics.get("eval_reward_std"), smallest_deviation)};
 }
 
 void StepLoop::export_trained(const std::string& name) {
   model::ModelSpec spec = start_.spec;
-  if (command_ == config::Command::rm && held_out_) {
-    if (reward_scale_.iteration != progress_.iteration) {
+  if (run_.command == config::Command::rm && held_out_) {
+    if (reward_scale_.iteration != finished_) {
       IterationMetrics unreported;
-      unreported.iteration = progress_.iteration;
+      unreported.iteration = finished_;
       evaluate_held_out(unreported);
     }
     spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / name, export_type(spec));
-  if (options_.train.enable_ema) {
-    export_model(options_, roles_, spec, model_.get(), device_, folder_.path() / (name + "-ema"), export_type(spec), Weights::average);
+  export_model(run_.options, run_.roles, spec, model_.get(), run_.device, run_.folder.path() / name, run_.export_type(spec));
+  if (run_.options.train.enable_ema) {
+    export_model(run_.options, run_.roles, spec, model_.get(), run_.device, run_.folder.path() / (name + "-ema"), run_.export_type(spec), Weights::average);
   }
 }
 

@@ -7,48 +7,59 @@
 #include <string>
 #include <vector>
 
-#include "driver/loop.hpp"
 #include "driver/models.hpp"
-#include "driver/objective.hpp"
-#include "driver/training_set.hpp"
+#include "driver/run.hpp"
+#include "driver/run_control.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/tokenizer.hpp"
+#include "trireme/learn/skipped_steps.hpp"
+#include "trireme/learn/objective.hpp"
+#include "trireme/learn/training_set.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/schedule.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
 
-class StepLoop : public Loop {
+class StepLoop {
  public:
   // Collective over world.
   StepLoop(const config::Options& options, const comm::Session& session, config::Command command);
-  ~StepLoop() override { checkpoint_.reset(); }  // first: its writer reads the model
+  StepLoop(const StepLoop&) = delete;
   // Collective.
   ExitCode run();
 
  private:
-  void resume_or_start();
-  // Gradients of the loss on these rows, and the optimizer step.
+  // Where the run stands: at a checkpoint, or before its first iteration.
+  Progress resume_or_start();
+  // Makes the device current; loads the reference of dpo. Collective over the trainers.
+  std::unique_ptr<learn::Objective> make_objective();
+  std::unique_ptr<zero::ShardedModel> make_model() const;
   void add_thread_metrics(int worked, IterationMetrics& metrics) const;  // collective
+  // Gradients of the loss on these rows, and the optimizer step.
   void train(const std::vector<int64_t>& rows, IterationMetrics& metrics);
   // The same loss and metrics on the held-out rows, names with "eval_" in front.
   void evaluate_held_out(IterationMetrics& metrics);
-  void export_trained(const std::string& name) override;
+  void export_trained(const std::string& name);
 
-  data::Tokenizer tokenizer_;
-  TrainingSet rows_;
-  std::optional<TrainingSet> held_out_;
+  Run run_;
+  text::Tokenizer tokenizer_;
+  learn::TrainingSet rows_;
   data::PromptSampler sampler_;
   ModelStart start_;
-  std::unique_ptr<Objective> objective_;
+  int64_t iterations_;  // of the whole run
+  std::optional<learn::TrainingSet> held_out_;
+  std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;
+  learn::SkippedSteps skips_{options_.train.max_skipped_steps};
   // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them
   struct RewardScale {
     int64_t iteration = -1;
     double mean = 0;
     double deviation = 1;
   } reward_scale_;
+  int64_t finished_ = 0;  // iterations
+  RunControl control_;    // last: it saves what stands above
 };
 
 }  // namespace trireme::driver

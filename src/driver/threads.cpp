@@ -12,8 +12,8 @@
 
 #include "driver/device.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/comm/core_share.hpp"
-#include "trireme/comm/job.hpp"
+#include "trireme/job/core_share.hpp"
+#include "trireme/job/facts.hpp"
 #include "trireme/kernels/parallel.hpp"
 
 namespace trireme::driver {
@@ -22,15 +22,15 @@ namespace {
 constexpr double kWorthCounting = 0.02;  // seconds of the busiest thread
 constexpr double kShareOfBusiest = 0.2;
 
-std::vector<int> shares_of(const std::vector<const comm::RankPlace*>& ranks) {
-  std::vector<comm::CoreClaim> claims;
+std::vector<int> shares_of(const std::vector<const job::RankPlace*>& ranks) {
+  std::vector<job::CoreClaim> claims;
   for (const auto* rank : ranks) claims.push_back({rank->cores, rank->quotas});
-  return comm::share_cores(claims);
+  return job::share_cores(claims);
 }
 
 // Ranks of `node` that have one of the roles in [first, last).
-std::vector<comm::RankPlace*> at_work(std::vector<comm::RankPlace>& places, int node, size_t first, size_t last) {
-  std::vector<comm::RankPlace*> out;
+std::vector<job::RankPlace*> at_work(std::vector<job::RankPlace>& places, int node, size_t first, size_t last) {
+  std::vector<job::RankPlace*> out;
   for (auto& place : places) {
     const bool has = std::any_of(place.threads.begin() + static_cast<std::ptrdiff_t>(first), place.threads.begin() + static_cast<std::ptrdiff_t>(last),
                                  [](int threads) { return threads != 0; });
@@ -40,7 +40,7 @@ std::vector<comm::RankPlace*> at_work(std::vector<comm::RankPlace>& places, int 
 }
 
 // Divides the node's cores among its ranks that have one of these roles, which all get the same number.
-void share_among(std::vector<comm::RankPlace>& places, int node, size_t first, size_t last) {
+void share_among(std::vector<job::RankPlace>& places, int node, size_t first, size_t last) {
   const auto ranks = at_work(places, node, first, last);
   const auto shares = shares_of({ranks.begin(), ranks.end()});
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -50,7 +50,7 @@ void share_among(std::vector<comm::RankPlace>& places, int node, size_t first, s
   }
 }
 
-std::vector<int> nodes_of(const std::vector<comm::RankPlace>& places) {
+std::vector<int> nodes_of(const std::vector<job::RankPlace>& places) {
   std::vector<int> nodes;
   for (const auto& place : places) {
     if (std::find(nodes.begin(), nodes.end(), place.node) == nodes.end()) nodes.push_back(place.node);
@@ -58,7 +58,7 @@ std::vector<int> nodes_of(const std::vector<comm::RankPlace>& places) {
   return nodes;
 }
 
-bool shares_a_core(const std::vector<comm::RankPlace>& places, const comm::RankPlace& mine) {
+bool shares_a_core(const std::vector<job::RankPlace>& places, const job::RankPlace& mine) {
   return std::any_of(places.begin(), places.end(), [&](const auto& other) {
     return other.rank != mine.rank && other.node == mine.node &&
            std::find_first_of(other.cores.begin(), other.cores.end(), mine.cores.begin(), mine.cores.end()) != other.cores.end();
@@ -96,32 +96,31 @@ void Threads::use() const {
   if (cpus.size() < 2 || count < 2) return;
   kernels::parallel_for(0, count, 1, [this](int64_t, int64_t) {
     const auto thread = static_cast<size_t>(at::get_thread_num());
-    if (thread > 0) comm::bind_this_thread({&cpus[thread % cpus.size()], 1});
+    if (thread > 0) job::bind_this_thread({&cpus[thread % cpus.size()], 1});
   });
 }
 
-std::vector<comm::RankPlace> gather_places(const config::Options& options, const Roles& roles) {
-  const auto cpus = comm::cpus_of_process();
-  const auto job = base::cpus_of_job();
-  comm::RankPlace place;
+std::vector<job::RankPlace> gather_places(const config::Options& options, const Roles& roles) {
+  const auto cpus = job::cpus_of_process();
+  const auto job = job::cpus_of_job();
+  job::RankPlace place;
   place.rank = roles.world.rank();
   place.node = roles.topology.node;
-  place.cores = comm::physical_cores(cpus);
+  place.cores = job::physical_cores(cpus);
   place.threads = {roles.trainer ? 1 : 0, roles.generator ? 1 : 0, roles.reward ? 1 : 0};
-  place.numa_nodes = comm::numa_nodes_of(cpus);
+  place.numa_nodes = job::numa_nodes_of(cpus);
   place.gpus = options.run.device == config::Device::cpu ? 0 : visible_gpus();
-  place.gpus_chosen = comm::process_environment("CUDA_VISIBLE_DEVICES").has_value();
+  place.gpus_chosen = job::process_environment("CUDA_VISIBLE_DEVICES").has_value();
   if (place.gpus > 0) place.gpu = gpu_bus(roles.topology.local_rank % place.gpus);
-  place.gpu_numa = comm::numa_node_of_gpu(place.gpu);
-  place.node_cores = comm::physical_cores(job);
-  place.quotas = base::cpu_quotas();
-  place.bound = cpus.size() < job.size() || comm::launcher_bound(comm::process_environment);
-  std::vector<comm::RankPlace> places;
-  for (const auto& text : roles.world.all_gather(comm::to_text(place))) places.push_back(comm::place_from_text(text));
+  place.gpu_numa = job::numa_node_of_gpu(place.gpu);
+  place.node_cores = job::physical_cores(job);
+  place.quotas = job::cpu_quotas();
+  place.bound = cpus.size() < job.size() || job::launcher_bound(job::process_environment);
+  std::vector<job::RankPlace> places = roles.world.gather_values(place);
   return places;
 }
 
-void share_threads(const std::string& wish, std::vector<comm::RankPlace>& places) {
+void share_threads(const std::string& wish, std::vector<job::RankPlace>& places) {
   int number = 0;
   std::from_chars(wish.data(), wish.data() + wish.size(), number);
   for (auto& place : places) {
@@ -140,12 +139,12 @@ void share_threads(const std::string& wish, std::vector<comm::RankPlace>& places
   }
 }
 
-ThreadPlan plan_threads(const config::Options& options, const std::vector<comm::RankPlace>& places, int rank) {
+ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places, int rank) {
   const auto& mine = places.at(static_cast<size_t>(rank));
-  comm::PinFacts facts;
+  job::PinFacts facts;
   facts.wanted = options.run.pin_threads != config::PinThreads::never;
   facts.bound = mine.bound;
-  facts.own_binding = comm::own_binding(comm::process_environment);
+  facts.own_binding = job::own_binding(job::process_environment);
   facts.cores = static_cast<int>(mine.cores.size());
   facts.shared = shares_a_core(places, mine);
   facts.threads = facts.cores;
@@ -153,8 +152,8 @@ ThreadPlan plan_threads(const config::Options& options, const std::vector<comm::
     if (threads != 0 && threads != facts.cores) facts.threads = threads;
   }
   ThreadPlan plan;
-  plan.not_pinned = comm::why_not_pinned(facts);
-  const auto cpus = plan.not_pinned.empty() ? comm::one_per_core(comm::cpus_of_process()) : std::vector<int>{};
+  plan.not_pinned = job::why_not_pinned(facts);
+  const auto cpus = plan.not_pinned.empty() ? job::one_per_core(job::cpus_of_process()) : std::vector<int>{};
   const auto of = [&](size_t role) { return Threads{std::max(1, mine.threads[role]), mine.threads[role] > 0 ? cpus : std::vector<int>{}}; };
   plan.trainer = of(0);
   plan.generator = of(1);

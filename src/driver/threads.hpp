@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "driver/roles.hpp"
-#include "trireme/comm/affinity.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/job/affinity.hpp"
 
 namespace trireme::driver {
 
@@ -29,14 +29,14 @@ struct ThreadPlan {
 };
 
 // What each rank of the world finds of its node; `threads` has 1 for the roles that a rank has. Collective over world.
-std::vector<comm::RankPlace> gather_places(const config::Options& options, const Roles& roles);
+std::vector<job::RankPlace> gather_places(const config::Options& options, const Roles& roles);
 
-// Fills in the threads of every rank. `wish` is run.threads: "auto", the ranks of a node share its cores (comm::share_cores);
+// Fills in the threads of every rank. `wish` is run.threads: "auto", the ranks of a node share its cores (job::share_cores);
 // "phase", only the ranks of the role that works do; or a number.
-void share_threads(const std::string& wish, std::vector<comm::RankPlace>& places);
+void share_threads(const std::string& wish, std::vector<job::RankPlace>& places);
 
 // The plan of this rank from places whose threads were shared out.
-ThreadPlan plan_threads(const config::Options& options, const std::vector<comm::RankPlace>& places, int rank);
+ThreadPlan plan_threads(const config::Options& options, const std::vector<job::RankPlace>& places, int rank);
 // All of it, for tools. Collective over world.
 ThreadPlan plan_threads(const config::Options& options, const Roles& roles);
 

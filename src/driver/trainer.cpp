@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "driver/scoring.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -55,7 +55,6 @@ Trainer::Trainer(const config::Options& options, const Roles& roles, const model
       actor_(make_model(options, roles, actor, device, "actor")),
       critic_(critic ? make_model(options, roles, *critic, device, "critic") : nullptr),
       actor_rate_(options.actor, optimizer_steps),
-      kl_coefficient_(options.algo.kl.init_coef),
       old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);
 }
@@ -73,22 +72,22 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-Mismatch Trainer::evaluate(ppo::Experience& experience, int64_t version) {
+learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version) {
   threads_.use();
-  Mismatch mismatch;
+  learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, scoring_temperature(options_), device_);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, learn::scoring_temperature(options_), device_);
   }
   if (critic_) {
     const trace::Region region{"values"};
-    experience.values = action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                      critic_scale(options_, critic_->spec().shape), device_);
+    experience.values = learn::action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
+                                      learn::critic_scale(options_, critic_->spec().shape), device_);
   }
   return mismatch;
 }
 
-ppo::PipelineReport Trainer::shape(ppo::Experience& experience, const Cards& cards) {
+ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const Cards& cards, double kl_coefficient) {
   std::unordered_map<uint64_t, size_t> place_of;
   for (size_t i = 0; i < cards.size(); ++i) place_of.emplace(cards[i].id, i);
   const ppo::RewardTable mine = ppo::reward_table(experience.samples);
@@ -108,11 +107,11 @@ ppo::PipelineReport Trainer::shape(ppo::Experience& experience, const Cards& car
     table.response_length.push_back(static_cast<int64_t>(all[3 * row + 1]));
     table.truncated.push_back(all[3 * row + 2] != 0);
   }
-  return ppo::advantages(experience, table, rows, ppo::pipeline_options(options_, kl_coefficient_),
+  return ppo::advantages(experience, table, rows, ppo::pipeline_options(options_, kl_coefficient),
                          [this](std::span<double> values) { sum(values); });
 }
 
-std::vector<int> Trainer::place(const config::Options& options, const Cards& cards, int trainers, int64_t iteration) {
+std::vector<int> Trainer::owners(const config::Options& options, const Cards& cards, int trainers, int64_t iteration) {
   std::vector<int> owner(cards.size(), 0);
   for (const auto& step : ppo::plan_epoch(plan_input(options, cards, trainers, iteration, 0))) {
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
@@ -124,9 +123,9 @@ std::vector<int> Trainer::place(const config::Options& options, const Cards& car
   return owner;
 }
 
-UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
-                              int64_t number) {
-  UpdateStep step;
+learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+                                     const learn::PretrainingRows& pretraining, int64_t number) {
+  learn::UpdateStep step;
   std::vector<int64_t> actions;
   for (const auto& rows : micro_batches) {
     step.micro_batches.push_back(experience.select(rows));
@@ -136,32 +135,36 @@ UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vect
   step.normalizer = ppo::step_normalizer(actions, [this](std::span<double> values) { sum(values); });
   if (pretraining) {
     step.pretraining = pretraining(number);
-    step.pretraining_totals = totals_of(step.pretraining, ranks_);
+    step.pretraining_totals = learn::totals_of(step.pretraining, ranks_);
   }
   return step;
 }
 
-UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
-                             int64_t iteration) {
+learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
+                                    const UpdateSettings& settings) {
   threads_.use();
   meter_.start();
   std::unordered_map<uint64_t, int64_t> local_row;
   for (int64_t i = 0; i < experience.sequences(); ++i) local_row.emplace(experience.samples.id[static_cast<size_t>(i)], i);
 
-  UpdateReport report;
+  learn::UpdateReport report;
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
-    auto input = plan_input(options_, cards, ranks_.size(), iteration, epoch);
+    auto input = plan_input(options_, cards, ranks_.size(), settings.iteration, epoch);
     input.owner = owner;
     for (const auto& planned : ppo::plan_epoch(input)) {
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
         for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
       }
-      const UpdateStep step = make_step(experience, mine, report.steps);
-      if (before_step) before_step();
-      if (critic_) critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report);
-      if (iteration > options_.critic.freezing_steps) {
-        actor_step(*actor_, step, options_, kl_coefficient_, learning_rate(actor_rate_, actor_->steps()), device_, report);
+      const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
+      settings.before_step();
+      const bool talks = ranks_.rank() == 0;
+      if (critic_) {
+        critic_skips_.count("critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report), talks);
+      }
+      if (settings.iteration > options_.critic.freezing_steps) {
+        const double rate = learning_rate(actor_rate_, actor_->steps());
+        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report), talks);
       }
       ++report.steps;
     }
@@ -171,7 +174,7 @@ UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, co
   return report;
 }
 
-void Trainer::average(UpdateReport& report) const {
+void Trainer::average(learn::UpdateReport& report) const {
   std::vector<double> sums{report.policy_loss, report.value_loss, report.kl_loss, report.ptx_loss, report.entropy};
   const size_t losses = sums.size();
   sums.insert(sums.end(), report.statistics.sums.begin(), report.statistics.sums.end());
@@ -187,7 +190,7 @@ void Trainer::average(UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const {
+std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const {
   if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
   std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0),
                              static_cast<double>(pipeline.kl.size())};
@@ -195,11 +198,13 @@ std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeli
   return sums[0] / std::max(1.0, sums[1]);
 }
 
-void Trainer::adapt_kl(const std::optional<double>& kl, int64_t samples) {
+TrainingState Trainer::next_state(double kl_coefficient, const std::optional<double>& kl) const {
   const auto& options = options_.algo.kl;
-  if (!options.target || !kl) return;
-  kl_coefficient_ = ppo::adapt_kl_coefficient(kl_coefficient_, *kl, *options.target, static_cast<double>(samples),
-                                              static_cast<double>(options.horizon));
+  if (options.target && kl) {
+    kl_coefficient = ppo::adapt_kl_coefficient(kl_coefficient, *kl, *options.target, static_cast<double>(options_.sequences_per_iteration()),
+                                               static_cast<double>(options.horizon));
+  }
+  return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient};
 }
 
 }  // namespace trireme::driver

@@ -10,18 +10,27 @@
 #include <vector>
 
 #include "driver/exchange.hpp"
-#include "driver/metrics.hpp"
-#include "driver/mismatch.hpp"
+#include "driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/threads.hpp"
-#include "driver/update_step.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/mismatch.hpp"
+#include "trireme/learn/skipped_steps.hpp"
+#include "trireme/learn/update_step.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/zero/schedule.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
+
+// One iteration's update.
+struct UpdateSettings {
+  int64_t iteration = 0;      // from 0: seeds the order of the optimizer steps, tells whether the actor waits (critic.freezing_steps)
+  double kl_coefficient = 0;  // of the KL in the loss
+  learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
+  std::function<void()> before_step = [] {};  // called before anything that a checkpoint reads is changed
+};
 
 class Trainer {
  public:
@@ -33,46 +42,38 @@ class Trainer {
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
   // Threads that worked in the last update(); 0: it was too short to say.
   int threads_worked() const { return meter_.worked(); }
-  double kl_coefficient() const { return kl_coefficient_; }
-  void set_kl_coefficient(double value) { kl_coefficient_ = value; }
   // The length of the learning-rate schedules that a resumed run began with.
   void set_schedule(int64_t optimizer_steps);
 
   // After the weights were loaded and before a checkpoint is: starts the moving average where the deck asks for one.
   void start_average();
 
-  // Where evaluate() takes old log-probs from; until this is called it computes them.
-  void set_old_log_probs(const OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
+  // Where score() takes old log-probs from; until this is called it computes them.
+  void set_old_log_probs(const learn::OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
   // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
   // Returns the mismatch with the rollout's log-probs.
-  Mismatch evaluate(ppo::Experience& experience, int64_t version = -1);
+  learn::Mismatch score(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
-  ppo::PipelineReport shape(ppo::Experience& experience, const Cards& cards);
+  ppo::PipelineReport advantages(ppo::Experience& experience, const Cards& cards, double kl_coefficient);
   // PPO epochs; the report has means over all trainers and optimizer steps. `cards` are those of the whole rollout, `owner` says
-  // which trainer has each sequence. `iteration` seeds the order of the optimizer steps and tells whether the actor still waits
-  // for the critic (critic.freezing_steps).
-  UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, int64_t iteration);
+  // which trainer has each sequence.
+  learn::UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings);
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
   // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
   // it was not computed: in the loss while the actor waits for the critic. Collective.
-  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const UpdateReport& update) const;
-  // Adapts the KL coefficient to the KL that was seen (F26); without one it stays.
-  void adapt_kl(const std::optional<double>& kl, int64_t samples);
+  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const;
+  // After an iteration with `kl_coefficient`, which adapts to the KL that was seen (F26); without one it stays.
+  TrainingState next_state(double kl_coefficient, const std::optional<double>& kl) const;
 
   // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
-  static std::vector<int> place(const config::Options& options, const Cards& cards, int trainers, int64_t iteration);
-
-  // Called before anything that a checkpoint reads is changed.
-  std::function<void()> before_step;
-  // This rank's share of the pretraining rows of the iteration's optimizer step `step` (actor.ptx_coef); collective over the
-  // trainers.
-  std::function<std::vector<RowBatch>(int64_t step)> pretraining;
+  static std::vector<int> owners(const config::Options& options, const Cards& cards, int trainers, int64_t iteration);
 
  private:
   // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.
-  UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches, int64_t number);
+  learn::UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
+                              const learn::PretrainingRows& pretraining, int64_t number);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
-  void average(UpdateReport& report) const;
+  void average(learn::UpdateReport& report) const;
   void sum(std::span<double> values) const;
 
   config::Options options_;
@@ -84,8 +85,9 @@ class Trainer {
   std::unique_ptr<zero::ShardedModel> critic_;
   zero::LearningRate actor_rate_;
   std::optional<zero::LearningRate> critic_rate_;
-  double kl_coefficient_;
-  OldLogProbs old_log_probs_;
+  learn::SkippedSteps actor_skips_{options_.train.max_skipped_steps};
+  learn::SkippedSteps critic_skips_{options_.train.max_skipped_steps};
+  learn::OldLogProbs old_log_probs_;
 };
 
 // The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/comm/core_share.hpp"
+#include "trireme/job/core_share.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -38,11 +38,11 @@ bool spin_until(const Done& done, int patience) {
 class BoundHere {
  public:
   BoundHere(const std::vector<int>& cpus, const std::vector<int>& home) : home_(home), bound_(!cpus.empty()) {
-    if (bound_) comm::bind_this_thread({cpus.data(), 1});
+    if (bound_) job::bind_this_thread({cpus.data(), 1});
   }
   BoundHere(const BoundHere&) = delete;
   ~BoundHere() {
-    if (bound_) comm::bind_this_thread(home_);
+    if (bound_) job::bind_this_thread(home_);
   }
 
  private:
@@ -52,7 +52,7 @@ class BoundHere {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus) : cpus_(std::move(cpus)), home_(comm::cpus_of_process()) {
+ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus) : cpus_(std::move(cpus)), home_(job::cpus_of_process()) {
   EXPECT(cpus_.empty() || static_cast<int>(cpus_.size()) == threads);
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -77,9 +77,9 @@ void ThreadTeam::call(int thread) {
 
 void ThreadTeam::bind_worker(int thread) const {
   if (cpus_.empty()) {
-    comm::bind_this_thread(home_);
+    job::bind_this_thread(home_);
   } else {
-    comm::bind_this_thread({&cpus_[static_cast<size_t>(thread)], 1});
+    job::bind_this_thread({&cpus_[static_cast<size_t>(thread)], 1});
   }
 }
 

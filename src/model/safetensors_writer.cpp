@@ -189,6 +189,14 @@ void SafetensorsWriter::commit() {
   base::sync_folder(folder_);
 }
 
+void SafetensorsWriter::discard() noexcept {
+  std::error_code ignored;
+  for (auto& file : files_) {
+    file.fd = base::FileDescriptor();
+    fs::remove(temporary(file), ignored);
+  }
+}
+
 std::vector<std::string> SafetensorsWriter::file_names() const {
   std::vector<std::string> out;
   for (const auto& file : files_) out.push_back(file.name);

@@ -95,35 +95,6 @@ Experience Experience::select(std::span<const int64_t> rows) const {
   return out;
 }
 
-void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len) {
-  const auto full = static_cast<int64_t>(sequence.ids.size());
-  VALIDATE(sequence.log_probs.size() == sequence.ids.size(), ExitCode::internal, "append_sequence: one log-prob per token");
-  VALIDATE(sequence.versions.empty() || sequence.versions.size() == sequence.ids.size(), ExitCode::internal,
-           "append_sequence: one version per token or none");
-  const int64_t length = std::min(full, max_len);
-  const auto& ranges = sequence.action_ranges;
-  samples.id.push_back(sequence.id);
-  samples.prompt_row.push_back(sequence.prompt_row);
-  samples.prompt_len.push_back(static_cast<int32_t>(ranges.empty() ? length : std::min(ranges.front().first, length)));
-  samples.finish_reason.push_back(length < full ? FinishReason::length : sequence.finish_reason);
-  samples.ids.insert(samples.ids.end(), sequence.ids.begin(), sequence.ids.begin() + length);
-  const auto first = static_cast<size_t>(samples.tokens());
-  const size_t tokens = first + static_cast<size_t>(length);
-  samples.action_mask.resize(tokens, 0);
-  samples.log_probs.resize(tokens, 0);
-  samples.version.resize(tokens, -1);
-  for (const auto& [begin, end] : ranges) {
-    VALIDATE(begin >= 0 && begin <= end && end <= full, ExitCode::internal, "append_sequence: action range ", begin, "..", end);
-    for (int64_t t = begin; t < std::min(end, length); ++t) {
-      const size_t at = first + static_cast<size_t>(t);
-      samples.action_mask[at] = 1;
-      samples.log_probs[at] = sequence.log_probs[static_cast<size_t>(t)];
-      samples.version[at] = sequence.versions.empty() ? 0 : sequence.versions[static_cast<size_t>(t)];
-    }
-  }
-  samples.cu_seqlens.push_back(static_cast<int64_t>(tokens));
-}
-
 std::vector<int64_t> response_lengths(const Samples& samples) {
   std::vector<int64_t> out;
   for (int64_t i = 0; i < samples.size(); ++i) {

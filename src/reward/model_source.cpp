@@ -2,8 +2,6 @@
 
 #include "trireme/reward/model_source.hpp"
 
-#include <ATen/TensorOperators.h>
-
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -12,16 +10,15 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/data/tokenizer.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/model/model_files.hpp"
+#include "trireme/text/tokenizer.hpp"
 #include "trireme/trace/region.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
-// Legend: B sequences of one pass, T packed tokens, D hidden.
 namespace trireme::reward {
 namespace {
 
-using at::Tensor;
 using Sequence = std::vector<int32_t>;
 
 bool same_tokenizer(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -35,21 +32,21 @@ bool same_tokenizer(const std::filesystem::path& a, const std::filesystem::path&
 // The reward model's own reading of a request.
 class Reencoder {
  public:
-  explicit Reencoder(const std::filesystem::path& folder) : tokenizer_(data::Tokenizer::load(folder)) {}
+  explicit Reencoder(const std::filesystem::path& folder) : tokenizer_(text::Tokenizer::load(folder)) {}
 
   Sequence encode(const Request& request) const {
     if (!request.messages.empty() && tokenizer_.has_chat_template()) {
-      return tokenizer_.encode_chat(conversation(request), data::GenerationPrompt::without);
+      return tokenizer_.encode_chat(conversation(request), text::GenerationPrompt::without);
     }
-    return tokenizer_.encode(request.prompt + request.response, data::SpecialTokens::added);
+    return tokenizer_.encode(request.prompt + request.response, text::SpecialTokens::added);
   }
 
  private:
   // The prompt's turns and the response as the assistant's.
-  static std::vector<data::Message> conversation(const Request& request) {
+  static std::vector<text::Message> conversation(const Request& request) {
     const auto json = nlohmann::json::parse(request.messages, nullptr, false);
     VALIDATE(json.is_array(), ExitCode::bad_data, "the messages of request ", request.id, " are no JSON array");
-    std::vector<data::Message> out;
+    std::vector<text::Message> out;
     for (const auto& turn : json) {
       const bool complete = turn.is_object() && turn.contains("role") && turn["role"].is_string() && turn.contains("content") &&
                             turn["content"].is_string();
@@ -63,23 +60,8 @@ class Reencoder {
     return out;
   }
 
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
 };
-
-// Consecutive requests of each forward pass, within the budget of tokens.
-std::vector<std::pair<size_t, size_t>> passes(const std::vector<Sequence>& sequences, int64_t batch_tokens) {
-  std::vector<std::pair<size_t, size_t>> out;
-  for (size_t begin = 0; begin < sequences.size();) {
-    size_t end = begin;
-    int64_t tokens = 0;
-    do {
-      tokens += static_cast<int64_t>(sequences[end++].size());
-    } while (end < sequences.size() && tokens + static_cast<int64_t>(sequences[end].size()) <= batch_tokens);
-    out.emplace_back(begin, end);
-    begin = end;
-  }
-  return out;
-}
 
 zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path, const model::ModelFolder& folder,
                               const ModelEnvironment& environment) {
@@ -123,10 +105,7 @@ class ModelSource : public Source {
     const auto& shape = folder_.shape;
     VALIDATE(!environment.normalize || (shape.score_mean && shape.score_std && *shape.score_std > 0), ExitCode::bad_data, "reward source ",
              name_, ": reward.normalize_enable, but ", options.path, "/config.json has no mean and positive std: add them, or switch it off");
-    if (environment.normalize) {
-      mean_ = *shape.score_mean;
-      std_ = *shape.score_std;
-    }
+    if (environment.normalize) scale_ = {*shape.score_mean, *shape.score_std};
     folder_.weights.reset();
   }
 
@@ -134,18 +113,8 @@ class ModelSource : public Source {
   int64_t weight_bytes() const override { return model_.memory().weights; }
 
   Scores score(std::span<const Request> requests) override {
-    trace::Region region{"reward model"};
-    const std::vector<Sequence> sequences = encode(requests);
-    const auto mine = passes(sequences, batch_tokens_);
-    const auto rounds = environment_.ranks.max(static_cast<int64_t>(mine.size()));  // all ranks run the same number
-    Scores out;
-    for (int64_t round = 0; round < rounds; ++round) {
-      const auto [begin, end] = static_cast<size_t>(round) < mine.size() ? mine[static_cast<size_t>(round)] : std::pair<size_t, size_t>{0, 0};
-      std::vector<std::span<const int32_t>> batch(sequences.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                  sequences.begin() + static_cast<std::ptrdiff_t>(end));
-      run_pass(batch, out.values);
-    }
-    return out;
+    const trace::Region region{"reward model"};
+    return {learn::sequence_scores(model_, encode(requests), environment_.ranks, batch_tokens_, scale_, environment_.device), {}};
   }
 
  private:
@@ -167,20 +136,6 @@ class ModelSource : public Source {
     return out;
   }
 
-  // Appends the scores of the batch. Collective.
-  void run_pass(std::span<const std::span<const int32_t>> batch, std::vector<float>& values) {
-    const model::PackedBatch packed = model::pack(batch, environment_.device);
-    model_.forward(packed, [&](const Tensor& hidden, const Tensor& weight) {
-      std::vector<int64_t> last;
-      for (size_t i = 1; i < packed.cu_seqlens.size(); ++i) last.push_back(packed.cu_seqlens[i] - 1);
-      const Tensor rows = at::index_select(hidden, 0, at::tensor(last, at::kLong).to(hidden.device()));
-      const Tensor scores = at::mm(rows.to(at::kFloat), weight.to(at::kFloat).t()).squeeze(1).to(at::kCPU).contiguous();
-      for (int64_t i = 0; i < scores.numel(); ++i) {
-        values.push_back(static_cast<float>((static_cast<double>(scores.const_data_ptr<float>()[i]) - mean_) / std_));
-      }
-    });
-  }
-
   std::string name_;
   ModelEnvironment environment_;
   model::ModelFolder folder_;
@@ -188,8 +143,7 @@ class ModelSource : public Source {
   int64_t batch_tokens_;
   zero::ShardedModel model_;
   std::optional<Reencoder> reencoder_;
-  double mean_ = 0;
-  double std_ = 1;
+  learn::ScoreScale scale_;
 };
 
 }  // namespace

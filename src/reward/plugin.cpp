@@ -17,10 +17,10 @@
 #include "reward/child_process.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/reward/reward.hpp"
-#include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::reward {
@@ -183,7 +183,7 @@ class PluginSource : public Source {
     size_t count = answers.count();
     base::Stopwatch since_answer;
     while (!answers.complete()) {
-      trace::note_activity();  // waiting within the plugin's own deadline is no hang
+      base::tick();  // waiting within the plugin's own deadline is no hang
       if (answers.count() > count) since_answer.restart();
       count = answers.count();
       const double left = options_.timeout.seconds - since_answer.seconds();

@@ -11,6 +11,12 @@ std::string source_name(const config::RewardSource& options, size_t index) {
   return std::string(config::to_string(options.kind)) + std::to_string(index);
 }
 
+std::vector<std::string> source_names(const config::Options& options) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < options.reward.source.size(); ++i) names.push_back(source_name(options.reward.source[i], i));
+  return names;
+}
+
 void Rewards::add(std::unique_ptr<Source> source, double weight) { sources_.push_back({std::move(source), weight}); }
 
 Rewards::Result Rewards::score(std::span<const Request> requests) {

@@ -144,9 +144,4 @@ std::string merge_trace(std::span<const std::string> fragments) {
   return out + "\n]}\n";
 }
 
-void write_trace(const std::filesystem::path& path, const RankIdentity& identity, const Gather& gather) {
-  const std::vector<std::string> fragments = gather(trace_events(identity));
-  if (!fragments.empty()) base::write_file_atomically(path, merge_trace(fragments));
-}
-
 }  // namespace trireme::trace

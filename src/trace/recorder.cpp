@@ -159,17 +159,20 @@ ThreadRecord::Copy ThreadRecord::copy(What what) {
   return out;
 }
 
-std::string ThreadRecord::path_now() {
+ThreadRecord::Standing ThreadRecord::standing_now() {
   const std::lock_guard guard(lock_);
-  std::string path;
-  for (int32_t i = current_.load(std::memory_order_relaxed); i > 0; i = nodes_[static_cast<size_t>(i)].parent) {
+  const int32_t innermost = current_.load(std::memory_order_relaxed);
+  Standing out;
+  if (innermost > 0) out.innermost = nodes_[static_cast<size_t>(innermost)].category;
+  for (int32_t i = innermost; i > 0; i = nodes_[static_cast<size_t>(i)].parent) {
     Node& node = nodes_[static_cast<size_t>(i)];
     const int64_t argument = std::atomic_ref(node.open_argument).load(std::memory_order_relaxed);
     std::string step = node.name;
     if (argument != no_argument) step += " " + std::to_string(argument);
-    path = path.empty() ? step : step + " > " + path;
+    out.path = out.path.empty() ? step : step + " > " + out.path;
+    out.io = out.io || node.category == Category::io;
   }
-  return path;
+  return out;
 }
 
 void ThreadRecord::set_name(std::string name) {

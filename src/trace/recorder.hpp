@@ -95,7 +95,12 @@ class ThreadRecord {
   };
   enum class What { totals, everything };
   Copy copy(What what);
-  std::string path_now();
+  struct Standing {
+    std::string path;
+    Category innermost = Category::work;
+    bool io = false;  // some open region is of Category::io
+  };
+  Standing standing_now();
   void set_name(std::string name);
   void set_phase_memory(int64_t resident, int64_t peak);  // of the current node
   void clear();

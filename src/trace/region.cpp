@@ -4,6 +4,9 @@
 
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
+#include "trireme/base/fault_point.hpp"
+#include "trireme/base/progress.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/trace/activity.hpp"
 
 namespace trireme::trace {
@@ -11,7 +14,18 @@ namespace trireme::trace {
 namespace {
 
 constexpr int32_t not_recorded = -2;
-std::atomic<uint64_t> ended_on_main{0};  // regions, and notes of activity
+std::atomic<uint64_t> changed_on_main{0};  // regions begun or ended
+
+// The Collective that the main thread is in. Read by the watchdog while the main thread stands still in it; a torn mix of two is
+// possible in passing and harmless.
+struct Current {
+  std::atomic<int> depth{0};
+  std::atomic<const char*> name{""};
+  std::atomic<const char*> communicator{""};
+  std::atomic<int64_t> bytes{0};
+  std::atomic<uint64_t> number{0};
+};
+Current current;
 
 void record_memory(ThreadRecord& record) {
   const HostMemory memory = host_memory();
@@ -20,10 +34,36 @@ void record_memory(ThreadRecord& record) {
 
 }  // namespace
 
-uint64_t activity() { return ended_on_main.load(std::memory_order_relaxed); }
+uint64_t activity() {
+  return changed_on_main.load(std::memory_order_relaxed) + current.number.load(std::memory_order_relaxed) + base::ticks_so_far();
+}
 
-void note_activity() {
-  if (Recorder::instance().this_thread().id() == 0) ended_on_main.fetch_add(1, std::memory_order_relaxed);
+Standing standing() {
+  Standing out;
+  const auto main = Recorder::instance().main_thread().standing_now();
+  out.where = main.path;
+  out.io = main.io;
+  out.waiting = main.innermost == Category::communication || main.innermost == Category::wait;
+  if (current.depth.load() == 0) return out;
+  out.waiting = true;
+  out.call = base::text(current.name.load(), " of ", base::human_bytes(static_cast<double>(current.bytes.load())), " on ",
+                        current.communicator.load(), ", the ", current.number.load(), "th");
+  return out;
+}
+
+Collective::Collective(const char* name, const char* communicator, int64_t bytes)
+    : counts_(Recorder::instance().this_thread().id() == 0) {
+  if (!counts_ || current.depth.fetch_add(1, std::memory_order_relaxed) > 0) return;
+  current.name.store(name, std::memory_order_relaxed);
+  current.communicator.store(communicator, std::memory_order_relaxed);
+  current.bytes.store(bytes, std::memory_order_relaxed);
+  current.number.fetch_add(1, std::memory_order_relaxed);
+}
+
+Collective::~Collective() {
+  if (!counts_) return;
+  current.depth.fetch_sub(1, std::memory_order_relaxed);
+  changed_on_main.fetch_add(1, std::memory_order_relaxed);
 }
 
 const char* to_string(Category category) {
@@ -39,12 +79,22 @@ Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
   ThreadRecord& record = recorder.this_thread();
   parent_ = record.enter(name_, category_, argument_, begin_);
   if (category_ == Category::phase) record_memory(record);
+  if (record.id() == 0) changed_on_main.fetch_add(1, std::memory_order_relaxed);
+  try {
+    base::fault_point(name_);
+  } catch (...) {  // no destructor will end this region
+    end();
+    throw;
+  }
 }
 
 Region::~Region() {
-  if (parent_ == not_recorded) return;
+  if (parent_ != not_recorded) end();
+}
+
+void Region::end() {
   ThreadRecord& record = Recorder::instance().this_thread();
-  if (record.id() == 0) ended_on_main.fetch_add(1, std::memory_order_relaxed);
+  if (record.id() == 0) changed_on_main.fetch_add(1, std::memory_order_relaxed);
   if (category_ == Category::phase) record_memory(record);
   record.leave(parent_, Event{name_, begin_, ticks(), argument_, bytes_, 0, category_});
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();
@@ -57,7 +107,7 @@ void record_events(bool on) { Recorder::instance().events_on = on; }
 void record_kernels(bool on) { Recorder::instance().kernels_on = on; }
 void set_capacity(size_t events_per_thread) { Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread; }
 void set_device_memory_source(int64_t (*peak_bytes)()) { Recorder::instance().device_peak = peak_bytes; }
-std::string where() { return Recorder::instance().main_thread().path_now(); }
+std::string where() { return Recorder::instance().main_thread().standing_now().path; }
 void clear() { Recorder::instance().clear(); }
 
 std::map<std::string, double> phase_seconds() {

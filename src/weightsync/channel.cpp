@@ -12,7 +12,7 @@ struct Slot {
 
 class MessageSender : public SendChannel {
  public:
-  MessageSender(const comm::CommView& comm, int to, int tag, int in_flight, BufferPool& pool)
+  MessageSender(const comm::CommView& comm, int to, comm::Tag tag, int in_flight, BufferPool& pool)
       : comm_(comm), to_(to), tag_(tag), pool_(pool), slots_(static_cast<size_t>(in_flight)) {
     for (Slot& slot : slots_) slot.buffer = pool_.get();
   }
@@ -39,7 +39,7 @@ class MessageSender : public SendChannel {
  private:
   const comm::CommView& comm_;
   int to_;
-  int tag_;
+  comm::Tag tag_;
   BufferPool& pool_;
   std::vector<Slot> slots_;
   size_t next_ = 0;
@@ -47,7 +47,7 @@ class MessageSender : public SendChannel {
 
 class MessageReceiver : public ReceiveChannel {
  public:
-  MessageReceiver(const comm::CommView& comm, int from, int tag, int in_flight, int64_t buckets, BufferPool& pool)
+  MessageReceiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets, BufferPool& pool)
       : comm_(comm), from_(from), tag_(tag), pool_(pool), to_post_(buckets),
         slots_(static_cast<size_t>(std::min<int64_t>(in_flight, buckets))) {
     for (Slot& slot : slots_) {
@@ -79,7 +79,7 @@ class MessageReceiver : public ReceiveChannel {
 
   const comm::CommView& comm_;
   int from_;
-  int tag_;
+  comm::Tag tag_;
   BufferPool& pool_;
   int64_t to_post_;
   std::vector<Slot> slots_;
@@ -95,11 +95,11 @@ BufferPool::Buffer BufferPool::get() {
   return buffer;
 }
 
-std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, int tag, int in_flight, BufferPool& pool) {
+std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag, int in_flight, BufferPool& pool) {
   return std::make_unique<MessageSender>(comm, to, tag, in_flight, pool);
 }
 
-std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, int tag, int in_flight, int64_t buckets,
+std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets,
                                                  BufferPool& pool) {
   return std::make_unique<MessageReceiver>(comm, from, tag, in_flight, buckets, pool);
 }

@@ -55,9 +55,9 @@ class BufferPool {
   std::vector<Buffer> free_;
 };
 
-std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, int tag, int in_flight, BufferPool& pool);
+std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, comm::Tag tag, int in_flight, BufferPool& pool);
 // Posts receives for `buckets` buckets, `in_flight` at a time.
-std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, int tag, int in_flight, int64_t buckets,
+std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets,
                                                  BufferPool& pool);
 
 // A ring in memory that both ranks map.

@@ -2,7 +2,6 @@
 #include "engine.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -29,7 +28,7 @@ Members with_nodes(Members members, const comm::CommView& comm, const SyncOption
 
 // The order in which flows between ranks go, the same on both ends: with only some of them active at a time, the first unfinished
 // one of all is active on both sides, so nobody waits in a circle. Neighbours first spreads the senders over the receivers.
-auto turn(const Flow& flow, int tag, int ranks) {
+auto turn(const Flow& flow, comm::Tag tag, int ranks) {
   return std::make_tuple((flow.to - flow.from + ranks) % ranks, flow.from, flow.to, tag);
 }
 
@@ -40,9 +39,15 @@ void sort_by_turn(List& list, int ranks) {
 
 struct RingPlace {
   int64_t to = 0;
-  int64_t tag = 0;
+  comm::Tag tag = comm::Tag::first_flow;
+  int32_t unused = 0;
   int64_t offset = 0;
 };
+
+comm::Tag flow_tag(int number) {
+  VALIDATE(number <= static_cast<int>(comm::Tag::last_flow), ExitCode::internal, "weight sync: flow ", number, " of one pair of ranks");
+  return static_cast<comm::Tag>(static_cast<int>(comm::Tag::first_flow) + number);
+}
 
 }  // namespace
 
@@ -105,12 +110,12 @@ void WeightSync::Engine::list_flows() {
     if (flow.route == Route::local) continue;
     outgoing_.emplace_back();
     outgoing_.back().flow = &flow;
-    outgoing_.back().tag = next_tag_to[flow.to]++;
+    outgoing_.back().tag = flow_tag(next_tag_to[flow.to]++);
   }
   for (const Flow& flow : plan_.receives) {
     incoming_.emplace_back();
     incoming_.back().flow = &flow;
-    incoming_.back().tag = next_tag_from[flow.from]++;
+    incoming_.back().tag = flow_tag(next_tag_from[flow.from]++);
   }
   sort_by_turn(outgoing_, comm_.size());
   sort_by_turn(incoming_, comm_.size());
@@ -144,21 +149,18 @@ void WeightSync::Engine::open_rings() {
   int64_t bytes = 0;
   for (const Outgoing& out : outgoing_) {
     if (out.flow->route != Route::node) continue;
-    mine.push_back({out.flow->to, out.tag, bytes});
+    mine.push_back({out.flow->to, out.tag, 0, bytes});
     bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow));
   }
   window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
   const std::vector<int32_t> ranks = node_comm_.view().gather_values<int32_t>(me);
-  const auto tables = node_comm_.view().all_gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(RingPlace)});
-  auto place = [&](int from, int to, int tag) {
+  const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
+  auto place = [&](int from, int to, comm::Tag tag) {
     const auto sender = std::find(ranks.begin(), ranks.end(), from) - ranks.begin();
-    const std::string& table = tables[static_cast<size_t>(sender)];
-    for (size_t at = 0; at < table.size(); at += sizeof(RingPlace)) {
-      RingPlace found;
-      std::memcpy(&found, table.data() + at, sizeof found);
+    for (const RingPlace& found : tables[static_cast<size_t>(sender)]) {
       if (found.to == to && found.tag == tag) return window_.part(static_cast<int>(sender)) + found.offset;
     }
-    throw InternalError(base::text("rank ", from, " has no ring for its flow ", tag, " to rank ", to));
+    throw InternalError(base::text("rank ", from, " has no ring for its flow ", static_cast<int>(tag), " to rank ", to));
   };
   for (Outgoing& out : outgoing_) {
     if (out.flow->route == Route::node) out.ring = place(me, out.flow->to, out.tag);

@@ -15,7 +15,7 @@ namespace trireme::weightsync {
 // A flow that this rank sends: packed from its tensors, or passed on from a flow that it receives.
 struct Outgoing {
   const Flow* flow = nullptr;
-  int tag = 0;
+  comm::Tag tag = comm::Tag::first_flow;
   std::byte* ring = nullptr;  // inside a node
   size_t next = 0;            // bucket
   std::unique_ptr<SendChannel> channel;
@@ -25,7 +25,7 @@ struct Outgoing {
 
 struct Incoming {
   const Flow* flow = nullptr;
-  int tag = 0;
+  comm::Tag tag = comm::Tag::first_flow;
   std::byte* ring = nullptr;
   size_t next = 0;
   std::unique_ptr<ReceiveChannel> channel;

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/trace/region.hpp"
@@ -75,6 +78,14 @@ struct ShardedModel::Impl {
     }
     return pointers;
   }
+  // For tests of what comes of it: this rank's first number is none.
+  static void spoil(at::Tensor& flat) {
+    if (flat.numel() > 0) flat.narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  // The first parameter of this rank with a number in `flat` that is not finite; the count of parameters: none.
+  int64_t first_not_finite(const at::Tensor& flat) const;
+  // After a norm that is not finite. Collective over the shard.
+  std::string what_is_not_finite() const;
   // From host memory: load() of both kinds of model.
   void load_parameter(size_t p, const ReadRows& read, std::vector<float>& rows);
 
@@ -96,8 +107,31 @@ ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard, c
 ShardedModel::~ShardedModel() = default;
 ShardedModel::ShardedModel(ShardedModel&&) noexcept = default;
 
+int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
+  for (size_t p = 0; p < map.parameters(); ++p) {
+    const int64_t elements = map.own(p).elements();
+    if (elements > 0 && !at::isfinite(flat.narrow(0, map.offset(p), elements)).all().item<bool>()) return static_cast<int64_t>(p);
+  }
+  return static_cast<int64_t>(map.parameters());
+}
+
+std::string ShardedModel::Impl::what_is_not_finite() const {
+  const auto none = static_cast<int64_t>(map.parameters());
+  std::string out = "its gradient norm is not finite";
+  for (const auto& [flat, what] : {std::pair{&state.master, "weight"}, std::pair{&state.gradient, "gradient"}}) {
+    const auto found = shard.gather_values(first_not_finite(*flat));
+    const auto first = std::min_element(found.begin(), found.end());
+    if (*first == none) continue;
+    out += base::text(", first in the ", what, " of ", spec.parameters[static_cast<size_t>(*first)].spec.name, " on rank ", first - found.begin(),
+                      " of ", shard.name(), " (", std::count_if(found.begin(), found.end(), [&](int64_t p) { return p < none; }), " of ", found.size(),
+                      " ranks have some)");
+  }
+  return out;
+}
+
 void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vector<float>& rows) {
   const base::Block own = map.own(p);
+  base::tick();
   if (own.empty()) return;
   float* values = trainable() && device.is_cpu() ? map.data(state.master, p) : nullptr;
   if (!values) {
@@ -153,10 +187,13 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
     impl_->replicas->all_reduce(host.data_ptr<float>(), host.numel(), comm::DType::f32, comm::Op::sum);
     if (!impl_->device.is_cpu()) state.gradient.copy_(host);
   }
+  if (base::nan_wanted("grad")) impl_->spoil(state.gradient);
+  if (base::nan_wanted("weight")) impl_->spoil(state.master);
   StepResult result;
   result.grad_norm = std::sqrt(impl_->shard.sum(squared_gradients(state)));
   result.elements = impl_->map.layout().total_elements();
   if (!std::isfinite(result.grad_norm)) {
+    result.not_finite = impl_->what_is_not_finite();
     zero_gradients();
     return result;
   }

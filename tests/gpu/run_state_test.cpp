@@ -104,7 +104,7 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
   saver.add({"actor", &spec, &model, true});
   driver::Progress progress;
   progress.iteration = 1;
-  progress.actor_steps = model.steps();
+  progress.training.actor_steps = model.steps();
   saver.save(progress, {}, false);
   saver.before_step();
   step(model);  // the writer has copies

@@ -15,7 +15,6 @@
 #include "driver/datasets.hpp"
 #include "driver/generator.hpp"
 #include "driver/models.hpp"
-#include "driver/scoring.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "mpi_meter.hpp"
@@ -24,6 +23,7 @@
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/learn/scoring.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -97,7 +97,7 @@ struct TinyRun {
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
   std::unique_ptr<Generator> make_generator() const {
-    auto made = std::make_unique<Generator>(options, roles, start.spec, data::Tokenizer::load(options.model.path), at::kCPU, Threads{});
+    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, Threads{});
     made->start(int64_t{64} << 20);
     return made;
   }
@@ -274,7 +274,7 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   const auto made = run.make_generator();
   Generator& generator = *made;
   WeightBridge(run.options, run.roles, run.start.spec, at::kCPU).run(1, &run.trainer.actor(), &generator.weights());
-  const auto prompts = load_prompts(run.options, run.options.data.prompt_dataset, data::Tokenizer::load(run.options.model.path),
+  const auto prompts = load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
   PromptBatch batch{1, 0, {0, 1, 2, 3}};
   const Samples samples = generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});
@@ -307,7 +307,7 @@ TEST(Counters, AMicroBatchHasNoPadding) {
     samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
   }
   const std::vector<int64_t> which{0, 1, 2};
-  const ActionBatch batch = make_action_batch(samples, which, at::kCPU);
+  const learn::ActionBatch batch = learn::make_action_batch(samples, which, at::kCPU);
   EXPECT_EQ(batch.packed.ids.numel(), 50);
   EXPECT_EQ(batch.columns.numel(), 1 + 38 + 5) << "the head sees action tokens only";
 }

@@ -182,7 +182,8 @@ class WrongThings(ProgramTest):
         self.refuse(CONFIGURATION, "train.reduce_dtype", overrides=["train.reduce_dtype=bf16"], ranks=(1,))
         self.refuse(CONFIGURATION, "async_depth", "dynamic_filtering", ranks=(1,),
                     overrides=["train.async_depth=1", "algo.dynamic_filtering_enable=true", "rollout.n_samples_per_prompt=4"])
-        self.refuse(CONFIGURATION, "[fault]", overrides=["fault.kill_at=0:1"], ranks=(1,))
+        self.refuse(CONFIGURATION, "fault.at", overrides=["fault.at=[\"kill:0:1\"]"], ranks=(1,))
+        self.refuse(CONFIGURATION, "run.production", overrides=["fault.at=[\"kill:0:train:1\"]", "run.production=true"], ranks=(1,))
 
     def test_command_line(self):
         for arguments in (["ppo"], ["no-such-command"], ["generate", "--model", "model"], []):

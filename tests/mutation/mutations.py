@@ -40,7 +40,7 @@ MUTATIONS = [
              "squares[0] / count,", "squares[0] / (count - 1),"),
     Mutation("reward_on_last_column", "the reward falls on the last column, action or not", "src/ppo/advantages.cpp",
              "if (mask[t] != 0) return t;", "if (t == end - 1) return t;"),
-    Mutation("last_token", "the last token of a sequence is no target", "src/driver/scoring.cpp",
+    Mutation("last_token", "the last token of a sequence is no target", "src/learn/scoring.cpp",
              "for (int64_t t = 1; t < samples.length(i); ++t) {\n      if (!samples.action_mask",
              "for (int64_t t = 1; t + 1 < samples.length(i); ++t) {\n      if (!samples.action_mask"),
     Mutation("reference_temperature", "reference log-probs at temperature 1 whatever the rollout's", "src/driver/judge.cpp",

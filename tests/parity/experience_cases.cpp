@@ -156,8 +156,8 @@ void check_pipeline(const GoldenCase& c) {
 
 namespace {
 
-RolloutSequence rollout_of(const GoldenCase& c) {
-  RolloutSequence out;
+SequenceRecord rollout_of(const GoldenCase& c) {
+  SequenceRecord out;
   out.ids = to_vector<int32_t>(c.input("observation_tokens"));
   out.log_probs = to_vector<float>(c.input("rollout_log_probs"));
   const auto ranges = to_vector<int64_t>(c.input("action_ranges"));
@@ -167,7 +167,7 @@ RolloutSequence rollout_of(const GoldenCase& c) {
 
 void check_one_action_mask(const GoldenCase& c) {
   Samples samples;
-  append_sequence(samples, rollout_of(c), static_cast<int64_t>(*c.number("max_len")));
+  samples.add(rollout_of(c), static_cast<int64_t>(*c.number("max_len")));
   samples.check();
   samples.reward = {0.f};
   const Experience experience = Experience::from(samples);
@@ -197,7 +197,7 @@ void check_batch_of_action_masks(const GoldenCase& c) {
   Samples samples;
   for (const std::string& member : c.words("members")) {
     const GoldenCase& one = Golden::instance().at(member);
-    append_sequence(samples, rollout_of(one), static_cast<int64_t>(*one.number("max_len")));
+    samples.add(rollout_of(one), static_cast<int64_t>(*one.number("max_len")));
   }
   samples.reward = to_vector<float>(c.output("rewards"));
   const auto truncated = to_vector<int64_t>(c.output("truncated"));

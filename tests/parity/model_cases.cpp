@@ -2,12 +2,12 @@
 // sharded over the ranks and every rank runs its rows, through the passes that scoring in the program uses.
 #include "torch/torch.hpp"
 
-#include "driver/scoring.hpp"
 #include "parity/cases.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/reward/model_source.hpp"
 
 namespace trireme::test {
@@ -19,10 +19,10 @@ using model::HeadKind;
 constexpr int64_t pass_tokens = 30;  // several micro-batches where a rank has more than one row
 const zero::ShardedModelOptions frozen{.training = zero::Training::frozen};
 
-driver::ActionBatch all_rows(GoldenRows& rows) {
+learn::ActionBatch all_rows(GoldenRows& rows) {
   std::vector<int64_t> which;
   for (int64_t i = 0; i < rows.samples().size(); ++i) which.push_back(i);
-  return driver::make_action_batch(rows.samples(), which, at::kCPU);
+  return learn::make_action_batch(rows.samples(), which, at::kCPU);
 }
 
 // The last A targets [B, A] of [B, T - 1].
@@ -54,7 +54,7 @@ Tensor scores_by_source(const GoldenCase& c, GoldenRows& rows, bool normalize) {
 Tensor scores_by_model(zero::ShardedModel& model, GoldenRows& rows) {
   const auto batch = all_rows(rows);
   Tensor scores = at::zeros({batch.packed.tokens()});
-  model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& weight) { scores = driver::score_head(hidden, weight).clone(); });
+  model.forward(batch.packed, [&](const Tensor& hidden, const Tensor& weight) { scores = learn::score_head(hidden, weight).clone(); });
   return rows.unpack(scores);
 }
 
@@ -83,7 +83,7 @@ void check_forward(const GoldenCase& c) {
   expect_matches(c, "logits", rows.unpack(logits));
   expect_matches(c, "entropy", rows.targets(entropy));
   const auto log_probs = [&] {
-    return rows.targets(driver::action_log_probs(model, rows.samples(), world(), pass_tokens, temperature, at::kCPU));
+    return rows.targets(learn::action_log_probs(model, rows.samples(), world(), pass_tokens, temperature, at::kCPU));
   };
   expect_matches(c, "log_probs", log_probs());
   rows.set_action_mask(c.input("action_mask"));
@@ -101,11 +101,11 @@ void check_heads(const GoldenCase& c) {
 
   config::Options options;
   options.reward.normalize_enable = normalize;
-  const driver::ScoreScale scale = driver::critic_scale(options, model.spec().shape);
+  const learn::ScoreScale scale = learn::critic_scale(options, model.spec().shape);
   expect_matches(c, "values_all", scores.narrow(1, 0, scores.size(1) - 1).sub(scale.mean).div(scale.deviation));
   const Tensor mask = c.input("action_mask");
   rows.set_action_mask(mask);
-  const Tensor values = rows.targets(driver::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
+  const Tensor values = rows.targets(learn::action_values(model, rows.samples(), world(), pass_tokens, scale, at::kCPU));
   expect_matches(c, "values", last_columns(values, mask.size(1)));
 }
 

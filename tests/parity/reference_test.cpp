@@ -19,9 +19,9 @@ namespace {
 using at::Tensor;
 
 // Any tokenizer and any texts: the reference reads ids.
-data::Tokenizer some_tokenizer() { return data::Tokenizer::load(Golden::folder() / "tokenizers" / "bytelevel"); }
+text::Tokenizer some_tokenizer() { return text::Tokenizer::load(Golden::folder() / "tokenizers" / "bytelevel"); }
 
-data::PromptSet some_prompts(const data::Tokenizer& tokenizer) {
+data::PromptSet some_prompts(const text::Tokenizer& tokenizer) {
   data::SetOptions options;
   options.files = {Golden::folder() / "tokenizers" / "bytelevel" / "encode.jsonl"};
   options.keys.prompt = "text";

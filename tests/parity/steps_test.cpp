@@ -7,12 +7,12 @@
 #include <array>
 #include <cstdlib>
 
-#include "driver/scoring.hpp"
 #include "driver/trainer.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -72,7 +72,7 @@ class Training {
     for (int64_t step = 0; step < count; ++step) {
       losses.push_back(gradients_of(step));
       rates.push_back(rate.at(step));
-      norms.push_back(model_.step(driver::adamw_options(options, rates.back())).grad_norm);
+      norms.push_back(model_.step(learn::adamw_options(options, rates.back())).grad_norm);
     }
   }
 
@@ -95,10 +95,10 @@ class Training {
     for (int64_t i = 0; i < mine.samples().size(); ++i) lengths.push_back(mine.samples().length(i));
     auto bins = ppo::micro_batches(lengths, run_.micro_batch_tokens, 1);
     bins.resize(static_cast<size_t>(world().max(static_cast<int64_t>(bins.size()))));
-    std::vector<driver::ActionBatch> batches;
+    std::vector<learn::ActionBatch> batches;
     std::array<double, 2> totals{};
     for (const auto& bin : bins) {
-      batches.push_back(driver::make_action_batch(mine.samples(), bin, at::kCPU));
+      batches.push_back(learn::make_action_batch(mine.samples(), bin, at::kCPU));
       totals[0] += static_cast<double>(batches.back().columns.numel());
     }
     sum_over_ranks(totals);

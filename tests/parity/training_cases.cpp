@@ -1,12 +1,12 @@
 // Gradients and AdamW steps of the golden models, computed by OpenRLHF's actor and torch (F1, OPT), by either exchange.
 #include "torch/torch.hpp"
 
-#include "driver/scoring.hpp"
 #include "parity/cases.hpp"
 #include "parity/golden_rows.hpp"
-#include "parity/registry.hpp"
 #include "parity/ranks.hpp"
+#include "parity/registry.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/learn/scoring.hpp"
 
 namespace trireme::test {
 namespace {
@@ -21,10 +21,10 @@ struct ActionRows {
     rows.set_action_mask(c.input("action_mask"));
     std::vector<int64_t> which;
     for (int64_t i = 0; i < rows.samples().size(); ++i) which.push_back(i);
-    batch = driver::make_action_batch(rows.samples(), which, at::kCPU);
+    batch = learn::make_action_batch(rows.samples(), which, at::kCPU);
     count = world().sum(static_cast<double>(batch.columns.numel()));
   }
-  driver::ActionBatch batch;
+  learn::ActionBatch batch;
   double count = 0;  // action tokens of all ranks
 };
 

@@ -150,12 +150,12 @@ class CaseTrainer {
     model_.refresh();
   }
 
-  driver::UpdateReport update(Rollout& rollout) { return trainer_.update(rollout.experience, rollout.cards, rollout.owner, 1); }
+  learn::UpdateReport update(Rollout& rollout) { return trainer_.update(rollout.experience, rollout.cards, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}); }
 
   // The mean of the values at the action tokens, as the trainer evaluates them. Collective.
   double mean_value(const Rollout& rollout) {
     ppo::Experience experience = rollout.experience;
-    trainer_.evaluate(experience);
+    trainer_.score(experience);
     return world().sum(experience.values.to(at::kDouble).mul(experience.mask).sum().item<double>()) / rollout.tokens;
   }
 
@@ -171,7 +171,7 @@ class CaseTrainer {
 struct Metrics {
   std::map<std::string, std::vector<double>> values;
 
-  void add(const GoldenCase& c, const driver::UpdateReport& report, const Rollout& micro, const Rollout& step, double gas) {
+  void add(const GoldenCase& c, const learn::UpdateReport& report, const Rollout& micro, const Rollout& step, double gas) {
     const double by_tokens = gas * micro.tokens / step.tokens, by_sequences = gas * micro.sequences / step.sequences;
     if (of_critic(c)) {
       values["critic_loss"].push_back(report.value_loss * by_tokens);

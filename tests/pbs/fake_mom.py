@@ -30,6 +30,16 @@ def session_members(session):
             yield int(path.parent.name)
 
 
+def children(parent):
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            yield int(path.parent.name)
+
+
 def signal_session(session, number, but=()):
     for pid in session_members(session):
         if pid not in but:
@@ -128,15 +138,20 @@ class Mom:
 
     def output(self, job):
         name = f"{job['name']}.o{job['number']}" + ("" if job["index"] is None else f".{job['index']}")
-        return pathlib.Path(job["workdir"], job["output"] or name)
+        given = job["output"].removeprefix(os.uname().nodename + ":")
+        if given.endswith("/"):
+            given += name
+        return pathlib.Path(job["workdir"], given or name)
 
     def start(self):
         job = self.job()
         self.update(state="R", run_count=job["run_count"] + 1, began=time.time())
         job = self.job()
         environment = self.environment(job)
+        # A login shell runs the script as its child, and has no trap but what its profile sets.
+        profile = "trap : USR1 USR2" if self.server.config["profile_traps"] else ":"
         with self.output(job).open("a") as log:
-            process = subprocess.Popen(["/bin/bash", str(self.server.path(self.id, ".SC"))], env=environment, cwd=environment["HOME"],
+            process = subprocess.Popen(["/bin/bash", "-c", f'{profile}; /bin/bash "$0"; exit $?', str(self.server.path(self.id, ".SC"))], env=environment, cwd=environment["HOME"],
                                        stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                                        umask=0o077)
         self.server.event(self.id, f"start {job['run_count']}")
@@ -161,7 +176,8 @@ class Mom:
             if wish == "rerun":
                 self.server.event(self.id, "rerun")
                 self.update(wish="")
-                process.kill()
+                for pid in (*children(process.pid), process.pid):  # both shells; the ranks live on for a moment
+                    os.kill(pid, signal.SIGKILL)
                 process.wait()
                 self.leftovers.append((process.pid, now))
                 return "rerun"
@@ -178,7 +194,12 @@ class Mom:
                 self.server.event(self.id, f"kill {why}")
                 signal_session(process.pid, signal.SIGKILL)
             time.sleep(TICK)
-        return KILLED_FOR_WALLTIME if why == "walltime" else process.returncode
+        # TERM by the server leaves what is below the login shell its grace; a login shell that died by itself does not.
+        while termed is not None and any(session_members(process.pid)) and time.monotonic() - termed <= config["kill_delay"]:
+            time.sleep(TICK)
+        if why == "walltime":
+            return KILLED_FOR_WALLTIME
+        return process.returncode if process.returncode >= 0 else 256 - process.returncode
 
     def end_leftovers(self):
         """Ranks of a run that was killed by qrerun live on for a moment: until the log has the text, or for the set time."""

@@ -24,6 +24,8 @@ DEFAULTS = {
     "leftover_text": "",  # ranks of a rerun job live until its log has this text, or leftover_seconds
     "leftover_seconds": 2.0,
     "history": False,
+    "profile_traps": False,  # the login shell of the nodes ignores USR1 and USR2
+    "qstat_fails": 0,  # the first so many `qstat -f` of a job on a node fail; -1: all of them
     "path": "/usr/bin:/bin",
     "profile": {},  # what the login shell of the nodes sets
     "routes": {},  # routing queue: execution queue, which takes no jobs itself
@@ -41,8 +43,10 @@ mkdir -p "{node_tmp}/$node"
 exec env -i HOME="$HOME" {environment} TMPDIR="{node_tmp}/$node" NODE="$node" bash -c "$*"
 """
 
-OPTIONS_WITH_VALUE = "AJNSWaejklmMopqrsuvC"
+OPTIONS_WITH_VALUE = "AJNPSWaejklmMopqrsuvC"
 SERVER = "server"
+ATTRIBUTES = {"P": "project", "p": "Priority", "m": "Mail_Points", "M": "Mail_Users", "j": "Join_Path", "k": "Keep_Files"}
+DERIVED = ("ncpus", "mpiprocs", "ngpus", "mem")  # of the chunks, summed up; qsub refuses them beside `select`
 
 
 class Refused(Exception):
@@ -136,8 +140,15 @@ def variables(text, environment):
         if equals:
             chosen[name] = re.sub(r"\\(.)", r"\1", value.strip("\"'"))
         elif name in environment:
-            chosen[name] = environment[name]
+            chosen[name] = mangled(environment[name])
     return chosen
+
+
+def mangled(value):
+    """What OpenPBS 23.06 makes of a value that qsub takes from its environment."""
+    if "'" in value:
+        raise Refused("qsub: cannot send environment with the job")
+    return value.replace("\\", "\\\\").replace('"', "\\")
 
 
 def array_range(text):
@@ -150,7 +161,7 @@ def array_range(text):
 def requested(arguments, environment, text):
     """What the directives and then the command line ask for: the later of two wins."""
     job = {"name": None, "queue": "workq", "account": "", "output": "", "depend": [], "array": [], "resources": {},
-           "variables": {}}
+           "variables": {}, "attributes": {}}
     command_line, rest = options_of(arguments, "command line")
     for letter, value in options_of(directives(text), "directive")[0] + command_line:
         if letter == "l":
@@ -158,14 +169,17 @@ def requested(arguments, environment, text):
         elif letter == "v":
             job["variables"].update(variables(value, environment))
         elif letter == "V":
-            job["variables"].update(environment)
+            job["variables"].update({name: mangled(value) for name, value in environment.items()})
         elif letter == "W":
             for kind, _, ids in (part.partition(":") for part in re.findall(r"depend=([^,]+)", value)):
                 job["depend"].append([kind, ids.split(":")])
+            job["attributes"].update(part.split("=", 1) for part in value.split(",") if part.partition("=")[0] in ("umask", "group_list"))
         elif letter == "J":
             job["array"] = array_range(value)
         elif letter in "NqAo":
             job[{"N": "name", "q": "queue", "A": "account", "o": "output"}[letter]] = value
+        elif letter in ATTRIBUTES:
+            job["attributes"][ATTRIBUTES[letter]] = value
     return job, rest
 
 
@@ -175,6 +189,9 @@ def qsub(server, arguments):
         raise Refused(f"qsub: script file:: No such file or directory {scripts}")
     text = pathlib.Path(scripts[0]).read_text()
     job, _ = requested(arguments, dict(os.environ), text)
+    wrong = [name for name in job["resources"] if name == "nodect" or ("select" in job["resources"] and name in DERIVED)]
+    if wrong:
+        raise Refused(f"qsub: '-lresource=' cannot be used with 'select' or 'place', resource is: {wrong[0]}")
     if job["queue"] in server.config["routes"].values():
         raise Refused("qsub: Access to queue is denied")
     job["from_queue"], job["queue"] = job["queue"], server.config["routes"].get(job["queue"], job["queue"])
@@ -212,6 +229,10 @@ def attributes(job):
     yield "server", SERVER
     if job["account"]:
         yield "Account_Name", job["account"]
+    yield "Output_Path", f"{os.uname().nodename}:{job['output'].rpartition(':')[2] or os.path.join(job['workdir'], job['name'] + '.o' + str(job['number']))}"
+    yield from ({"project": "_pbs_project_default", "Priority": "0"} | job["attributes"]).items()
+    for name, value in summed(job["resources"].get("select", "1")).items():
+        yield f"Resource_List.{name}", value
     for name, value in sorted(job["resources"].items()):
         yield f"Resource_List.{name}", clock(seconds_of(value)) if name == "walltime" else value
     if job["run_count"]:
@@ -220,6 +241,17 @@ def attributes(job):
     yield "run_count", str(job["run_count"])
     if "exit" in job:
         yield "Exit_status", str(job["exit"])
+
+
+def summed(select):
+    """What the server works out from the chunks."""
+    sums = {"nodect": sum(int(chunk.partition(":")[0]) for chunk in select.split("+"))}
+    for chunk in select.split("+"):
+        count, *parts = chunk.split(":")
+        for name, value in (part.split("=") for part in parts):
+            if value.isdigit():
+                sums[name] = sums.get(name, 0) + int(count) * int(value)
+    return sums
 
 
 def escaped(value):
@@ -246,8 +278,21 @@ def folded(line):
     return "\n\t".join(pieces)
 
 
+def qstat_fails(server):
+    """A busy server refuses a job's own question now and then."""
+    if "PBS_JOBID" not in os.environ or not server.config["qstat_fails"]:
+        return False
+    with server.locked():
+        path = server.folder / "qstat_failures"
+        done = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(done + 1))
+    return server.config["qstat_fails"] < 0 or done < server.config["qstat_fails"]
+
+
 def qstat(server, arguments):
     options, ids = options_of(arguments, "command line")
+    if ("f", "") in options and qstat_fails(server):
+        raise Refused("qstat: cannot connect to server (errno=15010)", 1)
     for job in [server.load(job_id) for job_id in ids] if ids else server.jobs():
         if job["state"] == "F" and not server.config["history"] and ("x", "") not in options:
             if ids:

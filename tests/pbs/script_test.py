@@ -20,20 +20,22 @@ class Script(StandInTest):
             ("0 8", {}, [0], "finished at step 8"),
             ("75 5,75 6,0 8", {}, [75, 75, 0], "(restart 1): stopped at step 5 before the walltime"),
             ("75 5,75 6", {"TRIREME_MAX_RESTARTS": 1}, [75, 75], "TRIREME_MAX_RESTARTS=1 is reached"),
-            ("139 3,0 8", {}, [139, 0], "steps 0 to 3 were made (retry 1 of 3)"),
-            ("139 0", {}, [139], "without a new checkpoint (step 0)"),
-            ("70 3,70 3", {}, [70, 70], "without a new checkpoint (step 3)"),
-            ("71 1,137 2,143 3", {"TRIREME_MAX_RETRIES": 2}, [71, 137, 143], "stopped after 2 retries"),
-            # a clean stop starts the count anew
-            ("70 1,75 2,70 3,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 0], "(retry 1 of 1)"),
+            ("139 3,0 8", {}, [139, 0], "from step 0 to step 3 (retry 1 of 3 without a new checkpoint)"),
+            # a budget without progress, which starts anew with every checkpoint
+            ("139 0,0 8", {}, [139, 0], "from step 0 to step 0 (retry 1 of 3"),
+            ("70 3,70 3,70 3,0 4", {"TRIREME_MAX_RETRIES": 2}, [70, 70, 70], "stopped after 2 retries without a new checkpoint"),
+            ("71 1,137 2,143 3,134 4,0 5", {"TRIREME_MAX_RETRIES": 1}, [71, 137, 143, 134, 0], "finished at step 5"),
+            ("70 1,75 2,70 2,70 2,0 4", {"TRIREME_MAX_RETRIES": 1}, [70, 75, 70, 70], "stopped after 1 retries"),
             ("65 3", {}, [65], "exit code 65: a retry cannot help"),
             ("73 0", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
-            ("134 3,0 8", {}, [134, 0], "steps 0 to 3 were made (retry 1 of 3)"),
+            # once more after a pause, in the same job
+            ("74 3,0 8", {}, [0], "exit code 74: one more try in 0 s"),
+            ("69 0,69 0,0 8", {}, [69], "exit code 69: a retry cannot help"),
             # the launcher ends ranks that leave late and reports that; the program's own verdict counts
             ("143 0 0 73", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
-            ("143 3 0 74", {}, [74], "the launcher reports exit code 143, the program 74: 74 counts"),
+            ("143 3 0 65", {}, [65], "the launcher reports exit code 143, the program 65: 65 counts"),
             ("1 5 0 75,0 8", {}, [75, 0], "(restart 1): stopped at step 5 before the walltime"),
-            ("1 3 0 71,0 8", {}, [71, 0], "exit code 71, steps 0 to 3 were made (retry 1 of 3)"),
+            ("1 3 0 71,0 8", {}, [71, 0], "exit code 71, from step 0 to step 3 (retry 1 of 3"),
         ]
         self.install()
         for number, (plan, settings, _, _) in enumerate(cases):
@@ -48,12 +50,12 @@ class Script(StandInTest):
 
     def test_end_by_pbs_at_the_walltime(self):
         """TERM after the walltime is not qdel: the run comes back when it made steps, whatever mpirun returned."""
-        self.install(walltime_after=str(self.folder / "run.waits"))
-        self.submit("1 3 30,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
+        self.install(walltime_after=str(self.folder / "run.waits"), kill_delay=60)
+        self.submit("1 3 10,0 8", options=("-l", "select=1:mpiprocs=1,walltime=00:00:02"))
         exits = self.exit_codes()
         self.assertIn("term walltime", self.pbs.events())
         self.assertEqual(exits, [-29, 0], self.log)
-        self.assertIn("steps 0 to 3 were made", self.log)
+        self.assertIn("ended by PBS at the walltime (exit code 1), from step 0 to step 3", self.log)
 
     def test_wrong_settings(self):
         exits = self.run_jobs(TRIREME_RUN_DIR="", TRIREME_MODEL="/no/such/model", TRIREME_MAX_RETRIES="many")
@@ -78,17 +80,70 @@ class Script(StandInTest):
         for name in ("TRIREME_MODEL", "TRIREME_REWARD_MODEL", "TRIREME_PROMPTS"):
             self.assertIn(f"{name} is empty", self.log)
 
-    def test_without_qstat(self):
-        """A site that hides qstat from its nodes: the walltime is given, and the successor still comes."""
+    def hide_qstat(self):
         install = Pbs.command
         def hide(pbs, *arguments, **options):
             (pbs.folder / "bin" / "qstat").unlink(missing_ok=True)
             return install(pbs, *arguments, **options)
         Pbs.command = hide
         self.addCleanup(setattr, Pbs, "command", install)
-        self.assertEqual(self.run_jobs("75 5,0 8", TRIREME_WALLTIME="1:00:00", TRIREME_OVERRIDES="run.seed=3"), [75, 0])
+
+    def test_without_qstat(self):
+        """A site that hides qstat from its nodes: the walltime is given, and so are the options of the successor; without them there is none."""
+        self.hide_qstat()
+        self.assertEqual(self.run_jobs("75 5,0 8", TRIREME_WALLTIME="1:00:00", TRIREME_OVERRIDES="run.seed=3",
+                                       TRIREME_SUCCESSOR_OPTIONS="-l select=1:ncpus=4 -l walltime=2:00:00 -A project"), [75, 0])
         self.assertRegex(self.text("arguments"), r"run\.walltime=3[56]\d\ds run\.seed=3")
-        self.assertEqual(self.pbs.jobs()[1]["resources"]["walltime"], "12:00:00", "what the script itself says")
+        second = self.pbs.jobs()[1]
+        self.assertEqual((second["resources"]["select"], second["resources"]["walltime"], second["account"]), ("1:ncpus=4", "2:00:00", "project"))
+        self.install("none")
+        self.submit("75 5,0 8", TRIREME_WALLTIME="1:00:00")
+        self.assertEqual(self.exit_codes(), [75], "no guess at what the job was submitted with")
+        self.assertIn("NO SUCCESSOR", self.log)
+
+    def test_qstat_that_fails(self):
+        """Asked again; a successor never gets other options than its job had."""
+        options = ("-l", "select=1:ncpus=8:mpiprocs=2,walltime=00:10:00", "-A", "project")
+        for fails, expected in ((1, [75, 0]), (4, [75, 0]), (-1, [75])):
+            with self.subTest(fails=fails):
+                self.install(f"fails{fails}", qstat_fails=fails)
+                self.submit("75 5,0 8", options, run=f"fails{fails}")
+                self.assertEqual(self.exit_codes(), expected, self.log)
+                for job in self.pbs.jobs():
+                    self.assertEqual((job["resources"]["select"], job["account"]), ("1:ncpus=8:mpiprocs=2", "project"))
+        self.assertIn("NO SUCCESSOR: qstat does not say", self.log)
+
+    def test_qsub_that_fails(self):
+        """The whole command is in the log, to be given by hand."""
+        self.install()
+        self.submit("75 5 1,0 8", ("-l", "select=1:ncpus=8:mpiprocs=2,walltime=00:10:00", "-A", "project"))
+        self.pbs.wait(lambda: (self.folder / "run.waits").exists(), "the program")
+        self.executable("pbs/bin/qsub", "#!/bin/sh\necho 'qsub: Unknown resource' >&2; exit 1\n")
+        self.assertEqual(self.exit_codes(), [75])
+        for words in ("this is the whole command", " qsub -l place=scatter -l select=1:ncpus=8:mpiprocs=2", "-A project", "TRIREME_RESTART=1"):
+            self.assertIn(words, self.log)
+
+    def test_every_option_travels(self):
+        options = ("-l", "select=2:ncpus=8:ngpus=4:mpiprocs=2", "-l", "walltime=00:10:00", "-l", "storage=scratch+home", "-l", "place=scatter:excl", "-P",
+                   "rl", "-p", "7", "-m", "abe", "-M", "me@here", "-o", f"{self.folder}/logs/", "-W", "umask=027,group_list=team", "-j", "oe")
+        (self.folder / "logs").mkdir()
+        self.install()
+        self.submit("75 5,0 8", options)
+        self.pbs.wait(self.pbs.all_ended, "the end of all jobs")
+        first, second = self.pbs.jobs()
+        self.assertEqual((first["exit"], second["exit"]), (75, 0))
+        for key in ("resources", "account", "queue", "name"):
+            self.assertEqual(second[key], first[key], key)
+        self.assertEqual({name: second["attributes"].get(name) for name in first["attributes"]}, first["attributes"])
+        self.assertIn(f"{self.folder}/logs/", second["output"])
+
+    def test_values_that_qsub_would_change(self):
+        """Quotes and backslashes reach the successor, and its successor, as they were."""
+        value = r"""a "b" c\d 'e' $f"""
+        self.install(profile={"NCCL_PROBE": value})
+        self.submit("75 5,75 6,0 8", ("-l", "select=1:ncpus=8:mpiprocs=2,walltime=00:10:00", "-v", "NCCL_PROBE=plain"))
+        self.assertEqual(self.exit_codes(), [75, 75, 0], self.log)
+        self.assertIn(f"NCCL_PROBE={value}", self.text("environment.0").splitlines())
 
     def test_launch_line(self):
         model = self.folder / "model dir"
@@ -129,6 +184,7 @@ class Script(StandInTest):
                                       TRIREME_NICS="mlx5_0 mlx5_0 mlx5_1")
                 self.assertEqual(exits, [0], self.log)
                 self.assertIn(words, self.text("launches"))
+                self.assertIn("run.device=cuda", self.text("arguments"), "a node that lost its GPUs is an error, not a run on CPUs")
                 self.assertEqual(self.text("run/hosts-1_server.txt").count("\n"), 1, "one line per node, where the node file has one per rank")
                 for rank, (gpu, card) in enumerate([(3, "mlx5_0"), (2, "mlx5_0"), (1, "mlx5_1"), (0, None)]):
                     environment = self.text(f"environment.{rank}").splitlines()
@@ -153,7 +209,7 @@ class Script(StandInTest):
         result = self.dry_run(TRIREME_OVERRIDES="run.seed=3")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("launch: ", result.stdout)
-        self.assertRegex(result.stdout, r"checked: ppo \S*deck.toml run.dir=\S+ run.seed=3 --dry-run --ranks 32 --ranks-per-node 8")
+        self.assertRegex(result.stdout, r"checked: ppo \S*deck.toml run.dir=\S+ run.device=cuda run.seed=3 --dry-run --ranks 32 --ranks-per-node 8")
         self.assertEqual(self.dry_run(TRIREME_RUN_DIR="").returncode, 78)
         self.assertEqual(sorted(self.folder.rglob("*")), before)
         for code, expected, words in ((78, 78, "wrong key"), (127, 0, "not checked")):

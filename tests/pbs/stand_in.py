@@ -20,7 +20,9 @@ trap 'got=1' USR1; trap '' TERM
 [ "${{seconds:-0}}" = 0 ] || : >"$dir.waits"
 for ((i = 0; i < ${{seconds:-0}} * 20; i++)); do [ -n "${{got:-}}" ] && break; sleep 0.05; done
 rm -f "$dir.waits"
-[ "${{step:-0}}" = 0 ] || mkdir -p "$dir/ckpt/step-$(printf %06d "$step")"
+if [ "${{step:-0}}" != 0 ] && mkdir -p "$dir/ckpt" && save=$dir/ckpt/step-$(printf %06d "$step") && mkdir "$save" 2>/dev/null; then
+  printf '{{\\n  "step": %d,\\n  "fence": %d,\\n  "world_size": 2\\n}}\\n' "$step" "$(date +%s%N)" >"$save/manifest.json"
+fi
 [ -z "${{verdict:-}}" ] || echo "$verdict host n1 pid 12" >"$TRIREME_VERDICT"
 exit "${{rc:-0}}"
 """
@@ -60,7 +62,7 @@ class StandInTest(unittest.TestCase):
             self.executable(f"{folder}/{name}", text)
 
     def install(self, name="pbs", bin_folder="bin", **settings):
-        profile = {"BASH_FUNC_module%%": '() { echo "module $*"; }', "NCCL_AUTH_TOKEN": "hush"}
+        profile = {"BASH_FUNC_module%%": '() { echo "module $*"; }', "NCCL_AUTH_TOKEN": "hush"} | settings.pop("profile", {})
         self.pbs = Pbs(self.folder / name, self, poll=1, path=f"{self.folder / bin_folder}:{os.environ['PATH']}", profile=profile,
                        **settings)
         self.addCleanup(self.pbs.end)
@@ -71,7 +73,7 @@ class StandInTest(unittest.TestCase):
     def submit(self, plan="", options=("-l", "select=2:ncpus=8:mpiprocs=2,walltime=00:10:00"), run="run", **settings):
         self.plan(plan, run)
         values = {"TRIREME_HOME": self.folder / "home", "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": self.folder / run,
-                  "TRIREME_GPUS_PER_NODE": 0, "TRIREME_THREADS_PER_RANK": 2} | settings
+                  "TRIREME_GPUS_PER_NODE": 0, "TRIREME_THREADS_PER_RANK": 2, "TRIREME_RETRY_PAUSE": 0} | settings
         result = self.pbs.command("qsub", "-N", run, "-v", ",".join(f"{name}={value}" for name, value in values.items()), *options,
                                   ROOT / SCRIPT, cwd=self.folder)
         self.assertEqual(result.returncode, 0, result.stderr)

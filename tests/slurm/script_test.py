@@ -7,6 +7,7 @@ a given code. The real scheduler is another test's business; tests/pbs has the l
     script_test.py ROOT
 """
 
+import json
 import os
 import pathlib
 import re
@@ -40,7 +41,11 @@ if [ -n "${STUB_CKPT:-}" ]; then
   ckpt=$STUB_DIR/$STUB_CKPT
   printf '[run]\\npath = "no"\\n\\n[ckpt]\\nkeep = 3\\npath = "%s"\\n\\n[eval]\\n' "$ckpt" >"$dir/deck.toml"
 fi
-[ -z "${STUB_STEP:-}" ] || mkdir -p "$ckpt/step-$STUB_STEP"
+if [ -n "${STUB_STEP:-}" ]; then
+  mkdir -p "$ckpt/step-$STUB_STEP"
+  printf '{\\n  "step": %d,\\n  "fence": 12,\\n  "world_size": 4\\n}\\n' "$((10#$STUB_STEP))" >"$ckpt/step-$STUB_STEP/manifest.json"
+fi
+if [ -n "${STUB_FIRST:-}" ] && [ ! -e "$STUB_DIR/first" ]; then touch "$STUB_DIR/first"; exit "$STUB_FIRST"; fi
 [ -z "${STUB_LATE:-}" ] || { sleep 1; exit "${STUB_RC:-0}"; }
 [ -z "${STUB_VERDICT:-}" ] || echo "$STUB_VERDICT host n1 pid 12" >"$TRIREME_VERDICT"
 exit "${STUB_RC:-0}"
@@ -60,14 +65,16 @@ class Job:
         environment = {
             "PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), "STUB_DIR": str(self.folder),
             "TRIREME_HOME": f"{self.folder}/home", "TRIREME_DECK": "inputs/deck.toml", "TRIREME_RUN_DIR": f"{self.folder}/run",
-            "TRIREME_GPUS_PER_NODE": "0", "SECRET_TOKEN": "hush", "SLURM_TOKEN": "hush",
+            "TRIREME_GPUS_PER_NODE": "0", "SECRET_TOKEN": "hush", "TRIREME_RETRY_PAUSE": "0", "SLURM_TOKEN": "hush",
         }
         environment |= {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "4"}
         environment |= settings
         if "STUB_BEFORE" in settings:
             earlier = self.folder / "run" / "ckpt" / f"step-{settings['STUB_BEFORE']}"
             earlier.mkdir(parents=True)
-            os.utime(earlier, (1e9, 1e9))
+            (earlier / "manifest.json").write_text(json.dumps({"step": int(settings["STUB_BEFORE"]), "fence": 3, "world_size": 4}, indent=2))
+            if "STUB_RETRIES" in settings:
+                (self.folder / "run" / ".retries").write_text(settings["STUB_RETRIES"])
         process = subprocess.Popen(["bash", str(SCRIPT)], env=environment, text=True, cwd=self.folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for number in signals:
@@ -98,7 +105,7 @@ class Job:
 CASES = [
     ({"STUB_RC": "0"}, [], 0, False, "finished"),
     ({"STUB_RC": "75", "STUB_STEP": "000007"}, [], 75, True, "before the walltime"),
-    ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3)"),
+    ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3"),
     ({"STUB_RC": "75", "TRIREME_MAX_RETRIES": "0"}, [], 75, False, "stopped after 0 retries"),
     ({"STUB_RC": "75", "STUB_STOP": "1"}, [], 75, False, "by the file 'stop'"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000007"}, [signal.SIGUSR1], 75, True, "stopped at step 7"),
@@ -107,7 +114,15 @@ CASES = [
     ({"STUB_RC": "137", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
     ({"STUB_RC": "143", "STUB_STEP": "000007", "STUB_STATE": "COMPLETING, None"}, [], 143, False, "not requeued"),
     ({"STUB_RC": "75", "STUB_STEP": "000007", "STUB_WAIT": "1", "STUB_STATE": "COMPLETING, TimeLimit"}, [signal.SIGTERM], 75, True, "before the walltime"),
-    ({"STUB_RC": "70"}, [], 70, False, "without a new checkpoint"),
+    # a budget without progress, which starts anew with every checkpoint
+    ({"STUB_RC": "70"}, [], 70, True, "from step 0 to step 0 (retry 1 of 3 without a new checkpoint)"),
+    ({"STUB_RC": "70", "STUB_BEFORE": "000150", "STUB_RETRIES": "3 3 150"}, [], 70, False, "stopped after 3 retries without a new checkpoint"),
+    ({"STUB_RC": "70", "STUB_BEFORE": "000150", "STUB_RETRIES": "2 3 150"}, [], 70, True, "retry 3 of 3"),
+    ({"STUB_RC": "70", "STUB_BEFORE": "000150", "STUB_RETRIES": "3 3 140"}, [], 70, True, "retry 1 of 3"),
+    ({"STUB_RC": "70", "STUB_BEFORE": "000150", "STUB_STEP": "000160", "STUB_RETRIES": "3 3 150"}, [], 70, True, "retry 1 of 3"),
+    # once more after a pause, in the same job
+    ({"STUB_FIRST": "74", "STUB_RC": "0"}, [], 0, False, "exit code 74: one more try in 0 s"),
+    ({"STUB_FIRST": "69", "STUB_RC": "69"}, [], 69, False, "exit code 69: a retry cannot help"),
     ({"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
     ({"STUB_RC": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "a retry cannot help"),
     ({"STUB_RC": "78"}, [], 78, False, "a retry cannot help"),
@@ -120,9 +135,9 @@ CASES = [
     ({"STUB_RC": "0", "STUB_APART": "1", "STUB_VERDICT": "0"}, [], 0, False, "finished"),
     ({"STUB_RC": "73", "STUB_APART": "1", "STUB_VERDICT": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "reports exit code 143, the program 73"),
     ({"STUB_RC": "74", "STUB_APART": "1", "STUB_VERDICT": "74", "STUB_STEP": "000007"}, [], 74, False, "exit code 74: a retry cannot help"),
-    ({"STUB_RC": "71", "STUB_APART": "1", "STUB_VERDICT": "71", "STUB_STEP": "000007"}, [], 71, True, "exit code 71, steps 0 to 7 were made (retry 1"),
+    ({"STUB_RC": "71", "STUB_APART": "1", "STUB_VERDICT": "71", "STUB_STEP": "000007"}, [], 71, True, "exit code 71, from step 0 to step 7 (retry 1"),
     ({"STUB_RC": "75", "STUB_APART": "1", "STUB_VERDICT": "75", "STUB_STEP": "000007"}, [], 75, True, "stopped at step 7 before the walltime"),
-    ({"STUB_RC": "73", "STUB_APART": "1"}, [], 143, False, "exit code 143 without a new checkpoint"),
+    ({"STUB_RC": "73", "STUB_APART": "1"}, [], 143, True, "exit code 143, from step 0 to step 0 (retry 1"),
     ({"STUB_RC": "137", "STUB_VERDICT": "rubbish", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
     ({"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
     ({"TRIREME_MAX_RETRIES": "many"}, [], 78, False, "TRIREME_MAX_RETRIES=many is not a number"),

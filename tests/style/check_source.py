@@ -21,7 +21,7 @@ MAX_FUNCTION_LINES = 60
 TABLE_BEGIN, TABLE_END = "<!-- modules: begin -->", "<!-- modules: end -->"
 
 # A public header may show tensors, nothing else that is not ours.
-PUBLIC_THIRD_PARTY = {"ATen/core/Tensor.h"}
+PUBLIC_THIRD_PARTY = {"ATen/core/Tensor.h", "nlohmann/json_fwd.hpp"}
 
 
 class Source:

@@ -29,6 +29,9 @@ inline void info(const std::string& message) { write(Level::info, message); }
 inline void warning(const std::string& message) { write(Level::warning, message); }
 inline void error(const std::string& message) { write(Level::error, message); }
 
+// The same, but not to the console, where it stands already.
+void only_files(Level level, const std::string& message);
+
 // A progress line on a terminal: overwritten by the next one, erased before a message; nothing when the console is no
 // terminal or this rank has none.
 void live(const std::string& line);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trireme {
@@ -14,6 +15,18 @@ namespace trireme {
 enum class FinishReason : uint8_t { stop = 0, length = 1, stop_string = 2 };
 std::string_view to_string(FinishReason reason);
 
+// One sequence as it is generated or read. Action ranges are half-open and ascending; tokens between them are observations.
+struct SequenceRecord {
+  uint64_t id = 0;
+  int64_t prompt_row = 0;
+  std::vector<int32_t> ids;
+  std::vector<std::pair<int64_t, int64_t>> action_ranges;
+  std::vector<float> log_probs = {};  // one per token, read inside the action ranges; empty: 0
+  FinishReason finish_reason = FinishReason::stop;
+  std::vector<int32_t> versions = {};  // of the weights, one per token, read inside the action ranges; empty: -1
+};
+
+// A column is a member here and a row of the table in samples.cpp, by which it is copied, checked and sent.
 struct Samples {
   // Per sequence [B]
   std::vector<uint64_t> id;           // iteration, prompt ordinal, sample and attempt: see request_id
@@ -41,10 +54,15 @@ struct Samples {
     return std::span(ids).subspan(static_cast<size_t>(begin(i)), static_cast<size_t>(length(i)));
   }
 
+  // F4: the one place where sequences become samples. Cut to max_len tokens; a sequence that is cut counts as stopped by its length.
+  // (OpenRLHF: SamplesGenerator._process_response_into_experience)
+  void add(const SequenceRecord& sequence, int64_t max_len = INT64_MAX);
   // Appends sequence `i` of `other`; both must have the same later columns filled (an empty target takes any).
   void append(const Samples& other, int64_t i);
   // The sequences named, in that order.
   Samples select(std::span<const int64_t> rows) const;
+  // All sequences of `other`, in their order.
+  void append(const Samples& other);
   // Sorted by id: the order that every rank count agrees on.
   Samples sorted() const;
   // Throws InternalError when the columns do not fit each other.

@@ -1,4 +1,4 @@
-// One writer per run folder. Schedulers do start a second job while the ranks of the first still live (requeue, qrerun),
+// One writer per run folder, and one per folder of checkpoints, which several run folders may name. Schedulers do start a second job while the ranks of the first still live (requeue, qrerun),
 // so a run holds a lock with a fence number: each holder has a greater number than every one before and than every checkpoint in the
 // folder where it saves, and a run that finds a greater one than its own writes nothing more.
 //
@@ -21,6 +21,8 @@ struct LockOptions {
   bool take_over = false;
   // Where the holder saves. Its fence is greater than those of the checkpoints there, which may have come from another run folder. Empty: nowhere.
   std::filesystem::path checkpoints{};
+  // What `folder` is, for messages.
+  std::string what = "run folder";
 };
 
 // Who holds a lock, as written into it.
@@ -31,6 +33,7 @@ struct LockHolder {
   int64_t started = 0;    // start time of the process in clock ticks after boot: tells a reused pid apart
   std::string namespace_id;  // of the pid, and of the boot: a pid means nothing elsewhere
   std::string since;      // UTC, ISO 8601
+  uint64_t folder = 0;    // inode of the locked folder: a copy of it is nobody's; 0: an older version did not say
   int64_t fence = 0;
   bool released = false;
 };

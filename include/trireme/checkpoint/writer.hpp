@@ -48,7 +48,8 @@ struct SaveOptions {
   std::optional<Position> resumed_from{};
   std::string config_digest{};  // of the deck, for the manifest
   std::string version{};        // of the program
-  const RunLock* lock = nullptr;  // checked again before the commit
+  const RunLock* lock = nullptr;  // checked again before the commit; its fence is the checkpoint's
+  const RunLock* folder_lock = nullptr;  // of the folder of checkpoints, likewise
   bool verify = true;         // read some pieces per rank back from the device and compare
   // Called between transfers with the name of the step in progress: feed the watchdog with it.
   std::function<void(const char*)> beat{};

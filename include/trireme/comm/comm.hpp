@@ -8,11 +8,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "trireme/base/wire.hpp"
 
 struct ompi_communicator_t;
 
@@ -37,6 +40,15 @@ constexpr DType dtype_of() {
 }
 
 enum class Op : uint8_t { sum, min, max, bit_or };
+
+// What a message between two ranks is, MPI's tag; all of the program. MPI promises 0 .. 32767.
+enum class Tag : int {
+  first_flow = 0,     // weightsync numbers the flows of a pair of ranks from here
+  last_flow = 30999,
+  clock = 31000,
+  gather = 32001,
+  all_to_all = 32002,
+};
 
 // Completion of a non-blocking transfer. wait() completes it; the destructor of a pending request waits as well, so a
 // buffer never dies under a transfer.
@@ -82,11 +94,37 @@ class CommView {
   // to[r] goes to rank r; returns what each rank sent here.
   std::vector<std::string> all_to_all(const std::vector<std::string>& to) const;
 
-  // Point to point; tags 0 .. 32767. Messages over 2^31 bytes are split inside.
-  void send(const void* data, int64_t bytes, int to, int tag) const;
-  void receive(void* data, int64_t bytes, int from, int tag) const;
-  Request send_begin(const void* data, int64_t bytes, int to, int tag) const;
-  Request receive_begin(void* data, int64_t bytes, int from, int tag) const;
+  // Values that base/wire.hpp can write, any number from each rank; collective. all_gather: one rank's behind the other's, in rank
+  // order; gather_ragged: by rank.
+  template <class T>
+  std::vector<std::vector<T>> gather_ragged(std::span<const T> mine) const {
+    std::vector<std::vector<T>> all;
+    for (const std::string& part : all_gather(base::WireWriter().put_list(mine).take())) {
+      all.push_back(base::from_bytes<std::vector<T>>(part));
+    }
+    return all;
+  }
+  template <class T>
+  std::vector<T> all_gather(std::span<const T> mine) const {
+    std::vector<T> all;
+    for (auto& part : gather_ragged(mine)) all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+    return all;
+  }
+  // to[r] goes to rank r; empty texts cost no message.
+  template <class T>
+  std::vector<T> all_to_all_values(const std::vector<T>& to) const {
+    std::vector<std::string> messages;
+    for (const T& value : to) messages.push_back(base::to_bytes(value));
+    std::vector<T> from;
+    for (const std::string& message : all_to_all(messages)) from.push_back(base::from_bytes<T>(message));
+    return from;
+  }
+
+  // Point to point. Messages over 2^31 bytes are split inside.
+  void send(const void* data, int64_t bytes, int to, Tag tag) const;
+  void receive(void* data, int64_t bytes, int from, Tag tag) const;
+  Request send_begin(const void* data, int64_t bytes, int to, Tag tag) const;
+  Request receive_begin(void* data, int64_t bytes, int from, Tag tag) const;
 
   // Conveniences on single values; collective.
   template <class T>
@@ -106,16 +144,23 @@ class CommView {
   }
   template <class T>
   T broadcast_value(T value, int root) const {
-    static_assert(std::is_trivially_copyable_v<T>);
-    broadcast(&value, sizeof(T), DType::u8, root);
-    return value;
+    if constexpr (base::Plain<T>) {
+      broadcast(&value, sizeof(T), DType::u8, root);
+      return value;
+    } else {
+      return base::from_bytes<T>(broadcast(rank_ == root ? base::to_bytes(value) : std::string{}, root));
+    }
   }
   template <class T>
   std::vector<T> gather_values(T value) const {  // all ranks receive all values
-    std::vector<T> all(static_cast<size_t>(size_));
-    all[static_cast<size_t>(rank_)] = value;
-    all_gather_in_place(all.data(), sizeof(T), DType::u8);
-    return all;
+    if constexpr (base::Plain<T>) {
+      std::vector<T> all(static_cast<size_t>(size_));
+      all[static_cast<size_t>(rank_)] = value;
+      all_gather_in_place(all.data(), sizeof(T), DType::u8);
+      return all;
+    } else {
+      return all_gather(std::span<const T>(&value, 1));
+    }
   }
   // True when `condition` holds on every rank. Collective.
   bool all(bool condition) const { return min<int32_t>(condition ? 1 : 0) == 1; }

@@ -2,18 +2,19 @@
 // receives communicators.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "trireme/comm/comm.hpp"
-#include "trireme/comm/job.hpp"
-#include "trireme/comm/verdict.hpp"
+#include "trireme/job/facts.hpp"
+#include "trireme/job/verdict.hpp"
 
 namespace trireme::comm {
 
 struct SessionFacts {
   std::string library;        // e.g. "Open MPI v4.1.4"
   bool launched = false;      // false: a single process without a launcher
-  LaunchFacts launch;         // read before MPI starts, which sets variables of its own
+  job::LaunchFacts launch;    // read before MPI starts, which sets variables of its own
   bool thread_multiple = false;
   std::string host;
 };
@@ -43,8 +44,10 @@ class Session {
   bool started_here_ = false;
 };
 
-// Ends the whole job at once with this exit code, which becomes its verdict (verdict.hpp); for errors that one rank sees. Does not return;
-// callable from any thread.
+// Ends the whole job at once with this exit code, which becomes its verdict (job/verdict.hpp); for errors that one rank sees. Does not return;
+// callable from any thread. Verdict, log and MPI_Abort get 2 seconds, in a thread of their own; then the process leaves all the same.
 [[noreturn]] void abort_job(int exit_code);
+// The same with a code that has to be found out first, from files for instance, in the same 2 seconds; `otherwise` when that takes longer.
+[[noreturn]] void abort_job(const std::function<int()>& decide, int otherwise);
 
 }  // namespace trireme::comm

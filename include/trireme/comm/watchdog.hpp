@@ -1,31 +1,43 @@
-// A thread that ends the job when the main thread makes no progress: MPI alone spins for ever beside a dead or stopped
-// rank. Before it aborts with exit code 70 it writes what this rank was doing to <run>/hang/rank-NNNNN.json.
+// Ends a job in which ranks wait for ever, and says who did not arrive. MPI alone spins for ever beside a dead or stopped rank.
+//
+// Each rank's watchdog thread looks twice a second where its process is and whether it makes progress, and tells rank 0 by a small
+// message on a communicator of its own, which rank 0 answers. Rank 0 judges (liveness.hpp); the others judge rank 0, when it no longer answers.
+// Whoever finds a hang tells all: every rank writes first words to stderr and what it was doing to <run>/hang/rank-NNNNN.json, then
+// the job ends with exit code 70. None of that waits for a file system, a log or MPI: each has a thread of its own, and 2 seconds.
+// Time in which the process itself stood still (SIGSTOP, a suspended job) is nobody's silence. Where MPI gives less than
+// MPI_THREAD_MULTIPLE there are no messages: a rank then judges itself alone and cannot name another.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <string>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/liveness.hpp"
 
 namespace trireme::comm {
 
+struct WatchdogOptions {
+  Deadlines deadlines;
+  std::filesystem::path report_folder;  // made when there is something to report
+  bool thread_multiple = false;
+  // Where this rank is (without silent), and a count that changes with every progress. Called from the watchdog's thread; must not wait for the
+  // main thread.
+  std::function<LifeSign()> look;
+  std::function<uint64_t()> activity;
+};
+
 class Watchdog {
  public:
-  // `describe` and `activity` are called from the watchdog's thread and must not take locks that the main thread may hold.
-  // A change of activity() is progress, like a beat.
-  Watchdog(int rank, double deadline_seconds, std::filesystem::path report_folder, std::function<std::string()> describe,
-           std::function<uint64_t()> activity = {});
+  // Collective over `world`, which is duplicated.
+  Watchdog(const CommView& world, WatchdogOptions options);
   Watchdog(const Watchdog&) = delete;
+  // Collective, unless an exception is on its way: then this rank leaves alone, and what messages still need stays allocated.
   ~Watchdog();
 
-  // The main thread is alive; cheap (one atomic store).
-  void beat(const char* where);
-  // Inside a phase with its own deadline (I/O, reward plugins); 0 restores the usual one.
-  void set_deadline(double seconds);
-
  private:
-  struct State;
+  class State;
   std::unique_ptr<State> state_;
 };
 

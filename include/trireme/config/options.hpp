@@ -274,6 +274,7 @@ struct TrainOptions {
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;
+  int64_t max_skipped_steps = 10;  // in a row; -1: no limit
   bool operator==(const TrainOptions&) const = default;
 };
 
@@ -304,6 +305,7 @@ struct CkptOptions {
   SaveHf save_hf = SaveHf::end;
   std::string best_metric;  // empty: no best checkpoint is kept
   bool background = true;
+  int64_t max_failures = 0;  // failed saves in a row that end the run; 0: it goes on
   bool operator==(const CkptOptions&) const = default;
 };
 
@@ -324,15 +326,7 @@ struct TraceOptions {
 
 // Faults to inject, empty: none. Forms and meaning: fault.hpp and the key table.
 struct FaultOptions {
-  std::string kill_at;
-  std::string hang_at;
-  std::string segv_at;
-  std::string exit_at;
-  std::string nan_at;
-  std::string flip_at;
-  std::string skip_collective_at;
-  std::string delay;
-  std::string alloc_fail_at;
+  Strings at;
   std::string crash_at;
   std::string io_fail;
   std::string plugin_fault;

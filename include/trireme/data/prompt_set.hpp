@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/data/tokenizer.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -53,11 +53,11 @@ struct Origin {
 struct PromptRecord {
   Origin origin;
   std::string prompt;             // the text that was encoded (messages: rendered)
-  std::vector<Message> messages;  // empty when the record has `prompt` and the form is plain
+  std::vector<text::Message> messages;  // empty when the record has `prompt` and the form is plain
   std::string label;              // text; JSON text when the label is not a string; "" when absent
   std::string label_json;         // JSON text; "" when absent
   std::string extra;              // JSON object with every other field; "{}" when there are none
-  std::vector<TokenId> ids;
+  std::vector<text::TokenId> ids;
 };
 
 // Rows of one set, and what did not become one.
@@ -71,7 +71,7 @@ struct SetCounts {
 // not usable and `unusable` is stop, no usable record at all).
 class PromptSet {
  public:
-  static PromptSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  static PromptSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
   int64_t size() const { return static_cast<int64_t>(records_.size()); }
   const PromptRecord& operator[](int64_t row) const { return records_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }  // counts().rows is what SamplerOptions::sizes wants
@@ -84,7 +84,7 @@ class PromptSet {
 // A sequence to imitate. Loss is on the tokens of assistant turns up to and including the one that ends the turn.
 struct SftExample {
   Origin origin;
-  std::vector<TokenId> ids;
+  std::vector<text::TokenId> ids;
   std::vector<uint8_t> loss_mask;  // same length; 1 where the token is a target
 };
 
@@ -92,7 +92,7 @@ class SftSet {
  public:
   // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or `text` alone, of which every
   // token but the first is a target (pretraining data).
-  static SftSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const SftExample& operator[](int64_t row) const { return examples_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }
@@ -105,7 +105,7 @@ class SftSet {
 // Two answers to one prompt; `chosen` is the better one.
 struct PreferencePair {
   Origin origin;
-  std::vector<TokenId> chosen, rejected;  // prompt and answer
+  std::vector<text::TokenId> chosen, rejected;  // prompt and answer
   int32_t prompt_length = 0;              // tokens of the prompt at the start of both
   double margin = 0;
 };
@@ -114,7 +114,7 @@ class PreferenceSet {
  public:
   // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that continues the prompt; without
   // a prompt both are whole conversations that differ in the last turn), `margin` (number, optional).
-  static PreferenceSet load(const SetOptions& options, const Tokenizer& tokenizer);
+  static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
   const PreferencePair& operator[](int64_t row) const { return pairs_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }
@@ -128,17 +128,17 @@ class PreferenceSet {
 struct InputRecord {
   std::string where;                        // "file:line"
   std::optional<std::string> text;          // from `prompt` or `text`
-  std::vector<Message> messages;            // from `messages`
-  std::optional<std::vector<TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
+  std::vector<text::Message> messages;            // from `messages`
+  std::optional<std::vector<text::TokenId>> ids;  // from `input_ids` or `ids`, checked to be >= 0
 
   bool add_generation_prompt = true;        // from `add_generation_prompt`
 
   // The ids that a model gets for this record.
-  std::vector<TokenId> encode(const Tokenizer& tokenizer) const;
+  std::vector<text::TokenId> encode(const text::Tokenizer& tokenizer) const;
 };
 std::vector<InputRecord> read_inputs(const std::filesystem::path& file);
 
 // {"role": ..., "content": ...} list as JSON text, for plugins and logs.
-std::string messages_json(std::span<const Message> messages);
+std::string messages_json(std::span<const text::Message> messages);
 
 }  // namespace trireme::data

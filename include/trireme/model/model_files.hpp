@@ -60,6 +60,8 @@ class ModelExport {
   void write(size_t parameter, const base::Block& block, const uint16_t* bf16);
   void sync();    // on every rank
   void commit();  // on one rank
+  // After an error, on one rank: half an export would keep the space that may be what is missing.
+  void discard() noexcept { writer_.discard(); }
 
  private:
   std::filesystem::path folder_;

@@ -112,6 +112,8 @@ class SafetensorsWriter {
   // Renames the files to their final names, writes the index and removes weights of an earlier export that these
   // replace.
   void commit();
+  // After an error, on one rank: removes the temporary files. Never throws.
+  void discard() noexcept;
 
   std::vector<std::string> file_names() const;
 

@@ -17,20 +17,6 @@
 
 namespace trireme::ppo {
 
-// One sequence as a rollout delivers it. Action ranges are half-open and ascending; tokens between them are observations.
-struct RolloutSequence {
-  uint64_t id = 0;
-  int64_t prompt_row = 0;
-  std::vector<int32_t> ids;
-  std::vector<std::pair<int64_t, int64_t>> action_ranges;
-  std::vector<float> log_probs;  // one per token, read inside the action ranges
-  FinishReason finish_reason = FinishReason::stop;
-  std::vector<int32_t> versions = {};  // of the weights, one per token, read inside the action ranges; empty: 0
-};
-// F4: appends it to the samples, cut to max_len tokens; a sequence that is cut counts as stopped by its length. The one place where
-// rollouts become samples. (OpenRLHF: SamplesGenerator._process_response_into_experience)
-void append_sequence(Samples& samples, const RolloutSequence& sequence, int64_t max_len);
-
 // Host tensors, one column per token: column t is about token t (its log-prob, the value at the position before it). Owns them.
 struct Experience {
   Samples samples;

@@ -90,5 +90,6 @@ class Rewards {
 
 // The name of source `index`: its own, else kind and index.
 std::string source_name(const config::RewardSource& options, size_t index);
+std::vector<std::string> source_names(const config::Options& options);  // of all sources of the deck
 
 }  // namespace trireme::reward

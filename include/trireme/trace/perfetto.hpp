@@ -27,10 +27,6 @@ std::string trace_events(const RankIdentity& identity);
 // The whole file from the fragments of all ranks.
 std::string merge_trace(std::span<const std::string> fragments);
 
-// Gathers and writes `path` atomically on the rank that gets the fragments; may be called at every checkpoint. Collective over
-// the ranks of `gather`.
-void write_trace(const std::filesystem::path& path, const RankIdentity& identity, const Gather& gather);
-
 // monotonic_seconds() when this process began to record.
 double start_seconds();
 

@@ -39,7 +39,7 @@ class Name {
 
 inline constexpr int64_t no_argument = INT64_MIN;
 
-// Times the scope it lives in. Not movable; must end on the thread it began on, in reverse order of beginning.
+// Times the scope it lives in, and is a place for injected faults (base/fault_point.hpp). Not movable; must end on the thread it began on, in reverse order of beginning.
 //   trace::Region region{"rollout", iteration, trace::Category::phase};
 //   trace::Region region{"all_gather", trace::no_argument, trace::Category::communication, bytes};
 class Region {
@@ -53,6 +53,8 @@ class Region {
   void add_bytes(int64_t bytes) { bytes_ += bytes; }
 
  private:
+  void end();
+
   const char* name_;
   uint64_t begin_;
   int64_t argument_;

@@ -53,6 +53,7 @@ struct StepResult {
   int64_t changed_values = 0;  // compute-dtype values that differ from before, over the shard communicator
   int64_t elements = 0;        // of the whole model
   bool updated = false;        // false: the norm is not finite, nothing was changed but the gradients were cleared
+  std::string not_finite{};    // then: the first tensor and rank, in words; on every rank
 };
 
 // Bytes of this rank, by kind. The formulas of `plan` use the same kinds.

@@ -7,9 +7,9 @@
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/deck.hpp"
-#include "trireme/data/tokenizer.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/model/gguf.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -19,9 +19,9 @@ model::ModelExport::Options export_options(const ConvertCommand& command, const 
           .tokenizer_from = tokenizer_from};
 }
 
-data::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
+text::TokenizerParts tokenizer_parts(const model::GgufFile& file) {
   const auto& from = file.tokenizer();
-  data::TokenizerParts parts;
+  text::TokenizerParts parts;
   parts.source = file.describe();
   parts.model = from.model;
   parts.pre_tokenizer = from.pre;
@@ -44,7 +44,7 @@ void convert_gguf(const ConvertCommand& command) {
   const auto spec = model::describe(file.shape(), model::HeadKind::language);
   model::warn_unexpected(model::check_weights(spec, file), file);
   std::filesystem::create_directories(command.output);
-  data::write_tokenizer(parts, command.output);  // first: it refuses what it does not know
+  text::write_tokenizer(parts, command.output);  // first: it refuses what it does not know
   copy_model(
       spec, [&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, file, 0, out); },
       command.output, export_options(command, {}));

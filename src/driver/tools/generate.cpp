@@ -44,7 +44,7 @@ class GenerateTool {
       : command_(command),
         folder_(model::open_model(command.model)),
         spec_(model::describe(folder_.shape, model::HeadKind::language)),
-        tokenizer_(data::Tokenizer::load(command.model)),
+        tokenizer_(text::Tokenizer::load(command.model)),
         inputs_(data::read_inputs(command.input)),
         roles_(make_roles(as_options(command, spec_), session.world())),
         threads_(plan_threads(as_options(command, spec_), roles_)),
@@ -126,7 +126,7 @@ class GenerateTool {
     const auto [index, sample] = place_of_.at(result.id);
     data::JsonObject line;
     line.add("index", index).add("sample", sample);
-    line.add("text", tokenizer_.decode(result.output_ids, data::Skip::special));
+    line.add("text", tokenizer_.decode(result.output_ids, text::Skip::special));
     line.add("output_ids", std::span<const int32_t>(result.output_ids));
     line.add("finish_reason", to_string(result.finish_reason));
     if (command_.log_probs) line.add("log_probs", std::span<const float>(result.log_probs));
@@ -136,7 +136,7 @@ class GenerateTool {
   GenerateCommand command_;
   model::ModelFolder folder_;
   model::ModelSpec spec_;
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   std::vector<data::InputRecord> inputs_;
   Stops stops_;
   Roles roles_;

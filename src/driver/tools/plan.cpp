@@ -124,7 +124,8 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   const auto roles = config::resolve_ranks(options.ranks, ranks, node_of_rank);
   config::check_placement(options, roles);
   const model::ModelSpec actor = described(trained_path(options), model::HeadKind::language);
-  const plan::JobModels models = job_models(options, config::Command::ppo, actor, critic_of(options));
+  const auto critic = critic_of(options);
+  const plan::JobModels models = job_models(options, config::Command::ppo, actor, critic ? &*critic : nullptr);
   const plan::Job job{options, roles, node_of_rank, models, machine, compute_type(options, machine)};
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
 

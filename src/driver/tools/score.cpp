@@ -9,13 +9,13 @@
 #include "driver/compute_type.hpp"
 #include "driver/models.hpp"
 #include "driver/roles.hpp"
-#include "driver/scoring.hpp"
 #include "driver/threads.hpp"
 #include "driver/tools/output.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/data/jsonl.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/reward/model_source.hpp"
 
 namespace trireme::driver {
@@ -29,7 +29,7 @@ class ScoreTool {
   ScoreTool(const ScoreCommand& command, const comm::Session& session)
       : command_(command),
         world_(session.world()),
-        tokenizer_(data::Tokenizer::load(command.model)),
+        tokenizer_(text::Tokenizer::load(command.model)),
         inputs_(data::read_inputs(command.input)) {
     config::Options options;
     options.model.path = command.model.string();
@@ -81,7 +81,7 @@ class ScoreTool {
     Samples samples;
     std::vector<reward::Request> requests;
     for (size_t i = begin; i < end; ++i) add(i, samples, requests);
-    const at::Tensor log_probs = action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, at::kCPU);
+    const at::Tensor log_probs = learn::action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, at::kCPU);
     reward::Scores rewards;
     if (reward_) rewards = reward_->score(requests);
     std::string lines;
@@ -101,16 +101,7 @@ class ScoreTool {
     VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
     VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data, inputs_[i].where, ": the text has ", ids.size(),
              " tokens, the model takes ", max_positions_, ": shorten it");
-    samples.id.push_back(i);
-    samples.prompt_row.push_back(static_cast<int64_t>(i));
-    samples.prompt_len.push_back(1);
-    samples.finish_reason.push_back(FinishReason::stop);
-    samples.ids.insert(samples.ids.end(), ids.begin(), ids.end());
-    samples.action_mask.push_back(0);
-    samples.action_mask.resize(samples.ids.size(), 1);
-    samples.log_probs.resize(samples.ids.size(), 0.0f);
-    samples.version.resize(samples.ids.size(), -1);
-    samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
+    samples.add({.id = i, .prompt_row = static_cast<int64_t>(i), .ids = ids, .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
     reward::Request request;
     request.id = i;
     request.ids.assign(ids.begin(), ids.end());
@@ -120,7 +111,7 @@ class ScoreTool {
 
   ScoreCommand command_;
   comm::CommView world_;
-  data::Tokenizer tokenizer_;
+  text::Tokenizer tokenizer_;
   std::vector<data::InputRecord> inputs_;
   int64_t max_positions_ = 0;
   std::unique_ptr<zero::ShardedModel> model_;

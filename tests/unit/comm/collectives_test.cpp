@@ -87,8 +87,8 @@ TEST(Collectives, RingOfNonBlockingTransfers) {
   const int previous = (world.rank() + world.size() - 1) % world.size();
   std::vector<int> out(1 << 18, world.rank());
   std::vector<int> in(out.size(), -1);
-  auto receiving = world.receive_begin(in.data(), static_cast<int64_t>(in.size() * 4), previous, 5);
-  auto sending = world.send_begin(out.data(), static_cast<int64_t>(out.size() * 4), next, 5);
+  auto receiving = world.receive_begin(in.data(), static_cast<int64_t>(in.size() * 4), previous, Tag{5});
+  auto sending = world.send_begin(out.data(), static_cast<int64_t>(out.size() * 4), next, Tag{5});
   receiving.wait();
   sending.wait();
   EXPECT_EQ(in.front(), previous);
@@ -118,7 +118,7 @@ TEST(Comm, NullViewIsOneRank) {
   EXPECT_EQ(none.all_gather("x"), std::vector<std::string>{"x"});
   EXPECT_EQ(none.broadcast("y", 0), "y");
   none.barrier();
-  EXPECT_THROW(none.send(nullptr, 0, 0, 0), InternalError);
+  EXPECT_THROW(none.send(nullptr, 0, 0, Tag{0}), InternalError);
 }
 
 }  // namespace

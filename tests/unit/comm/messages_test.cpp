@@ -95,15 +95,15 @@ TEST(Transfers, TagsTellMessagesApartInAnyOrder) {
     for (int tag = 0; tag < messages; ++tag) out.push_back(text_for(world().rank(), tag));
     for (int tag = messages - 1; tag >= 0; --tag) {  // received in the opposite order
       auto& buffer = in[static_cast<size_t>(tag)];
-      buffer.assign(text_for(previous(), tag).size(), '?');
-      pending.push_back(world().receive_begin(buffer.data(), static_cast<int64_t>(buffer.size()), previous(), tag));
+      buffer.assign(text_for(previous(), Tag{tag}).size(), '?');
+      pending.push_back(world().receive_begin(buffer.data(), static_cast<int64_t>(buffer.size()), previous(), Tag{tag}));
     }
     for (int tag = 0; tag < messages; ++tag) {
       const auto& text = out[static_cast<size_t>(tag)];
-      pending.push_back(world().send_begin(text.data(), static_cast<int64_t>(text.size()), next(), tag));
+      pending.push_back(world().send_begin(text.data(), static_cast<int64_t>(text.size()), next(), Tag{tag}));
     }
     for (auto& request : pending) request.wait();
-    for (int tag = 0; tag < messages; ++tag) EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), tag)) << "tag " << tag;
+    for (int tag = 0; tag < messages; ++tag) EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), Tag{tag})) << "tag " << tag;
   });
 }
 
@@ -113,9 +113,9 @@ TEST(Transfers, BlockingOnesOfAnyLength) {
     for (const size_t length : {0, 1, 6, 7, 8, 1000}) {
       const std::string out(length, static_cast<char>('a' + world().rank()));
       std::string in(length, '?');
-      const auto send = [&] { world().send(out.data(), static_cast<int64_t>(length), next(), 3); };
+      const auto send = [&] { world().send(out.data(), static_cast<int64_t>(length), next(), Tag{3}); };
       if (world().rank() > 0) send();  // rank 0 breaks the ring
-      world().receive(in.data(), static_cast<int64_t>(length), previous(), 3);
+      world().receive(in.data(), static_cast<int64_t>(length), previous(), Tag{3});
       if (world().rank() == 0) send();
       EXPECT_EQ(in, std::string(length, static_cast<char>('a' + previous())));
     }
@@ -131,12 +131,12 @@ TEST(Transfers, RequestsCompleteByTestByAssignmentAndByTheirEnd) {
   for (auto& value : out) value += 100 * world().rank();
   {
     std::vector<Request> sends;
-    for (int i = 0; i < 3; ++i) sends.push_back(world().send_begin(&out[static_cast<size_t>(i)], 8, next(), i));
-    Request received = world().receive_begin(&in[0], 8, previous(), 0);
+    for (int i = 0; i < 3; ++i) sends.push_back(world().send_begin(&out[static_cast<size_t>(i)], 8, next(), Tag{i}));
+    Request received = world().receive_begin(&in[0], 8, previous(), Tag{0});
     while (!received.test()) std::this_thread::yield();
     EXPECT_TRUE(received.test()) << "done stays done";
-    received = world().receive_begin(&in[1], 8, previous(), 1);
-    received = world().receive_begin(&in[2], 8, previous(), 2);  // waits for the one before
+    received = world().receive_begin(&in[1], 8, previous(), Tag{1});
+    received = world().receive_begin(&in[2], 8, previous(), Tag{2});  // waits for the one before
     EXPECT_EQ(in[1], 11 + 100 * previous());
   }
   EXPECT_EQ(in, (std::vector<int64_t>{10 + 100 * previous(), 11 + 100 * previous(), 12 + 100 * previous()}));
@@ -195,10 +195,10 @@ TEST(Comm, ADuplicateDoesNotHearTheOthersMessages) {
   if (world().size() == 1) GTEST_SKIP() << "needs a peer";
   const Comm other = Comm::duplicate(world(), "other");
   std::array<int64_t, 2> in{}, out{1, 2};
-  auto a = world().receive_begin(&in[0], 8, previous(), 9);
-  auto b = other->receive_begin(&in[1], 8, previous(), 9);
-  other->send_begin(&out[1], 8, next(), 9).wait();
-  world().send_begin(&out[0], 8, next(), 9).wait();
+  auto a = world().receive_begin(&in[0], 8, previous(), Tag{9});
+  auto b = other->receive_begin(&in[1], 8, previous(), Tag{9});
+  other->send_begin(&out[1], 8, next(), Tag{9}).wait();
+  world().send_begin(&out[0], 8, next(), Tag{9}).wait();
   b.wait();
   a.wait();
   EXPECT_EQ(in, out);
@@ -240,9 +240,9 @@ TEST(Comm, TheNullViewDoesWhatOneRankDoes) {
   EXPECT_EQ(none.gather_values(4), std::vector<int>{4});
   EXPECT_FALSE(none.all(false));
   char byte = 0;
-  EXPECT_THROW(none.receive(&byte, 1, 0, 0), InternalError);
-  EXPECT_THROW(none.send_begin(&byte, 1, 0, 0), InternalError);
-  EXPECT_THROW(none.receive_begin(&byte, 1, 0, 0), InternalError);
+  EXPECT_THROW(none.receive(&byte, 1, 0, Tag{0}), InternalError);
+  EXPECT_THROW(none.send_begin(&byte, 1, 0, Tag{0}), InternalError);
+  EXPECT_THROW(none.receive_begin(&byte, 1, 0, Tag{0}), InternalError);
   EXPECT_EQ(Comm::duplicate(none, "copy")->name(), "self");
 }
 

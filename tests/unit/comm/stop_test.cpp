@@ -1,45 +1,42 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "support/world.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/stop.hpp"
-#include "trireme/comm/watchdog.hpp"
 
 namespace trireme::comm {
 namespace {
 
-std::filesystem::path no_file() { return "/nonexistent/stop"; }
+RequestFiles no_file() { return {.stop = "/nonexistent/stop", .save = "/nonexistent/save"}; }
 
 TEST(Stop, OneRanksSignalIsEveryRanksDecision) {
   const auto& world = test::world();
-  install_signal_handlers();
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
+  job::install_signal_handlers();
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::none);
   if (world.rank() == world.size() - 1) std::raise(SIGUSR2);
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::save_and_go_on);
-  clear_save_request();
-  EXPECT_EQ(agree_to_stop(world, no_file()), StopReason::none);
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::save_and_go_on);
+  job::clear_save_request();
+  EXPECT_EQ(agree_to_stop(world, no_file()), job::StopReason::none);
 }
 
 TEST(Stop, ContinueSignalIsNoStop) {
-  install_signal_handlers();
+  job::install_signal_handlers();
   std::raise(SIGCONT);
   std::raise(SIGPIPE);
-  EXPECT_EQ(pending_signal(), StopReason::none);
+  EXPECT_EQ(job::pending_signal(), job::StopReason::none);
 }
 
-TEST(Stop, FileInTheRunFolderStops) {
+TEST(Stop, FilesInTheRunFolderSaveAndStop) {
   const auto& world = test::world();
   const auto path = std::filesystem::temp_directory_path() / base::text("trireme-stop-", world.broadcast_value(getpid(), 0));
   if (world.rank() == 0) std::ofstream(path) << "";
   world.barrier();
-  EXPECT_EQ(agree_to_stop(world, path), StopReason::stop_file);
+  EXPECT_EQ(agree_to_stop(world, {.stop = {}, .save = path}), job::StopReason::save_and_go_on);
+  EXPECT_EQ(agree_to_stop(world, {.stop = path, .save = path}), job::StopReason::stop_file) << "stopping saves as well";
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove(path);
 }
@@ -47,23 +44,10 @@ TEST(Stop, FileInTheRunFolderStops) {
 TEST(Stop, AnyRanksWishCounts) {
   const auto& world = test::world();
   const bool mine = world.rank() == world.size() - 1;
-  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? StopReason::walltime : StopReason::none), StopReason::walltime);
+  EXPECT_EQ(agree_to_stop(world, no_file(), mine ? job::StopReason::walltime : job::StopReason::none), job::StopReason::walltime);
 }
 
-TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(seconds_since_terminate()); }
-
-TEST(Watchdog, ActivityIsProgress) {
-  if (test::world().size() > 1) GTEST_SKIP() << "one process: it talks to nobody";
-  std::atomic<uint64_t> count{0};
-  Watchdog watchdog(0, 1.5, "/nonexistent", [] { return std::string("testing"); }, [&count] { return ++count; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // longer than the deadline, and no beat
-}
-
-TEST(Watchdog, QuietWhileTheMainThreadBeats) {
-  Watchdog watchdog(0, 30, "/nonexistent", [] { return std::string("testing"); });
-  watchdog.beat("test");
-  watchdog.set_deadline(60);
-}
+TEST(Stop, NobodyAskedToTerminate) { EXPECT_FALSE(job::seconds_since_terminate()); }
 
 }  // namespace
 }  // namespace trireme::comm

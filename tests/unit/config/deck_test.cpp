@@ -164,7 +164,7 @@ TEST(Deck, OverridesWin) {
 TEST(Deck, BadOverrides) {
   EXPECT_THAT(mistakes("", {"run.seed"}), HasSubstr("'run.seed' is no override"));
   EXPECT_THAT(mistakes("", {"run.seed=1", "run.seed=2"}), HasSubstr("command line: run.seed is set twice"));
-  EXPECT_THAT(mistakes("", {"run.seed=1\nfault.kill_at=2"}), HasSubstr("run.seed"));
+  EXPECT_THAT(mistakes("", {"run.seed=1\nfault.crash_at=2"}), HasSubstr("run.seed"));
   EXPECT_THAT(mistakes("", {"run.name=\xff"}), HasSubstr("run.name"));
   EXPECT_THAT(mistakes("", {"reward.source.0.weight=1"}), HasSubstr("the deck has 0 [[reward.source]]"));
   EXPECT_THAT(mistakes("", {"actor.adam.lr=fast"}), HasSubstr("actor.adam.lr must be a number, not a text"));

@@ -32,7 +32,7 @@ void expect_alone(const std::vector<Case>& cases, Command command, const Options
 
 TEST(Warnings, OfPpoComeOneByOne) {
   const std::vector<Case> cases{
-      {[](Options& o) { o.fault.kill_at = "0:1"; }, "[fault] is set"},
+      {[](Options& o) { o.fault.at = {"kill:0:train:1"}; }, "[fault] is set"},
       {[](Options& o) { o.algo.dpo.beta = 0.5; }, "algo.dpo has no effect here"},
       {[](Options& o) { o.algo.rm.loss = PreferenceLoss::logexp; }, "algo.rm has no effect here"},
       {[](Options& o) { o.train.async_depth = 1; }, "nothing corrects for it"},

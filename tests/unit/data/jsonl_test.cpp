@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "support.hpp"
+#include "support/text_files.hpp"
 #include "trireme/data/prompt_set.hpp"
 
 namespace trireme::data {

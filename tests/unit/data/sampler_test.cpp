@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "support.hpp"
+#include "support/text_files.hpp"
 
 namespace trireme::data {
 namespace {

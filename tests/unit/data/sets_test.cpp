@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "support.hpp"
+#include "support/text_files.hpp"
 #include "trireme/data/prompt_set.hpp"
 
 namespace trireme::data {
@@ -17,13 +17,13 @@ class Sets : public testing::Test {
   }
   // The text of the tokens with loss.
   std::string targets(const SftExample& example) const {
-    std::vector<TokenId> ids;
+    std::vector<text::TokenId> ids;
     for (size_t i = 0; i < example.ids.size(); ++i) {
       if (example.loss_mask[i] != 0) ids.push_back(example.ids[i]);
     }
     return tokenizer_.decode(ids);
   }
-  Tokenizer tokenizer_ = test::load_tokenizer("digits_bytelevel");
+  text::Tokenizer tokenizer_ = test::load_tokenizer("digits_bytelevel");
   test::TemporaryFolder folder_;
 };
 
@@ -35,7 +35,7 @@ TEST_F(Sets, PromptsKeepLabelAndOtherFields) {
                                    tokenizer_);
   ASSERT_EQ(set.size(), 3);
   EXPECT_EQ(set[0].prompt, "2+2=");
-  EXPECT_EQ(set[0].ids, tokenizer_.encode("2+2=", SpecialTokens::added));
+  EXPECT_EQ(set[0].ids, tokenizer_.encode("2+2=", text::SpecialTokens::added));
   EXPECT_EQ(set[0].label, "4");
   EXPECT_EQ(set[0].label_json, "\"4\"");
   EXPECT_EQ(set[0].extra, R"({"level":{"a":[1,"x"]},"id":7})");
@@ -44,7 +44,7 @@ TEST_F(Sets, PromptsKeepLabelAndOtherFields) {
   EXPECT_EQ(set[1].origin.line, 2);
   EXPECT_EQ(set[2].label, "");
   EXPECT_EQ(set[2].label_json, "");
-  EXPECT_EQ(set[2].ids, tokenizer_.encode_chat(set[2].messages, GenerationPrompt::with));
+  EXPECT_EQ(set[2].ids, tokenizer_.encode_chat(set[2].messages, text::GenerationPrompt::with));
   EXPECT_EQ(messages_json(set[2].messages), R"([{"role": "user", "content": "hi","name":"bob"}])");
 }
 
@@ -53,8 +53,8 @@ TEST_F(Sets, APromptMayBecomeTheUsersTurn) {
   chosen.keys.prompt = "q";
   chosen.prompt_form = PromptForm::user_turn;
   const auto set = PromptSet::load(chosen, tokenizer_);
-  const std::vector<Message> messages{{"user", "hi", ""}};
-  EXPECT_EQ(set[0].ids, tokenizer_.encode_chat(messages, GenerationPrompt::with));
+  const std::vector<text::Message> messages{{"user", "hi", ""}};
+  EXPECT_EQ(set[0].ids, tokenizer_.encode_chat(messages, text::GenerationPrompt::with));
   EXPECT_EQ(set[0].messages.size(), 1u);
 }
 
@@ -69,7 +69,7 @@ TEST_F(Sets, TheDecksSystemTurnGoesInFrontOfChatsWithoutOne) {
   ASSERT_EQ(set[1].messages.size(), 2u);
   EXPECT_EQ(set[1].messages[0].content, "mine");
   EXPECT_TRUE(set[2].messages.empty());
-  EXPECT_EQ(set[2].ids, tokenizer_.encode("plain", SpecialTokens::added));
+  EXPECT_EQ(set[2].ids, tokenizer_.encode("plain", text::SpecialTokens::added));
 }
 
 TEST_F(Sets, SeveralFilesAndAMaximum) {
@@ -119,9 +119,9 @@ TEST_F(Sets, SftLossIsOnAssistantTurns) {
   ASSERT_EQ(set.size(), 2);
   ASSERT_EQ(set[0].ids.size(), set[0].loss_mask.size());
   EXPECT_EQ(targets(set[0]), "first answer<|im_end|>second<|im_end|>");
-  const std::vector<Message> messages{{"user", "one", ""}, {"assistant", "first answer", ""}, {"user", "two", ""}, {"assistant", "second", ""}};
-  EXPECT_EQ(tokenizer_.decode(set[0].ids), tokenizer_.render_chat(messages, GenerationPrompt::without));
-  const auto opening = tokenizer_.encode_chat(std::span(messages).first(1), GenerationPrompt::with);
+  const std::vector<text::Message> messages{{"user", "one", ""}, {"assistant", "first answer", ""}, {"user", "two", ""}, {"assistant", "second", ""}};
+  EXPECT_EQ(tokenizer_.decode(set[0].ids), tokenizer_.render_chat(messages, text::GenerationPrompt::without));
+  const auto opening = tokenizer_.encode_chat(std::span(messages).first(1), text::GenerationPrompt::with);
   EXPECT_TRUE(std::equal(opening.begin(), opening.end(), set[0].ids.begin())) << "the ids in front of a response are those of a rollout";
   EXPECT_EQ(set[0].loss_mask[opening.size() - 1], 0);
   EXPECT_EQ(set[0].loss_mask[opening.size()], 1);
@@ -131,7 +131,7 @@ TEST_F(Sets, SftLossIsOnAssistantTurns) {
 
 // The mask in numbers: which positions are targets, for every form that a record may have.
 TEST_F(Sets, SftMasksInEveryForm) {
-  const TokenId eos = *tokenizer_.eos_id();
+  const text::TokenId eos = *tokenizer_.eos_id();
   const auto set = SftSet::load(options(R"({"text": "ab12"}
 {"prompt": "12", "response": "345<|im_end|>"}
 {"prompt": "12", "response": ""}
@@ -139,7 +139,7 @@ TEST_F(Sets, SftMasksInEveryForm) {
 )"),
                                 tokenizer_);
   ASSERT_EQ(set.size(), 4);
-  EXPECT_EQ(set[0].ids, tokenizer_.encode("ab12", SpecialTokens::added));
+  EXPECT_EQ(set[0].ids, tokenizer_.encode("ab12", text::SpecialTokens::added));
   EXPECT_EQ(set[0].loss_mask, std::vector<uint8_t>(set[0].ids.size(), 1)) << "nothing stands before the first token, so it is never scored";
   EXPECT_EQ(set[1].loss_mask, (std::vector<uint8_t>{0, 0, 1, 1, 1, 1})) << "an eos that is there is not doubled";
   EXPECT_EQ(set[1].ids.back(), eos);
@@ -151,8 +151,8 @@ TEST_F(Sets, SftMasksInEveryForm) {
   turns.system_prompt = "be brief";
   const auto chat = SftSet::load(turns, tokenizer_);
   EXPECT_EQ(targets(chat[0]), "345<|im_end|>");
-  const std::vector<Message> messages{{"system", "be brief", ""}, {"user", "hi", ""}, {"assistant", "345", ""}};
-  EXPECT_EQ(tokenizer_.decode(chat[0].ids), tokenizer_.render_chat(messages, GenerationPrompt::without));
+  const std::vector<text::Message> messages{{"system", "be brief", ""}, {"user", "hi", ""}, {"assistant", "345", ""}};
+  EXPECT_EQ(tokenizer_.decode(chat[0].ids), tokenizer_.render_chat(messages, text::GenerationPrompt::without));
 }
 
 // A sequence of just the limit is kept, one token more is not, in sets of every kind; the place counts lines of each file.
@@ -179,7 +179,7 @@ TEST_F(Sets, LimitsHoldToTheToken) {
 }
 
 TEST_F(Sets, SftRefusals) {
-  const auto refuse = [&](const std::string& content, const Tokenizer& tokenizer) {
+  const auto refuse = [&](const std::string& content, const text::Tokenizer& tokenizer) {
     return test::error_of(ExitCode::bad_data, [&] { SftSet::load(options(content), tokenizer); });
   };
   EXPECT_NE(refuse(R"({"messages": [{"role": "user", "content": "one"}]})", tokenizer_).find(":1: the conversation has no assistant turn"), std::string::npos);
@@ -189,7 +189,7 @@ TEST_F(Sets, SftRefusals) {
   model.write("tokenizer.json", test::read_text(test::parity_folder() / "tokenizers/digits_bytelevel/tokenizer.json"));
   model.write("chat_template.jinja", "{% for m in messages %}[{{ m.content if loop.last or m.role == 'user' }}]{% endfor %}");
   const std::string two = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})";
-  EXPECT_NE(refuse(two, Tokenizer::load(model.path())).find("renders earlier turns differently"), std::string::npos);
+  EXPECT_NE(refuse(two, text::Tokenizer::load(model.path())).find("renders earlier turns differently"), std::string::npos);
 }
 
 TEST_F(Sets, PreferencePairs) {
@@ -201,10 +201,10 @@ TEST_F(Sets, PreferencePairs) {
   ASSERT_EQ(set.size(), 3);
   EXPECT_EQ(tokenizer_.decode(set[0].chosen), "pgood<|im_end|>");
   EXPECT_EQ(tokenizer_.decode(set[0].rejected), "pbad<|im_end|>");
-  EXPECT_EQ(set[0].prompt_length, static_cast<int32_t>(tokenizer_.encode("p", SpecialTokens::added).size()));
+  EXPECT_EQ(set[0].prompt_length, static_cast<int32_t>(tokenizer_.encode("p", text::SpecialTokens::added).size()));
   EXPECT_EQ(set[0].margin, 0.5);
-  const std::vector<Message> messages{{"user", "p", ""}};
-  const auto prompt = tokenizer_.encode_chat(messages, GenerationPrompt::with);
+  const std::vector<text::Message> messages{{"user", "p", ""}};
+  const auto prompt = tokenizer_.encode_chat(messages, text::GenerationPrompt::with);
   for (int64_t row : {1, 2}) {
     EXPECT_EQ(set[row].prompt_length, static_cast<int32_t>(prompt.size()));
     EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), set[row].rejected.begin()));
@@ -215,7 +215,7 @@ TEST_F(Sets, PreferencePairs) {
 }
 
 TEST_F(Sets, PreferenceAnswersEndWhereARolloutWould) {
-  const TokenId eos = *tokenizer_.eos_id();
+  const text::TokenId eos = *tokenizer_.eos_id();
   const auto set = PreferenceSet::load(options(R"({"prompt": "1", "chosen": "2<|im_end|>", "rejected": ""}
 {"prompt": "1", "chosen": "2", "rejected": "2", "margin": -3}
 )"),
@@ -245,9 +245,9 @@ TEST_F(Sets, Inputs) {
 {"ids": [5000000]}
 )"));
   ASSERT_EQ(inputs.size(), 4u);
-  EXPECT_EQ(inputs[0].encode(tokenizer_), tokenizer_.encode("a", SpecialTokens::added));
-  EXPECT_EQ(inputs[1].encode(tokenizer_), tokenizer_.encode_chat(inputs[1].messages, GenerationPrompt::without));
-  EXPECT_EQ(inputs[2].encode(tokenizer_), (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(inputs[0].encode(tokenizer_), tokenizer_.encode("a", text::SpecialTokens::added));
+  EXPECT_EQ(inputs[1].encode(tokenizer_), tokenizer_.encode_chat(inputs[1].messages, text::GenerationPrompt::without));
+  EXPECT_EQ(inputs[2].encode(tokenizer_), (std::vector<text::TokenId>{1, 2}));
   const auto message = test::error_of(ExitCode::bad_data, [&] { (void)inputs[3].encode(tokenizer_); });
   EXPECT_NE(message.find("in.jsonl:4: token id 5000000 is outside the vocabulary"), std::string::npos);
 }

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "driver/exchange.hpp"
-#include "driver/training_set.hpp"
+#include "trireme/learn/training_set.hpp"
 
 namespace {
 
@@ -74,7 +74,7 @@ TEST(ManyRanks, RowsAreSharedOutInLinearMemory) {
   std::vector<int64_t> tokens(ranks), counts(ranks);
   for (int rank = 0; rank < ranks; rank += 31) {
     const int64_t bytes = allocated_bytes, count = allocations;
-    const std::vector<int64_t> mine = share_of(lengths, ranks, rank);
+    const std::vector<int64_t> mine = learn::share_of(lengths, ranks, rank);
     EXPECT_LT(allocated_bytes - bytes, most_bytes);
     EXPECT_LT(allocations - count, most_allocations);
     EXPECT_EQ(std::ssize(mine), sequences / ranks);

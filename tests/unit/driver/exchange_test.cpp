@@ -4,9 +4,9 @@
 #include <random>
 
 #include "driver/exchange.hpp"
+#include "support/samples.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
-#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {

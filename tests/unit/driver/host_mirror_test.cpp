@@ -12,7 +12,7 @@
 #include "driver/host_mirror.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/node_limits.hpp"
+#include "trireme/job/node_limits.hpp"
 #include "trireme/plan/job.hpp"
 
 namespace trireme::driver {
@@ -84,7 +84,7 @@ TEST(KvCache, FreeMemoryIsWhatCanBeAllocated) {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = std::atoll(line.c_str() + 13) * 1024;
   }
-  EXPECT_NEAR(static_cast<double>(free_memory(at::kCPU)), static_cast<double>(std::min(available, base::available_memory().bytes)), 0.05 * static_cast<double>(available))
+  EXPECT_NEAR(static_cast<double>(free_memory(at::kCPU)), static_cast<double>(std::min(available, job::available_memory().bytes)), 0.05 * static_cast<double>(available))
       << "page cache counts as free";
 }
 

@@ -10,10 +10,10 @@
 #include <map>
 #include <set>
 
-#include "driver/objective.hpp"
-#include "driver/run_context.hpp"
+#include "trireme/comm/clock.hpp"
+#include "support/samples.hpp"
 #include "trireme/base/philox.hpp"
-#include "unit/driver/fixtures.hpp"
+#include "trireme/learn/objective.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -137,23 +137,23 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
   const Roles roles = make_roles(options, world());
   IterationMetrics metrics;
   metrics.set("tokens_per_second", 7 + world().rank());
-  Progress progress;
+  TrainingState state;
   const std::vector<std::string> names{"kl", "reward_two\nlines", "reward_", "", "reward_\"quoted\""};
   if (roles.trainer) {
     for (size_t i = 0; i < names.size(); ++i) metrics.set(names[i], 0.1 * static_cast<double>(i));
     metrics.set("value_loss", std::nan(""));
-    progress.actor_steps = 70;
-    progress.critic_steps = 7;
-    progress.kl_coefficient = 0.1 + 0.2;
+    state.actor_steps = 70;
+    state.critic_steps = 7;
+    state.kl_coefficient = 0.1 + 0.2;
   }
-  share_training_state(roles, metrics, progress);
+  state = share_training_state(roles, metrics, state);
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(metrics.get(names[i]), 0.1 * static_cast<double>(i)) << names[i];
   EXPECT_TRUE(std::isnan(metrics.get("value_loss")));
   EXPECT_EQ(metrics.get("tokens_per_second"), 7 + last);
   EXPECT_EQ(metrics.values.size(), names.size() + 2);
-  EXPECT_EQ(progress.actor_steps, 70);
-  EXPECT_EQ(progress.critic_steps, 7);
-  EXPECT_EQ(progress.kl_coefficient, 0.1 + 0.2);
+  EXPECT_EQ(state.actor_steps, 70);
+  EXPECT_EQ(state.critic_steps, 7);
+  EXPECT_EQ(state.kl_coefficient, 0.1 + 0.2);
 }
 
 // Every model of every rank, whoever has it.
@@ -185,7 +185,7 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
 }
 
 TEST(ClockOffset, IsNothingOnOneMachine) {
-  const double offset = measure_clock_offset(world());
+  const double offset = comm::measure_clock_offset(world());
   if (world().rank() == 0) {
     EXPECT_EQ(offset, 0);
   }
@@ -205,7 +205,7 @@ TEST(LearningRate, StaysWhereTheScheduleEnded) {
 
 // Mean and deviation over all answers, of which the objective knows the means of both sides and of the squares.
 TEST(RewardModelMetrics, DeviationOfAllAnswers) {
-  const auto objective = make_objective({}, config::Command::rm, {}, {}, at::kCPU);
+  const auto objective = learn::make_objective({}, config::Command::rm, nullptr);
   constexpr int64_t pairs = 50;
   std::vector<double> rewards, means(5, 0.0);
   for (int64_t i = 0; i < 2 * pairs; ++i) rewards.push_back(5.0 + 0.01 * uniform(static_cast<uint64_t>(i), 9));
@@ -217,7 +217,8 @@ TEST(RewardModelMetrics, DeviationOfAllAnswers) {
   means[0] = 0.5;
   means[1] = 0.75;
   IterationMetrics metrics;
-  objective->add_metrics(means, {.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0}, "eval_", metrics);
+  const learn::BatchTotals totals{.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0};
+  for (const auto& [name, value] : objective->metrics(means, totals)) metrics.set("eval_" + name, value);
   double mean = 0, square = 0;
   for (const double reward : rewards) mean += reward / (2 * pairs);
   for (const double reward : rewards) square += (reward - mean) * (reward - mean);

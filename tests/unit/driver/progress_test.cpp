@@ -14,8 +14,8 @@ TEST(Progress, TextRoundTrip) {
   Progress progress;
   progress.iteration = 7;
   progress.version = 8;
-  progress.actor_steps = 70;
-  progress.kl_coefficient = 0.1 + 0.2;
+  progress.training.actor_steps = 70;
+  progress.training.kl_coefficient = 0.1 + 0.2;
   progress.metrics_cursor = int64_t{1} << 40;
   progress.sampler = {{100, 20}, {64, 3}};
   progress.ptx_sampler = {{50}, {7}};

@@ -13,7 +13,6 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   options.train.optimizer_offload = true;
   options.train.async_depth = 1;
   options.algo.dynamic_filtering_enable = true;
-  options.fault.kill_at = "0:1";
   options.run.mismatch_check = 8;
   try {
     refuse_unbuilt(options, config::Command::ppo);
@@ -21,7 +20,7 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::configuration);
     const std::string text = error.what();
-    for (const char* key : {"train.optimizer_offload", "train.async_depth", "[fault]", "run.mismatch_check"}) {
+    for (const char* key : {"train.optimizer_offload", "train.async_depth", "run.mismatch_check"}) {
       EXPECT_NE(text.find(key), std::string::npos) << key;
     }
   }
@@ -34,15 +33,6 @@ TEST(Refuse, EveryKeyAlone) {
       {"train.optimizer_offload", [](Options& o) { o.train.optimizer_offload = true; }},
       {"train.reduce_dtype", [](Options& o) { o.train.reduce_dtype = config::DType::bf16; }},
       {"run.mismatch_check", [](Options& o) { o.run.mismatch_check += 1; }},
-      {"[fault]", [](Options& o) { o.fault.kill_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.hang_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.segv_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.exit_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.nan_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.flip_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.skip_collective_at = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.delay = "0:1"; }},
-      {"[fault]", [](Options& o) { o.fault.alloc_fail_at = "0:1"; }},
   };
   for (size_t i = 0; i < keys.size(); ++i) {
     Options options;
@@ -58,6 +48,7 @@ TEST(Refuse, WhatWorksIsNotRefused) {
   config::Options options;
   options.train.async_depth = 1;
   options.fault.crash_at = "checkpoint.commit";
+  options.fault.at = {"kill:0:train:1"};
   EXPECT_NO_THROW(refuse_unbuilt(options, config::Command::ppo));
   options.algo.dynamic_filtering_enable = true;
   EXPECT_THROW(refuse_unbuilt(options, config::Command::ppo), UserError);

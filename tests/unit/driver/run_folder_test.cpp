@@ -11,10 +11,10 @@
 
 #include "driver/sample_log.hpp"
 #include "driver/tools/output.hpp"
+#include "support/samples.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/config/deck.hpp"
 #include "unit/config/expect_error.hpp"
-#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -101,7 +101,7 @@ Samples answers() {
   for (const int round : {1, 0}) {
     const auto id = static_cast<uint64_t>(round * world().size() + world().rank());
     const std::string answer = id % 2 ? "\"}\n\\ {" : "2";
-    const auto ids = test::tokenizer().encode(answer, data::SpecialTokens::none);
+    const auto ids = test::tokenizer().encode(answer, text::SpecialTokens::none);
     samples.id.push_back(id);
     samples.prompt_row.push_back(static_cast<int64_t>(id % 2));
     samples.prompt_len.push_back(1);

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "driver/generator.hpp"
+#include "support/samples.hpp"
 #include "unit/config/expect_error.hpp"
-#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "support/world.hpp"
-#include "trireme/comm/core_share.hpp"
+#include "trireme/job/core_share.hpp"
 #include "trireme/kernels/parallel.hpp"
 
 namespace trireme::driver {
@@ -32,11 +32,11 @@ std::vector<int> range(int first, int count) {
 }
 
 // `nodes` nodes of `ranks` ranks that have all roles; rank r of a node has cores [r * stride, r * stride + each).
-std::vector<comm::RankPlace> places_of(int nodes, int ranks, int each, int stride) {
-  std::vector<comm::RankPlace> places;
+std::vector<job::RankPlace> places_of(int nodes, int ranks, int each, int stride) {
+  std::vector<job::RankPlace> places;
   for (int node = 0; node < nodes; ++node) {
     for (int r = 0; r < ranks; ++r) {
-      comm::RankPlace place;
+      job::RankPlace place;
       place.rank = node * ranks + r;
       place.node = node;
       place.cores = range(r * stride, each);
@@ -50,7 +50,7 @@ std::vector<comm::RankPlace> places_of(int nodes, int ranks, int each, int strid
 
 using Plan = std::array<int, 3>;
 
-void expect_all(const std::vector<comm::RankPlace>& places, const Plan& plan) {
+void expect_all(const std::vector<job::RankPlace>& places, const Plan& plan) {
   for (const auto& place : places) EXPECT_EQ(place.threads, plan) << "rank " << place.rank;
 }
 
@@ -119,7 +119,7 @@ TEST(ThreadPlan, PinnedWhereTheLauncherGaveCores) {
   config::Options options;
   auto places = places_of(1, 2, 8, 8);
   share_threads("auto", places);
-  const bool user_binds = !comm::own_binding([](const char* name) {
+  const bool user_binds = !job::own_binding([](const char* name) {
                              const char* value = std::getenv(name);
                              return value ? std::optional<std::string>(value) : std::nullopt;
                            }).empty();
@@ -161,15 +161,15 @@ TEST(Threads, OfLibTorchTakePartInOurLoops) {
 }
 
 TEST(Threads, PinnedOnesKeepToTheirCoreAndTheCallersStaysFree) {
-  const auto all = comm::cpus_of_process();
+  const auto all = job::cpus_of_process();
   if (all.size() < 2) GTEST_SKIP() << "needs two cores";
   Threads{.count = 2, .cpus = {all[0], all[1]}}.use();
   std::array<std::vector<int>, 2> allowed;
-  kernels::parallel_for(0, 2, 1, [&](int64_t first, int64_t) { allowed[static_cast<size_t>(first)] = comm::cpus_of_process(); });
+  kernels::parallel_for(0, 2, 1, [&](int64_t first, int64_t) { allowed[static_cast<size_t>(first)] = job::cpus_of_process(); });
   EXPECT_EQ(allowed[0], all);
   EXPECT_EQ(allowed[1], std::vector<int>{all[1]});
   std::vector<int> of_new_thread;
-  std::thread([&] { of_new_thread = comm::cpus_of_process(); }).join();
+  std::thread([&] { of_new_thread = job::cpus_of_process(); }).join();
   EXPECT_EQ(of_new_thread, all);
   Threads{}.use();
 }

@@ -4,10 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/samples.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/driver/commands.hpp"
 #include "unit/config/expect_error.hpp"
-#include "unit/driver/fixtures.hpp"
 
 namespace trireme::driver {
 namespace {

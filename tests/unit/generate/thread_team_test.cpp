@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "trireme/comm/core_share.hpp"
+#include "trireme/job/core_share.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -29,25 +29,25 @@ TEST(ThreadTeam, EveryThreadRunsTheBodyAndMeetsAtTheBarrier) {
 }
 
 TEST(ThreadTeam, UnpinnedThreadsMayRunWhereverTheProcessMay) {
-  const auto home = comm::cpus_of_process();
+  const auto home = job::cpus_of_process();
   ThreadTeam team(2);
   std::vector<std::vector<int>> allowed(2);
-  team.run([&](int thread) { allowed[static_cast<size_t>(thread)] = comm::cpus_of_process(); });
+  team.run([&](int thread) { allowed[static_cast<size_t>(thread)] = job::cpus_of_process(); });
   EXPECT_EQ(allowed[0], home);
   EXPECT_EQ(allowed[1], home);
 }
 
 TEST(ThreadTeam, PinnedThreadsKeepToTheirProcessorAndTheCallerIsFreeAfterwards) {
-  const auto home = comm::cpus_of_process();
+  const auto home = job::cpus_of_process();
   if (home.size() < 2) GTEST_SKIP() << "needs two processors";
   ThreadTeam team(2, {home[1], home[0]});
   std::vector<std::vector<int>> allowed(2);
-  team.run([&](int thread) { allowed[static_cast<size_t>(thread)] = comm::cpus_of_process(); });
+  team.run([&](int thread) { allowed[static_cast<size_t>(thread)] = job::cpus_of_process(); });
   EXPECT_EQ(allowed[0], std::vector<int>{home[1]});
   EXPECT_EQ(allowed[1], std::vector<int>{home[0]});
-  EXPECT_EQ(comm::cpus_of_process(), home) << "what starts later must not inherit one core";
+  EXPECT_EQ(job::cpus_of_process(), home) << "what starts later must not inherit one core";
   EXPECT_THROW(team.run([](int thread) { if (thread == 0) throw std::runtime_error("on purpose"); }), std::runtime_error);
-  EXPECT_EQ(comm::cpus_of_process(), home);
+  EXPECT_EQ(job::cpus_of_process(), home);
 }
 
 }  // namespace

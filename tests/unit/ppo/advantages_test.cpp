@@ -48,12 +48,12 @@ struct Rollout {
   double draw(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
   void add(Samples& samples, uint64_t id) {
     const auto length = static_cast<int64_t>(random_() % 9);
-    RolloutSequence sequence{id, 0, std::vector<int32_t>(static_cast<size_t>(length), 7), {}, std::vector<float>(static_cast<size_t>(length), -1.f)};
+    SequenceRecord sequence{id, 0, std::vector<int32_t>(static_cast<size_t>(length), 7), {}, std::vector<float>(static_cast<size_t>(length), -1.f)};
     for (int64_t t = std::min<int64_t>(1, length); t < length; t += 2) {
       if (random_() % 3 != 0) sequence.action_ranges.emplace_back(t, std::min(t + 1 + static_cast<int64_t>(random_() % 2), length));
     }
     sequence.finish_reason = random_() % 3 == 0 ? FinishReason::length : FinishReason::stop;
-    append_sequence(samples, sequence, 100);
+    samples.add(sequence, 100);
     samples.reward.push_back(static_cast<float>(draw(-3, 3)));
   }
   Tensor column(double low, double high) {

@@ -246,7 +246,7 @@ TEST(Bins, FirstFit) {
 TEST(Sequences, AreCutInsideAndBeforeTheirActions) {
   const auto cut = [](int64_t max_len) {
     Samples samples;
-    append_sequence(samples, {1, 0, {1, 2, 3, 4, 5, 6}, {{2, 3}, {4, 6}}, std::vector<float>(6, -1.f)}, max_len);
+    samples.add({1, 0, {1, 2, 3, 4, 5, 6}, {{2, 3}, {4, 6}}, std::vector<float>(6, -1.f)}, max_len);
     samples.check();
     return samples;
   };
@@ -268,7 +268,7 @@ TEST(Sequences, ThatEndExactlyAtTheLimitAreClippedButNotTruncated) {
   Samples samples;
   const auto add = [&](int64_t tokens, FinishReason reason) {
     const auto count = static_cast<size_t>(tokens);
-    append_sequence(samples, {samples.id.size(), 0, std::vector<int32_t>(count, 7), {{1, tokens}}, std::vector<float>(count, -1.f), reason}, 6);
+    samples.add({samples.id.size(), 0, std::vector<int32_t>(count, 7), {{1, tokens}}, std::vector<float>(count, -1.f), reason}, 6);
   };
   add(5, FinishReason::stop);
   add(6, FinishReason::stop);
@@ -282,7 +282,7 @@ TEST(Sequences, ThatEndExactlyAtTheLimitAreClippedButNotTruncated) {
 
 TEST(Sequences, KeepTheVersionOfEachToken) {
   Samples samples;
-  append_sequence(samples, {1, 0, {1, 2, 3, 4}, {{2, 4}}, std::vector<float>(4, -1.f), FinishReason::stop, {0, 0, 8, 9}}, 100);
+  samples.add({1, 0, {1, 2, 3, 4}, {{2, 4}}, std::vector<float>(4, -1.f), FinishReason::stop, {0, 0, 8, 9}}, 100);
   EXPECT_EQ(samples.version, (std::vector<int32_t>{-1, -1, 8, 9}));
 }
 

@@ -126,7 +126,7 @@ TEST(Experience, AdvantagesDoNotDependOnTheDistribution) {
   Samples samples;
   for (uint64_t i = 0; i < 6; ++i) {
     const auto n = static_cast<int64_t>(4 + i);
-    append_sequence(samples, {i, 0, std::vector<int32_t>(static_cast<size_t>(n), 7), {{2, n}}, std::vector<float>(static_cast<size_t>(n), -1.f)}, 100);
+    samples.add({i, 0, std::vector<int32_t>(static_cast<size_t>(n), 7), {{2, n}}, std::vector<float>(static_cast<size_t>(n), -1.f)}, 100);
     samples.reward.push_back(0.3f * static_cast<float>(i * i % 5));
   }
   Experience whole = Experience::from(samples);

@@ -115,18 +115,12 @@ TEST(Perfetto, OpenRegionsAreShownUpToNow) {
   expect_nested(slices);
 }
 
-TEST(Perfetto, WritesOnTheRankThatGathers) {
+TEST(Perfetto, RanksWithoutEventsLeaveNoGap) {
   record_something();
-  const auto path = std::filesystem::temp_directory_path() / "trireme_trace_test.json";
-  std::filesystem::remove(path);
-  write_trace(path, identity(1), [](const std::string&) { return std::vector<std::string>{}; });
-  EXPECT_FALSE(std::filesystem::exists(path));
-  for (int i = 0; i < 2; ++i)
-    write_trace(path, identity(0), [](const std::string& mine) { return std::vector<std::string>{mine, "", mine}; });
-  EXPECT_TRUE(Json::accept(base::read_file(path)));
-  if (const char* keep = std::getenv("TRIREME_KEEP_TRACE"))
-    std::filesystem::copy_file(path, keep, std::filesystem::copy_options::overwrite_existing);
-  std::filesystem::remove(path);
+  const std::string mine = trace_events(identity(0));
+  const std::string merged = merge_trace(std::vector<std::string>{mine, "", mine});
+  EXPECT_TRUE(Json::accept(merged));
+  if (const char* keep = std::getenv("TRIREME_KEEP_TRACE")) base::write_file_atomically(keep, merged);
 }
 
 }  // namespace

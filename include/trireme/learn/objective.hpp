@@ -1,0 +1,53 @@
+// What supervised training minimises: the language-model loss (sft), the pairwise loss of a reward model (rm), or a preference
+// loss against a frozen reference (dpo). The loop around them is the same.
+// Legend: T packed tokens, P pairs, D hidden, V vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/config/options.hpp"
+#include "trireme/learn/scoring.hpp"
+#include "trireme/learn/training_set.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::learn {
+
+// One micro-batch on the device, which is never empty, and what its losses are divided by.
+struct ObjectiveInput {
+  const at::Tensor& hidden;        // [T, D]
+  const at::Tensor& head_weight;   // [V, D] or [1, D]
+  const ActionBatch& batch;        // of pairs: chosen, rejected, chosen, ...
+  std::span<const float> margins;  // [P]
+  const BatchTotals& totals;
+};
+
+class Objective {
+ public:
+  virtual ~Objective() = default;
+
+  virtual model::HeadKind head() const = 0;
+  // Names of what loss() adds up; the first is "loss".
+  virtual std::vector<std::string> quantities() const = 0;
+  // Before loss() of the same micro-batch, which may be empty. Collective over the trainers.
+  virtual void prepare(const ActionBatch&) {}
+  // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals. Adds its part of each
+  // quantity's mean to `means`.
+  virtual at::Tensor loss(const ObjectiveInput& input, std::span<double> means) = 0;
+  // What is reported of the means over all micro-batches and ranks, by name.
+  virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const;
+};
+
+// `reference`: the frozen model of dpo; null for the others. Local.
+std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
+                                          std::unique_ptr<zero::ShardedModel> reference);
+model::HeadKind head_of(config::Command command);
+
+}  // namespace trireme::learn

@@ -1,0 +1,58 @@
+// One optimizer step of PPO, model by model: gradients of the losses over its micro-batches, then AdamW. Collective over the
+// trainers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/learn/training_set.hpp"
+#include "trireme/ppo/experience.hpp"
+#include "trireme/ppo/losses.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::learn {
+
+// Sums over the micro-batches of this rank and means over optimizer steps, as Trainer::update says.
+struct UpdateReport {
+  double policy_loss = 0;
+  double value_loss = 0;
+  double kl_loss = 0;
+  double ptx_loss = 0;
+  double entropy = 0;
+  double grad_norm = 0;
+  double critic_grad_norm = 0;
+  double lr = 0;
+  double critic_lr = 0;
+  ppo::PolicyStatistics statistics;
+  int64_t steps = 0;
+  int64_t actor_steps = 0;    // of these; fewer while the actor waits for the critic (critic.freezing_steps)
+  int64_t changed_values = 0;
+  int64_t skipped_steps = 0;  // the gradient was not finite
+};
+
+// What an optimizer step learns from, on this rank; as many micro-batches as on every other trainer, empty ones at the end.
+struct UpdateStep {
+  std::vector<ppo::Experience> micro_batches;
+  ppo::Normalizer normalizer;
+  std::vector<RowBatch> pretraining;  // empty without actor.ptx_coef
+  BatchTotals pretraining_totals;
+};
+
+// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and pretraining loss.
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
+                double lr, at::Device device, UpdateReport& report);
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
+                 UpdateReport& report);
+
+// The temperature at which log-probs are taken: the rollout's, 1 for a greedy one.
+double scoring_temperature(const config::Options& options);
+
+// The optimizer's options for one step.
+zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double lr);
+
+}  // namespace trireme::learn

@@ -1,0 +1,84 @@
+#include "trireme/base/fault_point.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <mutex>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+
+namespace trireme::base {
+namespace {
+
+struct Counted {
+  InjectedFault fault;
+  int64_t passes = 0;
+};
+
+struct Installed {
+  std::mutex mutex;
+  std::vector<Counted> faults;
+};
+
+Installed& installed() {
+  static Installed one;
+  return one;
+}
+
+std::atomic<bool> any{false};
+
+bool is_nan(const InjectedFault& fault) { return fault.kind == "nan"; }
+
+// The faults whose turn it is; passes of that place are counted.
+std::vector<InjectedFault> due(std::string_view place, bool numbers) {
+  std::vector<InjectedFault> out;
+  const std::lock_guard lock(installed().mutex);
+  for (Counted& one : installed().faults) {
+    if (one.fault.place != place || is_nan(one.fault) != numbers) continue;
+    ++one.passes;
+    if (one.fault.pass == 0 || one.fault.pass == one.passes) out.push_back(one.fault);
+  }
+  return out;
+}
+
+void strike(const InjectedFault& fault) {
+  if (fault.kind == "kill") ::raise(SIGKILL);
+  if (fault.kind == "segv") ::raise(SIGSEGV);
+  if (fault.kind == "suspend") ::raise(SIGSTOP);
+  if (fault.kind == "exit") ::_exit(static_cast<int>(fault.value));
+  if (fault.kind == "delay") std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
+  while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (fault.kind == "alloc_fail") throw std::bad_alloc();
+  if (fault.kind == "io_fail") throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
+}
+
+}  // namespace
+
+void install_faults(std::vector<InjectedFault> faults) {
+  static constexpr std::array<std::string_view, 9> kinds{"kill", "segv",       "hang",    "suspend", "exit",
+                                                         "delay", "alloc_fail", "io_fail", "nan"};
+  const std::lock_guard lock(installed().mutex);
+  installed().faults.clear();
+  for (InjectedFault& fault : faults) {
+    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end()) throw InternalError(text("no fault of the kind ", fault.kind));
+    installed().faults.push_back({std::move(fault)});
+  }
+  any = !installed().faults.empty();
+}
+
+void fault_point(const char* place) {
+  if (!any.load(std::memory_order_relaxed)) return;
+  for (const InjectedFault& fault : due(place, false)) strike(fault);
+}
+
+bool nan_wanted(const char* place) { return any.load(std::memory_order_relaxed) && !due(place, true).empty(); }
+
+}  // namespace trireme::base

@@ -1,0 +1,155 @@
+#include "comm/life_messages.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "trireme/base/stopwatch.hpp"
+
+namespace trireme::comm {
+namespace {
+
+constexpr int sign_tag = 31001;
+constexpr int answer_tag = 31002;
+constexpr int most_unanswered = 8;  // a rank 0 that stands still gets no more: its memory is not ours to fill
+
+template <size_t N>
+void put(char (&into)[N], const std::string& text) {
+  std::snprintf(into, N, "%s", text.c_str());
+}
+
+// Long paths keep their end, which says most.
+template <size_t N>
+void put_end(char (&into)[N], const std::string& text) {
+  put(into, text.size() < N ? text : "..." + text.substr(text.size() - (N - 4)));
+}
+
+bool done(MPI_Request& request) {
+  if (request == MPI_REQUEST_NULL) return true;
+  int flag = 0;
+  return MPI_Test(&request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag != 0;
+}
+
+void cancel(MPI_Request& request) {
+  if (request == MPI_REQUEST_NULL) return;
+  MPI_Cancel(&request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+}  // namespace
+
+LifeMessages::LifeMessages(const CommView& world)
+    : comm_(Comm::duplicate(world, "watchdog")), peers_(static_cast<size_t>(world.size())), heard_(static_cast<size_t>(world.size())) {
+  for (int rank = 0; rank < comm_->size(); ++rank) {
+    if (rank == comm_->rank()) continue;
+    if (leads()) listen(rank);
+    hear(rank);
+  }
+}
+
+void LifeMessages::listen(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  TRIREME_MPI(MPI_Irecv(&peer.in, sizeof peer.in, MPI_BYTE, rank, sign_tag, handle(), &peer.receiving));
+}
+
+void LifeMessages::hear(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  TRIREME_MPI(MPI_Irecv(&peer.answer_in, sizeof peer.answer_in, MPI_BYTE, rank, answer_tag, handle(), &peer.hearing));
+}
+
+void LifeMessages::report(const LifeSign& sign) {
+  if (leads()) {
+    heard_[0] = sign;
+    return;
+  }
+  if (unanswered_ >= most_unanswered || !done(sending_)) return;
+  out_ = {};
+  out_.silent = sign.silent;
+  out_.waiting = sign.waiting;
+  out_.io = sign.io;
+  put(out_.host, sign.host);
+  put_end(out_.where, sign.where);
+  put(out_.call, sign.call);
+  TRIREME_MPI(MPI_Isend(&out_, sizeof out_, MPI_BYTE, 0, sign_tag, handle(), &sending_));
+  ++unanswered_;
+}
+
+void LifeMessages::answer(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!done(peer.answering)) return;
+  peer.out.ends = 0;
+  TRIREME_MPI(MPI_Isend(&peer.out, sizeof peer.out, MPI_BYTE, rank, answer_tag, handle(), &peer.answering));
+}
+
+void LifeMessages::receive() {
+  for (int rank = 0; rank < comm_->size(); ++rank) {
+    if (rank == comm_->rank()) continue;
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    while (leads() && done(peer.receiving)) {
+      const Frame& in = peer.in;
+      heard_[static_cast<size_t>(rank)] = LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call};
+      listen(rank);
+      answer(rank);
+    }
+    while (!ended_ && done(peer.hearing)) {
+      if (peer.answer_in.ends != 0) {
+        ended_ = peer.answer_in.words;
+        break;
+      }
+      heard_[static_cast<size_t>(rank)] = LifeSign{};
+      unanswered_ = 0;
+      hear(rank);
+    }
+  }
+}
+
+std::vector<std::optional<LifeSign>> LifeMessages::take_heard() {
+  std::vector<std::optional<LifeSign>> out(heard_.size());
+  out.swap(heard_);
+  return out;
+}
+
+void LifeMessages::end_job(const std::string& words) {
+  for (int rank = 0; rank < comm_->size(); ++rank) {
+    if (rank == comm_->rank()) continue;
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    peer.verdict.ends = 1;
+    put(peer.verdict.words, words);
+    MPI_Isend(&peer.verdict, sizeof peer.verdict, MPI_BYTE, rank, answer_tag, handle(), &peer.ending);
+  }
+}
+
+// Messages that were sent before the barrier and that nobody listens for any more.
+void LifeMessages::drain() {
+  for (int flag = 1; flag != 0;) {
+    MPI_Status status;
+    TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle(), &flag, &status));
+    if (flag == 0) break;
+    std::vector<char> waste(sizeof(Answer) + sizeof(Frame));
+    TRIREME_MPI(MPI_Recv(waste.data(), static_cast<int>(waste.size()), MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, handle(), MPI_STATUS_IGNORE));
+  }
+}
+
+void LifeMessages::finish() {
+  TRIREME_MPI(MPI_Barrier(handle()));  // nobody sends from here on
+  const base::Stopwatch watch;
+  const auto all_sent = [&] {
+    bool sent = done(sending_);
+    for (Peer& peer : peers_) sent = done(peer.answering) && sent;
+    return sent;
+  };
+  while (!all_sent() && watch.seconds() < 5) receive();
+  for (Peer& peer : peers_) {
+    cancel(peer.receiving);
+    cancel(peer.hearing);
+  }
+  TRIREME_MPI(MPI_Barrier(handle()));
+  drain();
+}
+
+void LifeMessages::abandon(std::unique_ptr<LifeMessages> messages) {
+  // MPI may still write into it; and freeing the communicator would wait for the others.
+  [[maybe_unused]] LifeMessages* kept = messages.release();
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,79 @@
+// The messages of watchdogs: life signs to rank 0, its answers, and the words with which a job ends. Non-blocking, of fixed size, one of a kind
+// under way per pair of ranks; used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mpi_support.hpp"
+#include "trireme/comm/liveness.hpp"
+
+namespace trireme::comm {
+
+class LifeMessages {
+ public:
+  // Collective over `world`.
+  explicit LifeMessages(const CommView& world);
+  LifeMessages(const LifeMessages&) = delete;
+  // Local: nothing may be under way any more (end()).
+  ~LifeMessages() = default;
+
+  bool leads() const { return comm_->rank() == 0; }
+  // What this rank is at; on rank 0 nothing is sent.
+  void report(const LifeSign& sign);
+  // Takes what has come. Rank 0: life signs, which it answers. Elsewhere: answers of rank 0.
+  void receive();
+  // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere: whether rank 0 answered, at [0].
+  std::vector<std::optional<LifeSign>> take_heard();
+  // Words by which some other rank ends the job.
+  const std::optional<std::string>& ended() const { return ended_; }
+  // Tells every other rank; returns at once.
+  void end_job(const std::string& words);
+
+  // After every rank has stopped using it: what is under way is brought to an end. Collective.
+  void finish();
+  // Without the others: what may still arrive keeps its memory, for good.
+  static void abandon(std::unique_ptr<LifeMessages> messages);
+
+ private:
+  struct Frame {
+    double silent;
+    uint8_t waiting;
+    uint8_t io;
+    char host[64];
+    char where[360];
+    char call[120];
+  };
+  struct Answer {
+    uint8_t ends;
+    char words[1500];
+  };
+  struct Peer {
+    Frame in{};
+    Answer out{};
+    Answer verdict{};
+    Answer answer_in{};
+    MPI_Request receiving = MPI_REQUEST_NULL;
+    MPI_Request hearing = MPI_REQUEST_NULL;
+    MPI_Request answering = MPI_REQUEST_NULL;
+    MPI_Request ending = MPI_REQUEST_NULL;
+  };
+
+  MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
+  void listen(int rank);
+  void hear(int rank);
+  void answer(int rank);
+  void drain();
+
+  Comm comm_;
+  std::vector<Peer> peers_;
+  std::vector<std::optional<LifeSign>> heard_;
+  std::optional<std::string> ended_;
+  Frame out_{};
+  MPI_Request sending_ = MPI_REQUEST_NULL;
+  int unanswered_ = 0;
+};
+
+}  // namespace trireme::comm

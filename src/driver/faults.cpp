@@ -1,0 +1,30 @@
+#include "driver/faults.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "trireme/base/fault_point.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/config/fault.hpp"
+
+namespace trireme::driver {
+
+void install_faults(const config::FaultOptions& options, int rank) {
+  std::vector<base::InjectedFault> mine;
+  for (const config::Fault& fault : config::parse_faults(options.at)) {
+    if (fault.is_for(rank)) mine.push_back({fault.kind, fault.place, fault.pass, fault.value});
+  }
+  base::install_faults(std::move(mine));
+
+  checkpoint::Faults files;
+  files.crash_at = options.crash_at;
+  const auto io = config::parse_fault_io(options.io_fail);
+  if (io && (io->rank < 0 || io->rank == rank)) {
+    files.operation = io->operation;
+    files.call = io->call;
+    files.error = io->error;
+  }
+  if (!files.crash_at.empty() || files.call > 0) checkpoint::set_faults(files);
+}
+
+}  // namespace trireme::driver

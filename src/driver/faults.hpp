@@ -1,0 +1,11 @@
+// [fault] of the deck: what this process is made to suffer, for tests.
+#pragma once
+
+#include "trireme/config/options.hpp"
+
+namespace trireme::driver {
+
+// Installs the faults that are meant for `rank`, as early as the run knows its rank. Local.
+void install_faults(const config::FaultOptions& options, int rank);
+
+}  // namespace trireme::driver

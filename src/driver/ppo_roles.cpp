@@ -1,0 +1,123 @@
+#include "torch/torch.hpp"
+
+#include "driver/ppo_roles.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "driver/device.hpp"
+#include "driver/ppo_metrics.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/plan/model_bytes.hpp"
+
+namespace trireme::driver {
+
+PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps)
+    : run(of_run), actor_start(driver::actor_start(run.options)) {
+  const config::Options& options = run.options;
+  const Roles& roles = run.roles;
+  tokenizer.check_model(actor_start.spec.shape.vocab);
+  if (options.has_critic()) critic_start = driver::critic_start(options, actor_start);
+  check_positions(options, actor_start, critic_start);
+  if (roles.reward) {
+    judge = std::make_unique<Judge>(options, roles, tokenizer, run.folder.path() / "logs", run.device, run.threads.reward);
+  }
+  use_device(run.device, options.train.deterministic);  // after the judge's child processes
+  run.memory.admit(options, roles, run.command, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
+  if (roles.reward) {
+    judge->make_sources();
+    if (needs_reference(options)) {
+      const ModelStart reference = reference_start(options, actor_start);
+      judge->add_reference(reference.spec, reference.reader());
+    }
+  }
+  if (roles.trainer) {
+    const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
+    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, schedule_steps);
+  }
+  if (roles.generator) {
+    generator = std::make_unique<Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator);
+  }
+  start_generators(prompts);
+  compare_numerics();
+  weight_bridge_ = std::make_unique<WeightBridge>(options, roles, actor_start.spec, run.device);
+}
+
+void PpoRoles::start_generators(const data::PromptSet& prompts) {
+  const Roles& roles = run.roles;
+  const int sharers = generators_on_device(roles, run.device);
+  roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
+  run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
+  if (generator) {
+    generator->start(free_memory(run.device) / std::max(1, sharers));
+    if (roles.world.rank() == roles.map.generator.front()) {
+      for (const auto& line : generator->describe()) log::info("generator: " + line);
+    }
+  }
+  const int64_t least = roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
+  const auto shortage = kv_shortage(kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas), least,
+                                    plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel,
+                                                             config::bytes_per_element(run.options.model.compute())));
+  if (run.leads() && !shortage.empty()) log::warning(shortage);
+}
+
+void PpoRoles::compare_numerics() {
+  std::vector<std::string> differences;
+  std::string orders;
+  if (generator) differences = generator->differences_from_training();
+  if (run.device.is_cpu() && (trainer || generator)) {
+    orders = learn::summation_orders(actor_start.spec.shape, run.options.model.compute());
+  }
+  const learn::OldLogProbs old_log_probs(run.options, learn::bit_differences(run.roles.world, differences, orders));
+  if (trainer) trainer->set_old_log_probs(old_log_probs);
+  if (run.leads()) log::info(old_log_probs.describe());
+}
+
+void PpoRoles::load() {
+  if (!trainer) return;
+  trainer->actor().load(actor_start.reader());
+  if (trainer->critic()) trainer->critic()->load(critic_start->reader());
+  trainer->start_average();
+}
+
+std::vector<SavedModel> PpoRoles::saved() const {
+  std::vector<SavedModel> models;
+  models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr, run.options.train.enable_ema});
+  if (critic_start) {
+    models.push_back({"critic", &critic_start->spec, trainer ? trainer->critic() : nullptr, false, &TrainingState::critic_steps});
+  }
+  return models;
+}
+
+weightsync::SyncCounters PpoRoles::sync_weights(int64_t version) {
+  const auto counters = weight_bridge_->run(version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr);
+  const std::string line = weight_bridge_->describe(counters);
+  if (run.leads()) log::debug(line);
+  return counters;
+}
+
+void PpoRoles::add_memory(IterationMetrics& metrics) const {
+  std::vector<ModelMemory> models = judge ? judge->memory() : std::vector<ModelMemory>{};
+  if (trainer) {
+    models.emplace_back("actor", trainer->actor().memory());
+    if (trainer->critic()) models.emplace_back("critic", trainer->critic()->memory());
+  }
+  const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
+  add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
+}
+
+void PpoRoles::export_trained(const std::string& name) const {
+  const config::Options& options = run.options;
+  zero::ShardedModel* actor = trainer ? &trainer->actor() : nullptr;
+  const model::ModelSpec& spec = actor_start.spec;
+  const auto folder = run.folder.path();
+  export_model(options, run.roles, spec, actor, run.device, folder / name, run.export_type(spec));
+  if (options.train.enable_ema) {
+    export_model(options, run.roles, spec, actor, run.device, folder / (name + "-ema"), run.export_type(spec), Weights::average);
+  }
+  if (!options.critic.save_value_network || !critic_start) return;
+  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, run.device, folder / (name + "-critic"),
+               run.export_type(critic_start->spec));
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,55 @@
+// The roles that this rank has in a PPO run, and the models behind them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/checkpointing.hpp"
+#include "driver/generator.hpp"
+#include "driver/judge.hpp"
+#include "driver/metrics.hpp"
+#include "driver/models.hpp"
+#include "driver/run.hpp"
+#include "driver/trainer.hpp"
+#include "driver/weight_bridge.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/text/tokenizer.hpp"
+
+namespace trireme::driver {
+
+struct PpoRoles {
+  // Starts plugins, then the device, then the models; sizes the KV caches by what the weights of all roles leave. The actor's weights are
+  // not loaded yet. Collective over world.
+  PpoRoles(Run& run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps);
+  PpoRoles(const PpoRoles&) = delete;
+
+  // The weights that a new run starts from. Collective over the trainers.
+  void load();
+  // What a checkpoint has of them.
+  std::vector<SavedModel> saved() const;
+  // Trainers to generators. Counters of this rank; collective over world.
+  weightsync::SyncCounters sync_weights(int64_t version);
+  // Bytes of all models of all ranks. Collective over world.
+  void add_memory(IterationMetrics& metrics) const;
+  // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.
+  void export_trained(const std::string& name) const;
+
+  Run& run;
+  ModelStart actor_start;
+  std::optional<ModelStart> critic_start;
+  // Null where this rank lacks the role.
+  std::unique_ptr<Judge> judge;
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<Generator> generator;
+
+ private:
+  void start_generators(const data::PromptSet& prompts);
+  // Whether the rollout's log-probs are those of the trainer, bit for bit.
+  void compare_numerics();
+
+  std::unique_ptr<WeightBridge> weight_bridge_;
+};
+
+}  // namespace trireme::driver

@@ -1,0 +1,59 @@
+#include "driver/run.hpp"
+
+#include <string>
+#include <vector>
+
+#include "driver/compute_type.hpp"
+#include "driver/device.hpp"
+#include "driver/same_inputs.hpp"
+#include "trireme/config/deck.hpp"
+
+namespace trireme::driver {
+namespace {
+
+Roles roles_for(const config::Options& options, const comm::Session& session, config::Command command) {
+  Roles roles = make_roles(options, session.world());
+  if (command == config::Command::ppo) return roles;
+  roles.generator = false;
+  roles.reward = false;
+  return roles;
+}
+
+// First of all: what follows is collective and goes by the deck.
+const config::Options& same_on_all_ranks(const config::Options& deck, const comm::CommView& world) {
+  require_same_deck(world, config::dump_deck(deck));
+  return deck;
+}
+
+std::vector<job::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
+  auto places = gather_places(options, roles);
+  share_threads(options.run.threads, places);
+  return places;
+}
+
+}  // namespace
+
+Run::Run(const config::Options& deck, const comm::Session& session_of_run, config::Command command_of_run)
+    : options(same_on_all_ranks(deck, session_of_run.world())),
+      asked_type(deck.model.dtype),
+      session(session_of_run),
+      command(command_of_run),
+      roles(roles_for(options, session, command)),
+      folder(options, roles.world),
+      context(options, roles, folder, session.facts().thread_multiple),
+      places(shared_places(options, roles)),
+      threads(plan_threads(options, places, roles.world.rank())),
+      device(choose_device(options, roles)) {
+  log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
+  threads.trainer.use();  // also for what is done before the first phase: loading, first touches
+  const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
+  options.model.dtype = config::to_choice(settle_compute_type(asked_type, stored, roles, device));
+}
+
+model::StoredType Run::export_type(const model::ModelSpec& spec) const {
+  const bool automatic = asked_type == config::ComputeType::automatic;
+  const bool full = automatic ? spec.shape.dtype == "float32" : asked_type == config::ComputeType::fp32;
+  return full ? model::StoredType::f32 : model::StoredType::bf16;
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,74 @@
+// What happens around the iterations of every pipeline: the resumed state, the report of an iteration, checkpoints, the agreed stop, the
+// end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "driver/checkpointing.hpp"
+#include "driver/metrics.hpp"
+#include "driver/progress.hpp"
+#include "driver/run.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::driver {
+
+// What a run saves and exports beside its progress.
+struct Savable {
+  std::vector<SavedModel> models;
+  // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
+  std::function<void(const std::string& name)> export_trained;
+  // This rank's part of a rollout that waits for the next iteration.
+  std::function<std::string()> pending_rollout = [] { return std::string(); };
+};
+
+// Declare it behind the models that it saves: a save in the background reads them, and its end is awaited here.
+class RunControl {
+ public:
+  // Collective over world, after all child processes were started. `iterations`: of the whole run.
+  RunControl(Run& run, Savable savable, int64_t iterations);
+  ~RunControl();
+  RunControl(const RunControl&) = delete;
+
+  struct Start {
+    Progress progress;
+    std::string pending;   // this rank's part of a rollout that was waiting
+    bool resumed = false;  // from a checkpoint, which was read into the models
+  };
+  // The newest checkpoint, or the progress of a new run whose learning rates span `schedule_steps`. Opens metrics.jsonl. Collective.
+  Start resume_or_begin(int64_t schedule_steps);
+
+  // Whether the held-out data is due after this iteration: every eval.steps, and after the last.
+  bool evaluation_due(int64_t iteration) const;
+  // Before the optimizer changes what a save may still read. Local.
+  void before_step() { checkpoints_.before_step(); }
+  // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress` remembers both. Collective.
+  void report(IterationMetrics& metrics, Progress& progress, double seconds);
+  // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.
+  // Collective.
+  std::optional<ExitCode> settle(const IterationMetrics& metrics, Progress& progress, double seconds);
+  // The end of the run: last checkpoint, export, table, plot. Collective.
+  ExitCode finish(const Progress& progress);
+
+ private:
+  std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
+  // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
+  std::optional<BestCheckpoint> better(const BestCheckpoint& best, const IterationMetrics& metrics) const;
+  void save(const Progress& progress, bool wait);
+  // False: it failed for want of space or the like, on every rank alike; said once. Collective.
+  bool export_or_go_on(const std::string& name);
+  ExitCode leave(const Progress& progress, job::StopReason reason);
+
+  Run& run_;
+  Savable savable_;
+  int64_t iterations_;
+  Checkpointing checkpoints_;
+  std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
+  IterationMetrics last_;
+};
+
+}  // namespace trireme::driver

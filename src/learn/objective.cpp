@@ -1,0 +1,159 @@
+#include "torch/torch.hpp"
+
+#include "trireme/learn/objective.hpp"
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/ppo/losses.hpp"
+#include "trireme/ppo/preference.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::learn {
+namespace {
+
+using at::Tensor;
+
+Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) {
+  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip)
+      .log_probs;
+}
+
+// Every second element: the chosen (0) or the rejected (1) side of [2 P].
+Tensor side(const Tensor& values, int64_t which) { return values.view({-1, 2}).select(1, which); }
+
+double sum_of(const Tensor& values) { return values.sum(at::kDouble).item<double>(); }
+
+class Imitation final : public Objective {
+ public:
+  model::HeadKind head() const override { return model::HeadKind::language; }
+  std::vector<std::string> quantities() const override { return {"loss"}; }
+
+  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+    const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch);
+    Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte), in.batch.segments,
+                                config::LossAggregation::token_mean, {in.totals.targets, in.totals.sequences, 1});
+    means[0] += loss.item<double>();
+    return loss;
+  }
+};
+
+// F28 on scores read where the reward model is read (F5): at the last token.
+class Ranking final : public Objective {
+ public:
+  explicit Ranking(config::PreferenceLoss kind) : kind_(kind) {}
+  model::HeadKind head() const override { return model::HeadKind::score; }
+  std::vector<std::string> quantities() const override {
+    return {"loss", "accuracy", "chosen_reward", "rejected_reward", "reward_square"};
+  }
+
+  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+    const Tensor rewards = score_head(in.hidden.index_select(0, last_tokens(in.batch.packed)), in.head_weight);
+    const Tensor chosen = side(rewards, 0);
+    const Tensor rejected = side(rewards, 1);
+    const Tensor margins = at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat).to(rewards.device());
+    const double pairs = in.totals.rows;
+    Tensor loss = ppo::reward_model_loss(chosen, rejected, margins, kind_, pairs);
+    means[0] += loss.item<double>();
+    means[1] += sum_of(chosen > rejected) / pairs;
+    means[2] += sum_of(chosen) / pairs;
+    means[3] += sum_of(rejected) / pairs;
+    means[4] += sum_of(rewards.square()) / (2 * pairs);
+    return loss;
+  }
+
+  // The distribution over all answers is what reward.normalize_enable needs later.
+  std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const override {
+    auto out = Objective::metrics(means.first(4), totals);
+    const double mean = (means[2] + means[3]) / 2;
+    const double answers = 2 * totals.rows;
+    const double variance = std::max(0.0, means[4] - mean * mean) * answers / std::max(1.0, answers - 1);
+    out.emplace_back("reward_mean", mean);
+    out.emplace_back("reward_std", std::sqrt(variance));
+    return out;
+  }
+
+ private:
+  config::PreferenceLoss kind_;
+};
+
+class Preference final : public Objective {
+ public:
+  Preference(const config::DpoOptions& options, std::unique_ptr<zero::ShardedModel> reference)
+      : options_(options), reference_(std::move(reference)) {
+    EXPECT(reference_ != nullptr);
+  }
+
+  model::HeadKind head() const override { return model::HeadKind::language; }
+  std::vector<std::string> quantities() const override {
+    std::vector<std::string> names{"loss", "accuracy", "chosen_reward", "rejected_reward", "margin"};
+    if (options_.nll_loss_coef > 0) names.emplace_back("nll_loss");
+    return names;
+  }
+
+  void prepare(const ActionBatch& batch) override {
+    const trace::Region region{"reference log-probs", batch.packed.tokens()};
+    reference_->forward(batch.packed, [&](const Tensor& hidden, const Tensor& head_weight) {
+      reference_sums_ = log_probs_of(hidden, head_weight, batch).sums;
+    });
+  }
+
+  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+    const double pairs = in.totals.rows;
+    const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch);
+    const ppo::DpoInput input{side(policy.sums, 0), side(policy.sums, 1), side(reference_sums_, 0), side(reference_sums_, 1)};
+    auto dpo = ppo::dpo_loss(input, options_, pairs);
+    means[1] += sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs;
+    means[2] += sum_of(dpo.chosen_rewards) / pairs;
+    means[3] += sum_of(dpo.rejected_rewards) / pairs;
+    means[4] += sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs;
+    if (options_.nll_loss_coef > 0) {
+      const Tensor nll = side(policy.means, 0).sum() * (-1 / pairs);
+      means[5] += nll.item<double>();
+      dpo.loss = dpo.loss + nll * options_.nll_loss_coef;
+    }
+    means[0] += dpo.loss.item<double>();
+    return dpo.loss;
+  }
+
+ private:
+  static ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) {
+    return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch), at::ones_like(batch.columns, at::kByte),
+                                   batch.segments);
+  }
+
+  config::DpoOptions options_;
+  std::unique_ptr<zero::ShardedModel> reference_;
+  Tensor reference_sums_;  // [2 P] of the micro-batch that prepare() saw
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> Objective::metrics(std::span<const double> means, const BatchTotals&) const {
+  const auto names = quantities();
+  std::vector<std::pair<std::string, double>> out;
+  for (size_t i = 0; i < means.size(); ++i) out.emplace_back(names[i], means[i]);
+  return out;
+}
+
+model::HeadKind head_of(config::Command command) {
+  return command == config::Command::rm ? model::HeadKind::score : model::HeadKind::language;
+}
+
+std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
+                                          std::unique_ptr<zero::ShardedModel> reference) {
+  switch (command) {
+    case config::Command::sft: return std::make_unique<Imitation>();
+    case config::Command::rm: return std::make_unique<Ranking>(options.algo.rm.loss);
+    case config::Command::dpo: return std::make_unique<Preference>(options.algo.dpo, std::move(reference));
+    case config::Command::ppo: break;
+  }
+  throw InternalError("ppo is no supervised training");
+}
+
+}  // namespace trireme::learn

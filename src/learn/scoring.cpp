@@ -1,0 +1,153 @@
+#include "torch/torch.hpp"
+
+#include "trireme/learn/scoring.hpp"
+
+#include <cstring>
+#include <numeric>
+
+#include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/ppo/minibatches.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::learn {
+namespace {
+
+at::Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
+  const auto count = static_cast<int64_t>(values.size());
+  at::Tensor tensor = at::empty({count}, at::kLong);
+  if (count) std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(int64_t));
+  return tensor.to(device);
+}
+
+// The micro-batches of sequences with these lengths; the same number on every rank of `ranks`, empty ones at the end.
+ppo::Bins agreed_micro_batches(const std::vector<int64_t>& lengths, const comm::CommView& ranks, int64_t micro_batch_tokens) {
+  auto bins = ppo::micro_batches(lengths, micro_batch_tokens, 1);
+  bins.resize(static_cast<size_t>(ranks.max(static_cast<int64_t>(bins.size()))));
+  return bins;
+}
+
+// Runs `pass(batch, which)` for micro-batches of all samples. Collective.
+template <class Pass>
+void for_micro_batches(const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens, at::Device device,
+                       Pass pass) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < samples.size(); ++i) lengths.push_back(samples.length(i));
+  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
+    pass(make_action_batch(samples, which, device), which);
+  }
+}
+
+// Writes values [A] of a micro-batch to their places among all tokens.
+void scatter(const at::Tensor& values, const ActionBatch& batch, const Samples& samples, const std::vector<int64_t>& which,
+             at::Tensor& all) {
+  const at::Tensor host = values.to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor columns = batch.columns.to(at::kCPU);
+  const auto* from = host.const_data_ptr<float>();
+  const auto* column = columns.const_data_ptr<int64_t>();
+  auto* to = all.mutable_data_ptr<float>();
+  int64_t k = 0;
+  for (size_t s = 0; s < which.size(); ++s) {
+    const int64_t shift = samples.begin(which[s]) - batch.packed.cu_seqlens[s];
+    for (; k < host.numel() && column[k] < batch.packed.cu_seqlens[s + 1]; ++k) to[column[k] + shift] = from[k];
+  }
+}
+
+}  // namespace
+
+ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which, at::Device device) {
+  ActionBatch batch;
+  std::vector<std::span<const int32_t>> sequences;
+  std::vector<int64_t> columns;
+  std::vector<int64_t> rows;
+  std::vector<int64_t> targets;
+  std::vector<int64_t> cu{0};
+  int64_t first = 0;
+  for (const int64_t i : which) {
+    sequences.push_back(samples.tokens_of(i));
+    const int64_t begin = samples.begin(i);
+    for (int64_t t = 1; t < samples.length(i); ++t) {
+      if (!samples.action_mask[static_cast<size_t>(begin + t)]) continue;
+      columns.push_back(first + t);
+      rows.push_back(first + t - 1);
+      targets.push_back(samples.ids[static_cast<size_t>(begin + t)]);
+    }
+    cu.push_back(static_cast<int64_t>(columns.size()));
+    first += samples.length(i);
+  }
+  batch.packed = model::pack(sequences, device);
+  batch.segments = ppo::Segments(cu, device);
+  batch.columns = index_tensor(columns, device);
+  batch.rows = index_tensor(rows, device);
+  batch.targets = index_tensor(targets, device);
+  return batch;
+}
+
+ActionBatch make_action_batch(const Samples& samples, at::Device device) {
+  std::vector<int64_t> all(static_cast<size_t>(samples.size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return make_action_batch(samples, all, device);
+}
+
+at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
+                            int64_t micro_batch_tokens, double temperature, at::Device device) {
+  at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
+  for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+    const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
+    model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+      const auto head = kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
+                                                 kernels::Entropy::skip);
+      scatter(head.log_probs, batch, samples, which, all);
+    });
+  });
+  return all;
+}
+
+at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+  at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
+  for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
+    const trace::Region region{"value micro-batch", batch.packed.tokens()};
+    model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+      scatter(score_head(hidden.index_select(0, batch.rows), head_weight, scale), batch, samples, which, all);
+    });
+  });
+  return all;
+}
+
+std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
+                                   const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+  std::vector<int64_t> lengths;
+  for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
+  std::vector<float> all(sequences.size());
+  for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
+    std::vector<std::span<const int32_t>> parts;
+    for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
+    const model::PackedBatch packed = model::pack(parts, device);
+    model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
+      const at::Tensor raw = score_head(hidden.index_select(0, last_tokens(packed)), head_weight).to(at::kCPU).contiguous();
+      const auto* scores = raw.const_data_ptr<float>();
+      for (size_t k = 0; k < which.size(); ++k) {
+        all[static_cast<size_t>(which[k])] = static_cast<float>((double{scores[k]} - scale.mean) / scale.deviation);
+      }
+    });
+  }
+  return all;
+}
+
+at::Tensor last_tokens(const model::PackedBatch& packed) {
+  std::vector<int64_t> last;
+  for (size_t i = 1; i < packed.cu_seqlens.size(); ++i) last.push_back(packed.cu_seqlens[i] - 1);
+  return index_tensor(last, packed.ids.device());
+}
+
+ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic) {
+  if (!options.reward.normalize_enable || !critic.score_mean || !critic.score_std) return {};
+  return {*critic.score_mean, *critic.score_std};
+}
+
+at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale) {
+  const at::Tensor scores = at::linear(hidden.to(at::kFloat), head_weight.to(at::kFloat)).squeeze(1);
+  return scale.mean == 0 && scale.deviation == 1 ? scores : scores.sub(scale.mean).div(scale.deviation);
+}
+
+}  // namespace trireme::learn

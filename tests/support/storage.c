@@ -1,0 +1,126 @@
+// A file system that misbehaves, by LD_PRELOAD: calls on files whose path has one of some texts in it fail, take their time or never return.
+//   STORAGE="trace.json|hf/"         texts of paths
+//   STORAGE_DO=error:28|delay:200|block   errno, milliseconds, or for ever
+//   STORAGE_OPS=write,fsync          open, read, write, fsync, mkdir, rename, truncate, link; without it all of them
+//   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
+//   STORAGE_WHILE=file               only while that file exists
+//   STORAGE_RANK=1                   only on that rank
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static void wait_ms(long ms) {
+  struct timespec nap = {ms / 1000, ms % 1000 * 1000000};
+  while (nanosleep(&nap, &nap) != 0) {
+  }
+}
+
+static int has_one_of(const char* text, const char* list, char separator) {
+  while (*list != '\0') {
+    const char* end = strchrnul(list, separator);
+    char part[256];
+    const size_t length = (size_t)(end - list);
+    if (length > 0 && length < sizeof part) {
+      memcpy(part, list, length);
+      part[length] = '\0';
+      if (strstr(text, part) != NULL) return 1;
+    }
+    list = *end == '\0' ? end : end + 1;
+  }
+  return 0;
+}
+
+static int is_meant(const char* operation, const char* path) {
+  const char* paths = getenv("STORAGE");
+  const char* operations = getenv("STORAGE_OPS");
+  const char* marker = getenv("STORAGE_WHILE");
+  const char* rank = getenv("STORAGE_RANK");
+  const char* calls = getenv("STORAGE_CALLS");
+  if (paths == NULL || path == NULL || !has_one_of(path, paths, '|')) return 0;
+  if (operations != NULL && !has_one_of(operations, operation, ',')) return 0;
+  if (marker != NULL && syscall(SYS_access, marker, F_OK) != 0) return 0;
+  const char* mine = getenv("OMPI_COMM_WORLD_RANK");
+  if (rank != NULL && strcmp(rank, mine == NULL ? "0" : mine) != 0) return 0;
+  static atomic_long count;
+  long first = 0;
+  long last = 0;
+  const long number = atomic_fetch_add(&count, 1) + 1;
+  if (calls == NULL || sscanf(calls, "%ld-%ld", &first, &last) != 2) return 1;
+  return number >= first && number <= last;
+}
+
+// Whether the call must fail; errno is set then.
+static int strikes(const char* operation, const char* path) {
+  const char* deed = getenv("STORAGE_DO");
+  if (deed == NULL || !is_meant(operation, path)) return 0;
+  if (strncmp(deed, "delay:", 6) == 0) wait_ms(atol(deed + 6));
+  if (strcmp(deed, "block") == 0) {
+    for (;;) wait_ms(1000);
+  }
+  if (strncmp(deed, "error:", 6) != 0) return 0;
+  errno = atoi(deed + 6);
+  return 1;
+}
+
+static int strikes_fd(const char* operation, int fd) {
+  char link[64];
+  char path[4096];
+  if (getenv("STORAGE") == NULL) return 0;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t size = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
+  if (size <= 0) return 0;
+  path[size] = '\0';
+  return strikes(operation, path);
+}
+
+#define OPEN(name)                                                     \
+  int name(const char* path, int flags, ...) {                         \
+    va_list more;                                                      \
+    va_start(more, flags);                                             \
+    const mode_t mode = va_arg(more, mode_t);                          \
+    va_end(more);                                                      \
+    return strikes("open", path) ? -1 : REAL(name)(path, flags, mode); \
+  }
+OPEN(open)
+OPEN(open64)
+#define OPENAT(name)                                                           \
+  int name(int at, const char* path, int flags, ...) {                         \
+    va_list more;                                                              \
+    va_start(more, flags);                                                     \
+    const mode_t mode = va_arg(more, mode_t);                                  \
+    va_end(more);                                                              \
+    return strikes("open", path) ? -1 : REAL(name)(at, path, flags, mode);     \
+  }
+OPENAT(openat)
+OPENAT(openat64)
+
+FILE* fopen(const char* path, const char* mode) { return strikes("open", path) ? NULL : REAL(fopen)(path, mode); }
+FILE* fopen64(const char* path, const char* mode) { return strikes("open", path) ? NULL : REAL(fopen64)(path, mode); }
+size_t fwrite(const void* from, size_t size, size_t count, FILE* file) {
+  return strikes_fd("write", fileno(file)) ? 0 : REAL(fwrite)(from, size, count, file);
+}
+ssize_t write(int fd, const void* from, size_t n) { return strikes_fd("write", fd) ? -1 : REAL(write)(fd, from, n); }
+ssize_t pwrite(int fd, const void* from, size_t n, off_t at) { return strikes_fd("write", fd) ? -1 : REAL(pwrite)(fd, from, n, at); }
+ssize_t pwrite64(int fd, const void* from, size_t n, off64_t at) { return strikes_fd("write", fd) ? -1 : REAL(pwrite64)(fd, from, n, at); }
+ssize_t read(int fd, void* into, size_t n) { return strikes_fd("read", fd) ? -1 : REAL(read)(fd, into, n); }
+ssize_t pread(int fd, void* into, size_t n, off_t at) { return strikes_fd("read", fd) ? -1 : REAL(pread)(fd, into, n, at); }
+ssize_t pread64(int fd, void* into, size_t n, off64_t at) { return strikes_fd("read", fd) ? -1 : REAL(pread64)(fd, into, n, at); }
+int fsync(int fd) { return strikes_fd("fsync", fd) ? -1 : REAL(fsync)(fd); }
+int fdatasync(int fd) { return strikes_fd("fsync", fd) ? -1 : REAL(fdatasync)(fd); }
+int ftruncate(int fd, off_t size) { return strikes_fd("truncate", fd) ? -1 : REAL(ftruncate)(fd, size); }
+int ftruncate64(int fd, off64_t size) { return strikes_fd("truncate", fd) ? -1 : REAL(ftruncate64)(fd, size); }
+int mkdir(const char* path, mode_t mode) { return strikes("mkdir", path) ? -1 : REAL(mkdir)(path, mode); }
+int rename(const char* from, const char* to) { return strikes("rename", to) ? -1 : REAL(rename)(from, to); }
+int link(const char* from, const char* to) { return strikes("link", to) ? -1 : REAL(link)(from, to); }
