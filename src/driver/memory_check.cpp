@@ -13,7 +13,7 @@
 #include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
-#include "trireme/base/node_limits.hpp"
+#include "trireme/job/node_limits.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -31,7 +31,7 @@ struct Place {
 
 Place measure(const Roles& roles, at::Device device) {
   Place out;
-  const auto host = base::available_memory();
+  const auto host = job::available_memory();
   out.host_free = host.bytes;
   out.host_pool = base::text("node ", roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)), ", ", host.limited_by);
   if (device.is_cpu()) return out;

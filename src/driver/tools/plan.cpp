@@ -5,7 +5,7 @@
 
 #include "driver/memory_check.hpp"
 #include "driver/refuse.hpp"
-#include "trireme/base/node_limits.hpp"
+#include "trireme/job/node_limits.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/driver/dry_run.hpp"
 #include "trireme/model/spec.hpp"
@@ -89,7 +89,7 @@ ExitCode print_search(const plan::Job& job, const plan::CutActor& cut) {
 
 // "this": CPUs and the memory that is free here now.
 plan::Machine find_machine(const std::string& name) {
-  if (name == "this") return {.name = name, .host_bytes = base::available_memory().bytes};
+  if (name == "this") return {.name = name, .host_bytes = job::available_memory().bytes};
   const plan::Machine* machine = plan::known_machine(name);
   VALIDATE(machine != nullptr, ExitCode::usage, "--machine ", name, " is not known: ", plan::known_machine_names(), ", or this");
   return *machine;
