@@ -139,7 +139,7 @@ class Parser {
   }
 
   void add_plan() {
-    auto* sub = app_.add_subcommand("plan", "Memory of a PPO job, by phase and kind, before it is submitted");
+    auto* sub = app_.add_subcommand("plan", "Memory and modelled time of a PPO job, before it is submitted");
     auto deck = std::make_shared<std::string>();
     auto overrides = std::make_shared<std::vector<std::string>>();
     auto command = std::make_shared<driver::PlanCommand>();
@@ -147,7 +147,8 @@ class Parser {
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     sub->add_option("--nodes", command->nodes, "Nodes of the job")->check(CLI::Range(1, 1 << 16));
     sub->add_option("--gpus-per-node", command->gpus_per_node, "One rank each")->check(CLI::Range(1, 64));
-    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40 or gh200");
+    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40, gh200, or this: CPUs and this node's free memory");
+    sub->add_flag("--search", command->search, "Ranks settings of the deck that fit, by the modelled time of an iteration");
     sub->final_callback([this, deck, overrides, command] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));

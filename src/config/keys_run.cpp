@@ -36,6 +36,10 @@ void add_thread_keys(KeyList<Options>& keys) {
            "rank has, it starts as many threads, and OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY and KMP_AFFINITY are not set; never "
            "leaves threads to the kernel.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(run.memory_check),
+           "What happens where the memory that the job will need (docs/user/plan.md) is more than is free on a GPU, or on a node and under "
+           "the job's control group: refuse ends the run before weights are read; warn goes on.")
+      .departs("Not in OpenRLHF.");
 }
 
 }  // namespace

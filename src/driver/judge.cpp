@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "driver/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
@@ -18,33 +17,37 @@ Judge::Judge(const config::Options& options, const Roles& roles, const text::Tok
              const std::filesystem::path& log_folder, at::Device device, Threads threads)
     : options_(options), ranks_(roles.rewards.view()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
-  std::vector<std::unique_ptr<reward::Source>> made(sources.size());
+  made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
   for (size_t i = 0; i < sources.size(); ++i) {
     const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
-      made[i] = reward::make_plugin(sources[i], name,
+      made_[i] = reward::make_plugin(sources[i], name,
                                     {.retries = static_cast<int>(options.reward.retries),
                                      .log_dir = log_folder,
                                      .rank = ranks_.rank(),
                                      .fault = options.fault.plugin_fault});
     }
   }
-  use_device(device, options.train.deterministic);
+}
+
+void Judge::make_sources() {
+  const auto& sources = options_.reward.source;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].kind == config::RewardKind::rule) made[i] = reward::make_rule(sources[i], part_names_[i]);
+    if (sources[i].kind == config::RewardKind::rule) made_[i] = reward::make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {
-      made[i] = reward::make_model(sources[i], part_names_[i],
+      made_[i] = reward::make_model(sources[i], part_names_[i],
                                    {.ranks = ranks_,
-                                    .device = device,
-                                    .dtype = options.model.compute(),
-                                    .normalize = options.reward.normalize_enable,
-                                    .max_len = options.max_len(),
-                                    .batch_tokens = options.rollout_micro_batch_tokens(),
-                                    .policy_tokenizer = options.tokenizer_path()});
+                                    .device = device_,
+                                    .dtype = options_.model.compute(),
+                                    .normalize = options_.reward.normalize_enable,
+                                    .max_len = options_.max_len(),
+                                    .batch_tokens = options_.rollout_micro_batch_tokens(),
+                                    .policy_tokenizer = options_.tokenizer_path()});
     }
-    rewards_.add(std::move(made[i]), sources[i].weight);
+    rewards_.add(std::move(made_[i]), sources[i].weight);
   }
+  made_.clear();
 }
 
 void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {

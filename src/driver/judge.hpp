@@ -20,10 +20,12 @@ namespace trireme::driver {
 
 class Judge {
  public:
-  // Starts the plugins first: before any device is touched. Collective over the reward ranks.
+  // Starts the plugins: before any device is touched. Collective over the reward ranks.
   Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
         const std::filesystem::path& log_folder, at::Device device, Threads threads);
 
+  // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
+  void make_sources();
   // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
   bool has_reference() const { return reference_ != nullptr; }
@@ -41,6 +43,7 @@ class Judge {
   text::Tokenizer tokenizer_;
   at::Device device_;
   Threads threads_;
+  std::vector<std::unique_ptr<reward::Source>> made_;  // the plugins, until make_sources()
   reward::Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;

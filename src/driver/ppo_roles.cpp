@@ -21,12 +21,16 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   check_positions(options, actor_start, critic_start);
   if (roles.reward) {
     judge = std::make_unique<Judge>(options, roles, tokenizer, run.folder.path() / "logs", run.device, run.threads.reward);
+  }
+  use_device(run.device, options.train.deterministic);  // after the judge's child processes
+  run.memory.admit(options, roles, run.command, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
+  if (roles.reward) {
+    judge->make_sources();
     if (needs_reference(options)) {
       const ModelStart reference = reference_start(options, actor_start);
       judge->add_reference(reference.spec, reference.reader());
     }
   }
-  use_device(run.device, options.train.deterministic);  // after the judge's child processes
   if (roles.trainer) {
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
     trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, schedule_steps);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "driver/memory_check.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
@@ -38,6 +39,7 @@ struct Run {
   std::vector<job::RankPlace> places;  // of all ranks
   ThreadPlan threads;
   at::Device device;
+  MemoryCheck memory;  // asked once the device is current, before weights are read
 };
 
 }  // namespace trireme::driver

@@ -73,6 +73,7 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   const trace::Phase phase{"report", metrics.iteration};
   progress.rewards.push_back(metrics.get(curve()));
   metrics.version = progress.version;
+  run_.memory.add_metrics(run_.roles, run_.device, metrics);
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
@@ -133,6 +134,7 @@ ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
   }
   save(progress, true);
   run_.context.finish(curve(), progress.rewards, last_);
+  if (run_.leads()) log::info(MemoryCheck::compare(last_));
   if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
 }
@@ -142,6 +144,7 @@ ExitCode RunControl::finish(const Progress& progress) {
   const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
   run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_);
   if (run_.leads()) {
+    log::info(MemoryCheck::compare(last_));
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));
     log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(), " (open it in ui.perfetto.dev)"));
     log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));

@@ -50,9 +50,10 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
                 .export_trained = [this](const std::string& name) { export_trained(name); }},
                iterations_) {}
 
-std::unique_ptr<learn::Objective> StepLoop::make_objective() const {
+std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
   use_device(run_.device, run_.options.train.deterministic);
+  run_.memory.admit(run_.options, run_.roles, run_.command, start_.spec, nullptr, run_.device);
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
   const ModelStart start = reference_start(run_.options, start_);
   auto reference = std::make_unique<zero::ShardedModel>(

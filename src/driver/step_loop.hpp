@@ -32,7 +32,7 @@ class StepLoop {
   // Where the run stands: at a checkpoint, or before its first iteration.
   Progress resume_or_start();
   // Makes the device current; loads the reference of dpo. Collective over the trainers.
-  std::unique_ptr<learn::Objective> make_objective() const;
+  std::unique_ptr<learn::Objective> make_objective();
   std::unique_ptr<zero::ShardedModel> make_model() const;
   void add_thread_metrics(int worked, IterationMetrics& metrics) const;  // collective
   // Gradients of the loss on these rows, and the optimizer step.

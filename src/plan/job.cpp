@@ -16,13 +16,13 @@ constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 
 constexpr PhaseSet training = phase_bit(Phase::forward) | phase_bit(Phase::head) | phase_bit(Phase::backward);
 
-Machine gpu(const char* name, double device_gib, double host_gib) {
-  return {name, static_cast<int64_t>(device_gib * gib), static_cast<int64_t>(host_gib * gib)};
-}
-
 const std::array<Machine, 5>& machines() {
-  static const std::array<Machine, 5> all{gpu("h100", 79.1, 1024), gpu("h200", 139.8, 1536), gpu("a100-80", 79.15, 1024), gpu("a100-40", 39.4, 512),
-                                          gpu("gh200", 94.5, 480)};
+  constexpr auto bytes = [](double count) { return static_cast<int64_t>(count * gib); };
+  static const std::array<Machine, 5> all{Machine{"h100", bytes(79.1), bytes(1024), 989e12, 3.35e12, 450e9, 50e9},
+                                          Machine{"h200", bytes(139.8), bytes(1536), 989e12, 4.8e12, 450e9, 50e9},
+                                          Machine{"a100-80", bytes(79.15), bytes(1024), 312e12, 2.04e12, 300e9, 25e9},
+                                          Machine{"a100-40", bytes(39.4), bytes(512), 312e12, 1.56e12, 300e9, 25e9},
+                                          Machine{"gh200", bytes(94.5), bytes(480), 989e12, 4.0e12, 450e9, 25e9}};
   return all;
 }
 
@@ -32,30 +32,48 @@ bool one_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) 
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return node_of_rank[static_cast<size_t>(rank)] == node_of_rank[static_cast<size_t>(ranks.front())]; });
 }
 
+// Of the head's weight: the vocabulary, or 1 for a score.
+int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.back().back()].shape.front(); }
+
+// Sums of what a rank has besides the entries that are known byte for byte.
+constexpr int64_t device_context = 600 * mib;        // a CUDA context with LibTorch's libraries
+constexpr int64_t nccl_communicator = 700 * mib;
+constexpr int64_t host_scratch = 96 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
+constexpr int64_t bytes_per_sample_token = 64;       // ids, masks, log-probs, values, advantages, and the copies that travel
+
 // Builds the ledger of one rank, role by role.
 class RankLedger {
  public:
   RankLedger(const Job& job, int rank) : job_(job), rank_(rank), place_(job.machine.device_bytes > 0 ? Place::device : Place::host) {}
 
   Ledger build() {
-    if (place_ == Place::device) process();
-    if (contains(job_.roles.reward, rank_)) frozen_models();
+    process();
+    const bool ppo = job_.command == config::Command::ppo;
+    if (ppo && contains(job_.roles.reward, rank_)) frozen_models();
     if (contains(job_.roles.trainer, rank_)) trained_models();
-    if (contains(job_.roles.generator, rank_)) generator();
+    if (ppo && contains(job_.roles.generator, rank_)) generator();
     return std::move(ledger_);
   }
 
  private:
   const config::Options& options() const { return job_.options; }
   int64_t element() const { return config::bytes_per_element(job_.compute); }
+  Operators operators() const { return place_ == Place::device ? Operators::composed : Operators::fused; }
 
-  // A device context with LibTorch's libraries, and what NCCL takes for each communicator: readings of others, not ours.
+  // Readings of others, not ours.
   void process() {
-    add("process", "CUDA context and libraries", 600 * mib, every_phase, Accuracy::estimate);
+    if (place_ == Place::host) {
+      add("process", "buffers of the libraries", host_scratch, every_phase, Accuracy::estimate);
+      const int64_t sequences = job_.command == config::Command::ppo ? options().sequences_per_iteration() : options().train.batch_size;
+      const int64_t share = base::ceil_div<int64_t>(sequences * options().max_len(), static_cast<int64_t>(job_.roles.trainer.size()));
+      add("process", "samples", share * bytes_per_sample_token, every_phase, Accuracy::estimate);
+      return;
+    }
+    add("process", "CUDA context and libraries", device_context, every_phase, Accuracy::estimate);
     int communicators = 0;
     if (contains(job_.roles.trainer, rank_)) communicators += job_.models.critic ? 2 : 1;
     if (contains(job_.roles.reward, rank_)) communicators += static_cast<int>(job_.models.reward_models.size()) + (job_.models.reference ? 1 : 0);
-    add("process", "NCCL communicators", communicators * 700 * mib, every_phase, Accuracy::estimate);
+    add("process", "NCCL communicators", communicators * nccl_communicator, every_phase, Accuracy::estimate);
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {
@@ -64,10 +82,13 @@ class RankLedger {
   }
 
   void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks, Training kind, bool average) {
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(ranks.size()), element(), kind, average, exchange(ranks));
-    add(owner, "own weight slices", bytes.weights_own);
+    const Exchange how = exchange(ranks);
+    const auto count = static_cast<int64_t>(ranks.size());
+    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how);
+    const int64_t others = how == Exchange::window ? count - 1 : 0;
+    add(owner, "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, others * bytes.weights_own);
     add(owner, "ring of two stages", bytes.weights_ring);
-    add(owner, "gradients of two stages", bytes.gradient_slots);
+    add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
     add(owner, "received gradients", bytes.receive);
     add(owner, "fp32 master weights", bytes.master);
     add(owner, "fp32 gradients", bytes.gradients);
@@ -77,39 +98,70 @@ class RankLedger {
 
   void frozen_models() {
     const auto& ranks = job_.roles.reward;
+    const int64_t tokens = scoring_tokens(job_, static_cast<int>(ranks.size()));
     if (job_.models.reference) {
       sharded("reference", *job_.models.reference, ranks, Training::frozen, false);
-      scoring(job_.models.reference->shape, Phase::reward);
+      scoring(*job_.models.reference, Phase::reward, tokens);
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
       sharded(base::text("reward model ", i), job_.models.reward_models[i], ranks, Training::frozen, false);
+      // models score one after the other: an entry of its own only where there is no larger reference
+      if (!job_.models.reference && i == 0) scoring(job_.models.reward_models[i], Phase::reward, tokens);
     }
   }
 
   void trained_models() {
     const std::vector<int> group = shard_group();
-    trained("actor", job_.models.actor, group, options().train.enable_ema);
-    if (job_.models.critic) trained("critic", *job_.models.critic, group, false);
-    scoring(job_.models.actor.shape, Phase::log_probs);
+    const auto& models = job_.models;
+    const int64_t tokens = training_tokens(job_);
+    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema);
+    if (models.critic) sharded("critic", *models.critic, group, Training::trainable, false);
+    // actor and critic train one after the other: the larger counts
+    const bool critic = models.critic && pass_bytes(*models.critic, tokens) > pass_bytes(models.actor, tokens);
+    pass(critic ? "critic" : "actor", critic ? *models.critic : models.actor, tokens, static_cast<int>(group.size()));
+    if (job_.command == config::Command::ppo) {
+      scoring(models.actor, Phase::log_probs, scoring_tokens(job_, static_cast<int>(job_.roles.trainer.size())));
+    } else if (models.reference) {
+      sharded("reference", *models.reference, group, Training::frozen, false);
+      scoring(*models.reference, Phase::forward, tokens);
+    }
     if (place_ == Place::device) host_mirrors(group);
   }
 
-  void trained(const std::string& owner, const ModelLayout& model, const std::vector<int>& group, bool average) {
-    sharded(owner, model, group, Training::trainable, average);
-    if (owner != "actor") return;  // actor and critic train one after the other: the larger counts
-    const int64_t tokens = options().train.micro_batch_tokens;
-    add(owner, "stage inputs", stage_input_bytes(model.shape, tokens), training, Accuracy::estimate);
-    add(owner, "head: its gradient", head_backward_bytes(model.shape, model.shape.vocab), phase_bit(Phase::head), Accuracy::estimate);
-    add(owner, "one block's activations", block_backward_bytes(model.shape, tokens), phase_bit(Phase::backward), Accuracy::estimate);
+  // Blocks that are not run again keep all their operators saved (train.recompute).
+  int64_t kept_blocks(const ModelLayout& model) const {
+    const int64_t wish = options().train.recompute;
+    return wish < 0 ? 0 : std::max<int64_t>(model.shape.layers - wish, 0);
+  }
+  int64_t pass_bytes(const ModelLayout& model, int64_t tokens) const {
+    return stage_input_bytes(model.shape, tokens, element()) + kept_blocks(model) * kept_block_bytes(model.shape, tokens, operators(), element()) +
+           block_backward_bytes(model.shape, tokens, operators(), element());
+  }
+
+  void pass(const std::string& owner, const ModelLayout& model, int64_t tokens, int group) {
+    const config::ModelShape& shape = model.shape;
+    const int64_t rows = head_rows(model);
+    add(owner, "stage inputs", stage_input_bytes(shape, tokens, element()), training, Accuracy::estimate);
+    add(owner, "activations of blocks that are kept", kept_blocks(model) * kept_block_bytes(shape, tokens, operators(), element()), training,
+        Accuracy::estimate);
+    add(owner, "head: its gradient", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
+    if (rows > 1) {
+      add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element()), phase_bit(Phase::head),
+          Accuracy::estimate);
+    }
+    add(owner, "one block's activations", block_backward_bytes(shape, tokens, operators(), element()), phase_bit(Phase::backward),
+        Accuracy::estimate);
     if (place_ == Place::device) {  // what LibTorch adds in double it converts first
-      const int64_t chunk = std::min(norm_chunk, shard_elements(model, static_cast<int>(group.size())));
+      const int64_t chunk = std::min(norm_chunk, shard_elements(model, group));
       add(owner, "norm: a chunk in fp64", 8 * chunk, phase_bit(Phase::step), Accuracy::estimate);
     }
   }
 
-  void scoring(const config::ModelShape& shape, Phase phase) {
-    const int64_t tokens = options().rollout_micro_batch_tokens();
-    add("scoring", "activations", tokens * (6 * shape.hidden + 4 * shape.ffn) * 2, phase_bit(phase), Accuracy::estimate);
+  void scoring(const ModelLayout& model, Phase phase, int64_t tokens) {
+    const config::ModelShape& shape = model.shape;
+    int64_t bytes = block_forward_bytes(shape, tokens, operators(), element());
+    if (head_rows(model) > 1) bytes = std::max(bytes, head_chunk_bytes(shape, tokens, operators(), element()));
+    add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
   void generator() {
@@ -119,12 +171,27 @@ class RankLedger {
       const auto found = std::find(group.begin(), group.end(), rank_);
       if (found != group.end()) place = static_cast<int>(found - group.begin());
     }
-    add("generator", "weights", generator_weight_bytes(job_.models.slices, place, element()));
-    const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
-    add("generator", "KV pages", kv_cache_bytes(options().generate.kv_memory, job_.models.actor.shape, degree(), element(), options().generate.max_batch,
-                                               options().max_len(), free));
     const int64_t slice = generator_weight_bytes(job_.models.slices, place, element());
-    if (place_ == Place::device) add_host("weight sync", "page-locked slices", slice);
+    add("generator", "weights", slice);
+    const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
+    const config::ModelShape& shape = job_.models.actor.shape;
+    const int64_t granted =
+        kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
+    if (place_ == Place::device) {
+      add("generator", "KV pages", granted);
+      add_host("weight sync", "page-locked slices", slice);
+      return;
+    }
+    // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
+    const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
+    const int64_t tokens = sequences * base::round_up(options().max_len() + 1, options().generate.page_size);
+    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), every_phase,
+        Accuracy::estimate);
+    const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
+    const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
+    const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
+    add("generator", "rows of a step", element() * (rows * columns / degree() + logit_rows * shape.vocab / degree()), every_phase,
+        Accuracy::estimate);
   }
 
   // Page-locked copies through which checkpoints and weight syncs go, and what a delta is taken against.
@@ -134,6 +201,7 @@ class RankLedger {
     const int64_t actor = elements;
     if (job_.models.critic) elements += shard_elements(*job_.models.critic, ranks);
     add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
+    if (job_.command != config::Command::ppo) return;
     add_host("weight sync", "page-locked own slices", element() * actor);
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
   }
@@ -155,8 +223,9 @@ class RankLedger {
     return job_.machine.host_bytes / std::count(job_.node_of_rank.begin(), job_.node_of_rank.end(), node);
   }
 
-  void add(const std::string& owner, const std::string& what, int64_t bytes, PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact) {
-    ledger_.add({owner, what, place_, bytes, phases, accuracy});
+  void add(const std::string& owner, const std::string& what, int64_t bytes, PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact,
+           int64_t mapped = 0) {
+    ledger_.add({owner, what, place_, bytes, phases, accuracy, mapped});
   }
   void add_host(const std::string& owner, const std::string& what, int64_t bytes) {
     ledger_.add({owner, what, Place::host, bytes, every_phase, Accuracy::exact});
@@ -168,7 +237,24 @@ class RankLedger {
   Ledger ledger_;
 };
 
+// Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
+int64_t pass_tokens(const Job& job, int64_t sequences, int64_t ranks, int64_t micro_batch) {
+  const int64_t longest = job.options.max_len();
+  const int64_t most = std::max(base::ceil_div(sequences, ranks) * longest, longest);
+  return std::min(std::max(micro_batch, longest), most);
+}
+
 }  // namespace
+
+int64_t training_tokens(const Job& job) {
+  const bool pairs = job.command == config::Command::rm || job.command == config::Command::dpo;
+  return pass_tokens(job, job.options.train.batch_size * (pairs ? 2 : 1), static_cast<int64_t>(job.roles.trainer.size()),
+                     job.options.train.micro_batch_tokens);
+}
+
+int64_t scoring_tokens(const Job& job, int ranks) {
+  return pass_tokens(job, job.options.sequences_per_iteration(), ranks, job.options.rollout_micro_batch_tokens());
+}
 
 const Machine* known_machine(std::string_view name) {
   const auto found = std::find_if(machines().begin(), machines().end(), [name](const Machine& machine) { return machine.name == name; });
@@ -183,16 +269,48 @@ std::string known_machine_names() {
 
 Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).build(); }
 
-Fullest fullest_rank(const Job& job, Place place) {
-  Fullest out;
-  std::map<std::array<bool, 3>, bool> seen;  // ranks of the same roles hold the same but for the remainders of divisions
+std::vector<RoleKind> role_kinds(const Job& job) {
+  std::map<std::array<bool, 3>, size_t> place;  // in `out`
+  std::vector<RoleKind> out;
+  const int nodes = *std::max_element(job.node_of_rank.begin(), job.node_of_rank.end()) + 1;
   for (int rank = 0; rank < static_cast<int>(job.node_of_rank.size()); ++rank) {
     const std::array roles{contains(job.roles.trainer, rank), contains(job.roles.generator, rank), contains(job.roles.reward, rank)};
-    if (!seen.emplace(roles, true).second) continue;
-    Ledger ledger = memory_of_rank(job, rank);
-    const int64_t peak = ledger.peak(place);
-    if (peak > out.peak) out = {rank, std::move(ledger), peak};
+    const auto [found, fresh] = place.emplace(roles, out.size());
+    if (fresh) out.push_back({rank, std::vector<int>(static_cast<size_t>(nodes), 0)});
+    ++out[found->second].ranks_on_node[static_cast<size_t>(job.node_of_rank[static_cast<size_t>(rank)])];
   }
+  return out;
+}
+
+Fullest fullest_rank(const Job& job, Place place) {
+  Fullest out;
+  for (const RoleKind& kind : role_kinds(job)) {
+    Ledger ledger = memory_of_rank(job, kind.first);
+    const int64_t peak = ledger.peak(place);
+    if (peak > out.peak) out = {kind.first, std::move(ledger), peak};
+  }
+  return out;
+}
+
+Fit fit(const Job& job) {
+  Fit out;
+  const auto kinds = role_kinds(job);
+  std::vector<std::array<int64_t, phase_count>> nodes(kinds.front().ranks_on_node.size());
+  for (const RoleKind& kind : kinds) {
+    const Ledger ledger = memory_of_rank(job, kind.first);
+    for (const Place place : {Place::device, Place::host}) {
+      Fullest& most = place == Place::device ? out.device : out.host;
+      if (ledger.peak(place) > most.peak) most = {kind.first, ledger, ledger.peak(place)};
+    }
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      for (int phase = 0; phase < phase_count; ++phase) {
+        nodes[node][static_cast<size_t>(phase)] += kind.ranks_on_node[node] * ledger.bytes(Place::host, static_cast<Phase>(phase));
+      }
+    }
+  }
+  for (const auto& node : nodes) out.node_bytes = std::max(out.node_bytes, *std::max_element(node.begin(), node.end()));
+  out.device_fits = job.machine.device_bytes == 0 || out.device.peak <= job.machine.device_bytes;
+  out.host_fits = job.machine.host_bytes == 0 || out.node_bytes <= job.machine.host_bytes;
   return out;
 }
 

@@ -24,6 +24,26 @@ int64_t Ledger::bytes(Place place, Phase phase) const {
   return sum;
 }
 
+int64_t Ledger::bytes(Place place, Phase phase, Accuracy accuracy) const {
+  int64_t sum = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.place == place && entry.accuracy == accuracy && (entry.phases & phase_bit(phase)) != 0) sum = base::checked_add(sum, entry.bytes);
+  }
+  return sum;
+}
+
+int64_t Ledger::resident_peak() const {
+  int64_t peak = 0;
+  for (int i = 0; i < phase_count; ++i) {
+    int64_t sum = 0;
+    for (const Entry& entry : entries_) {
+      if (entry.place == Place::host && (entry.phases & phase_bit(static_cast<Phase>(i))) != 0) sum += entry.bytes + entry.mapped;
+    }
+    peak = std::max(peak, sum);
+  }
+  return peak;
+}
+
 Phase Ledger::peak_phase(Place place) const {
   Phase best = Phase::start;
   for (int i = 1; i < phase_count; ++i) {

@@ -83,6 +83,13 @@ struct Words<PinThreads> {
   static constexpr std::string_view list[] = {"auto", "never"};
 };
 
+// What a run does whose planned memory is more than there is.
+enum class MemoryCheck { refuse, warn };
+template <>
+struct Words<MemoryCheck> {
+  static constexpr std::string_view list[] = {"refuse", "warn"};
+};
+
 enum class LogLevel { debug, info, warning, error };
 template <>
 struct Words<LogLevel> {

@@ -49,6 +49,7 @@ struct RunOptions {
   int64_t mismatch_check = 64;   // collectives between two checks; 0: off
   std::string threads = "auto";  // auto | phase | a number
   PinThreads pin_threads = PinThreads::automatic;
+  MemoryCheck memory_check = MemoryCheck::refuse;
   LogLevel log_level = LogLevel::info;
   bool production = false;
   bool take_over = false;

@@ -22,6 +22,7 @@ struct PlanCommand {
   int nodes = 1;
   int gpus_per_node = 8;
   std::string machine = "h100";
+  bool search = false;  // go through settings instead and print the fastest that fit
 };
 // Prints the ledger on standard output. One process, reads config.json files only. done where it fits, configuration where it does not; throws
 // UserError as the run would.

@@ -1,4 +1,4 @@
-// The memory of a PPO job before it is submitted: from the deck, the role map and the shapes of the models to one ledger per rank.
+// The memory of a job before it is submitted: from the deck, the role map and the shapes of the models to one ledger per rank.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/config/choices.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
 #include "trireme/plan/ledger.hpp"
@@ -15,17 +16,21 @@
 
 namespace trireme::plan {
 
-// A node's memory for a rank. Devices: what LibTorch reports as their total.
+// A node. Devices: what LibTorch reports as their total. Speeds are the makers' figures, one way, per GPU; 0: not known.
 struct Machine {
   std::string name;
   int64_t device_bytes = 0;     // of one GPU; 0: CPUs only
   int64_t host_bytes = 0;       // of a node
+  double flops = 0;             // bf16, dense
+  double memory_speed = 0;      // bytes/s of the GPU's own memory
+  double node_link = 0;         // bytes/s between the GPUs of a node
+  double network = 0;           // bytes/s of a GPU's share of the node's network
 };
 // "h100", "h200", "a100-80", "a100-40", "gh200"; nullptr where there is none of that name.
 const Machine* known_machine(std::string_view name);
 std::string known_machine_names();  // "h100, h200, ..."
 
-// The models of a job. `slices`: the actor cut by generate.tensor_parallel.
+// The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by generate.tensor_parallel.
 struct JobModels {
   ModelLayout actor;
   base::ShardLayout slices;
@@ -41,19 +46,41 @@ struct Job {
   const JobModels& models;
   Machine machine;
   config::DType compute = config::DType::bf16;  // what model.dtype comes to on this machine
+  config::Command command = config::Command::ppo;  // with another one every trainer holds the model, dpo also the reference
 };
 
 // What world rank `rank` holds, phase by phase.
 Ledger memory_of_rank(const Job& job, int rank);
 
-// The rank with the largest peak in that place and its ledger. Only the first rank of each combination of roles is computed: the
-// first have the larger parts where a division leaves a rest.
+// A rank of each combination of roles, with the ranks of each node that have it: the first ones, which have the larger parts where a
+// division leaves a rest.
+struct RoleKind {
+  int first = 0;
+  std::vector<int> ranks_on_node;  // by node
+};
+std::vector<RoleKind> role_kinds(const Job& job);
+
+// The rank with the largest peak in that place and its ledger, of one rank of each kind.
 struct Fullest {
   int rank = 0;
   Ledger ledger;
   int64_t peak = 0;
 };
 Fullest fullest_rank(const Job& job, Place place);
+
+// What a machine needs of its memory, and whether it has it.
+struct Fit {
+  Fullest device;            // the fullest GPU; one rank each
+  Fullest host;              // the rank with most on the host
+  int64_t node_bytes = 0;    // all ranks of the fullest node
+  bool device_fits = true, host_fits = true;  // a capacity of 0 is not known and not exceeded
+  bool fits() const { return device_fits && host_fits; }
+};
+Fit fit(const Job& job);
+
+// Packed tokens of one pass: the deck's micro-batch, or all that a rank can have where that is less; no less than the longest sequence.
+int64_t training_tokens(const Job& job);
+int64_t scoring_tokens(const Job& job, int ranks);
 
 // Bytes of the KV cache of a generator: the deck's share of `free`, or its bytes, but no more than all its sequences need at full length.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,

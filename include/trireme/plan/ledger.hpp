@@ -31,6 +31,7 @@ struct Entry {
   int64_t bytes = 0;
   PhaseSet phases = every_phase;
   Accuracy accuracy = Accuracy::exact;
+  int64_t mapped = 0;  // bytes of other ranks' parts of the same shared window: this process' resident set shows them, too
 };
 
 class Ledger {
@@ -39,6 +40,10 @@ class Ledger {
   void add(Entry entry);
   const std::vector<Entry>& entries() const { return entries_; }
   int64_t bytes(Place place, Phase phase) const;
+  // Of the entries of one accuracy.
+  int64_t bytes(Place place, Phase phase, Accuracy accuracy) const;
+  // The largest resident set that this rank's entries on the host make: each window counts whole.
+  int64_t resident_peak() const;
   Phase peak_phase(Place place) const;  // the first of the largest
   int64_t peak(Place place) const { return bytes(place, peak_phase(place)); }
   // Of a phase, largest first.

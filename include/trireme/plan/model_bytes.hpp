@@ -50,9 +50,20 @@ int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_
 // Bytes of keys and values of one token on the rank of a replica that has most KV heads.
 int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes);
 
-// Estimates of what LibTorch holds while a micro-batch of T tokens runs on a device, in bytes of a compute type of two.
-int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens);      // kept for the backward pass: L + 2 of [T, D]
-int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens);   // saved by the operators of one block, with its products' gradients
-int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows);      // dW in the compute type and its fp32 copy
+// Estimates of what LibTorch holds while a micro-batch of T tokens runs. Operators on a device are composed and keep fp32 copies, those on
+// the host are fused (model/elementwise.cpp); `element_bytes` is of the compute type.
+enum class Operators : uint8_t { fused, composed };
+int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens, int64_t element_bytes = 2);  // kept for the backward pass: L + 2 of [T, D]
+int64_t kept_block_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);  // saved by one block's operators
+// The same with its products' gradients: the block that is differentiated now.
+int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators = Operators::composed, int64_t element_bytes = 2);
+int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
+// dW in the compute type and, where that is not fp32, its fp32 copy. `rows`: vocabulary, or 1 for a score head.
+int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes = 2);
+// Logits of one piece of the vocabulary for all tokens, and the hidden states' gradient.
+int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
+
+// Rows of the vocabulary whose logits stand at a time (kernels::token_log_probs).
+inline constexpr int64_t vocabulary_chunk = 4096;
 
 }  // namespace trireme::plan

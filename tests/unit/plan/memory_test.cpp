@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "layouts.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/config/ranks.hpp"
 #include "trireme/model/spec.hpp"
@@ -27,12 +28,6 @@ config::ModelShape llama(int64_t layers, int64_t hidden, int64_t heads, int64_t 
   shape.vocab = 128256;
   shape.max_positions = 8192;
   return shape;
-}
-
-plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
 }
 
 // What inputs/science/ppo_70b.toml says of memory.
@@ -86,7 +81,7 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
       {"actor", "gradients of two stages", 7.63, 7.63},
       {"actor", "received gradients", 0.13, 0.03},
       {"generator", "weights", 17.64, 17.64},
-      {"actor", "stage inputs", 5.50, 5.50},           // one more stage than the hand's 81: the head's input is kept, too
+      {"actor", "stage inputs", 5.50, 2.75},           // one more stage than the hand's 81: the head's input is kept, too; 128 ranks have one sequence each
       {"actor", "head: its gradient", 6.30, 6.30},
       {"actor", "norm: a chunk in fp64", 0.03, 0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
   };

@@ -1,0 +1,171 @@
+#include "trireme/plan/time_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme::plan {
+namespace {
+
+// Bytes/s of a rank in a collective over `ranks`: the node's links inside a node, else what a node sends, of which every byte crosses once.
+double collective_speed(const Machine& machine, int ranks, int per_node) {
+  if (ranks <= per_node) return machine.node_link * link_share;
+  return std::min(machine.network * per_node, machine.node_link) * link_share;
+}
+
+double overlapped(double a, double b) { return std::max(a, b) + overlap_loss * std::min(a, b); }
+
+// `forwards`: passes through the operators, of which backward is two. `bytes`: that a parameter sends.
+double pass(const Machine& machine, const TrainingWork& w, double forwards, double bytes) {
+  const ModelWork& m = w.model;
+  const double share = w.recompute || forwards < 2 ? compute_share_recomputed : compute_share;
+  const double work = forwards * (2 * m.parameters + 4 * m.layers * m.attention * w.length) * w.tokens / w.tensor_parallel;
+  double compute = work / (machine.flops * share);
+  if (w.tensor_parallel > 1) {  // two sums over the ranks in each pass through a block
+    const double t = w.tensor_parallel;
+    const double passes = std::max(1.0, forwards - 1);  // backward is two forwards' work, but sums as often as one
+    const double sums = passes * 2 * m.layers * (reduce_latency + 2 * (t - 1) / t * w.tokens * m.hidden * 2 / (machine.node_link * link_share));
+    compute = w.overlaps_tensor_parallel ? overlapped(compute, sums) : compute + sums;
+  }
+  const double ranks = w.ranks;
+  const double speed = w.tensor_parallel > 1 ? machine.network * link_share : collective_speed(machine, w.ranks, w.per_node);
+  const double exchange = bytes * m.parameters / w.tensor_parallel * (ranks - 1) / ranks / speed +
+                          collective_latency * (ranks - 1) * (bytes > 2 ? 3 : 1) * (m.layers + 1);
+  return overlapped(compute, exchange);
+}
+
+double step_seconds(const Machine& machine, const GenerationWork& w, double batch, double context, double new_inputs) {
+  const ModelWork& m = w.model;
+  const double t = w.tensor_parallel;
+  const double peak = machine.flops * (w.weight_bytes < 2 ? 2 : 1) * product_share;
+  const double memory = machine.memory_speed * stream_share;
+  const double prefill = new_inputs * (2 * m.parameters + 2 * m.layers * m.attention * w.input) / t / peak;
+  double seconds = m.parameters * w.weight_bytes / t / memory + 2 * m.parameters * batch / t / peak + batch * context * m.kv_bytes / t / memory + prefill;
+  if (t > 1) {
+    const double rows = batch + new_inputs;
+    seconds += 2 * m.layers * (reduce_latency + 2 * (t - 1) / t * rows * m.hidden * 2 / (machine.node_link * link_share));
+  }
+  return seconds;
+}
+
+double batch_of(const Machine& machine, const GenerationWork& w) {
+  const double t = w.tensor_parallel;
+  const double weights = w.model.parameters * w.weight_bytes / t;
+  const double cache = w.cache_bytes > 0 ? w.cache_bytes : cache_share * static_cast<double>(machine.device_bytes) - weights - 2e9;
+  const double held = cache / (w.model.kv_bytes / t * (w.input + 0.5 * w.output));
+  return std::max(1.0, std::min(w.max_batch, held));
+}
+
+}  // namespace
+
+ModelWork work_of(const config::ModelShape& shape, double kv_element_bytes) {
+  return {static_cast<double>(shape.parameter_count()), static_cast<double>(shape.layers), static_cast<double>(shape.hidden),
+          static_cast<double>(shape.q_dim()), 2.0 * static_cast<double>(shape.layers * shape.kv_dim()) * kv_element_bytes};
+}
+
+double pass_seconds(const Machine& machine, const TrainingWork& work) {
+  return pass(machine, work, work.recompute ? 4 : 3, 8);  // bf16 weights twice, fp32 gradients once
+}
+
+double forward_seconds(const Machine& machine, const TrainingWork& work) { return pass(machine, work, 1, 2); }
+
+double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks) { return 28 * model.parameters / ranks / machine.memory_speed; }
+
+Generation generation(const Machine& machine, const GenerationWork& work) {
+  Generation out;
+  out.batch = batch_of(machine, work);
+  const double coming = out.batch * work.input / work.output;  // prompt tokens a step: as many sequences come in as end
+  out.step = step_seconds(machine, work, out.batch, work.input + 0.5 * work.output, coming);
+  out.tokens_per_second = out.batch / out.step;
+  return out;
+}
+
+double rollout_seconds(const Machine& machine, const GenerationWork& work, double sequences, double longest) {
+  const double batch = std::min(batch_of(machine, work), sequences);
+  const double full = sequences * work.output / batch;  // steps of a batch that is kept full
+  const double tail = std::max(0.0, longest - work.output);
+  const double context = work.input + 0.5 * work.output;
+  const double coming = batch * work.input / work.output;
+  return full * step_seconds(machine, work, batch, context, coming) + tail * step_seconds(machine, work, 1, work.input + longest, 0);
+}
+
+double sync_seconds(const Machine& machine, double bytes, int trainers, int tensor_parallel, int per_node) {
+  const double out = bytes / trainers, in = bytes / std::max(tensor_parallel, per_node);
+  return std::max(out, in) / (machine.network * link_share);
+}
+
+namespace {
+
+// Shared by the phases of iteration_time.
+struct Shape {
+  const Job& job;
+  int per_node = 1;
+  double input = 0, output = 0, sequences = 0;
+
+  explicit Shape(const Job& j) : job(j) {
+    per_node = static_cast<int>(std::count(j.node_of_rank.begin(), j.node_of_rank.end(), 0));
+    const auto most = static_cast<double>(j.options.max_len());
+    const auto wish = static_cast<double>(j.options.rollout.max_new_tokens);
+    output = wish > 0 ? std::min(wish, most) : most / 2;
+    input = std::max(most - output, 1.0);
+    sequences = static_cast<double>(j.options.sequences_per_iteration());
+  }
+  double tokens() const { return sequences * (input + output); }
+
+  TrainingWork pass(const ModelLayout& model, int ranks, int64_t micro_batch) const {
+    return {.model = work_of(model.shape, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
+            .per_node = per_node, .recompute = job.options.train.recompute != 0};
+  }
+  // All tokens of the iteration through `ranks` of which `group` cut the model.
+  double scores(const ModelLayout& model, int ranks) const {
+    const int64_t micro_batch = scoring_tokens(job, ranks);
+    const double passes = std::ceil(tokens() / ranks / static_cast<double>(micro_batch));
+    return passes * forward_seconds(job.machine, pass(model, ranks, micro_batch));
+  }
+  double trains(const ModelLayout& model, int ranks, int group) const {
+    const int64_t micro_batch = training_tokens(job);
+    const double steps = std::ceil(sequences / static_cast<double>(job.options.train.batch_size));
+    const double passes = std::ceil(tokens() / steps / ranks / static_cast<double>(micro_batch));
+    TrainingWork work = pass(model, group, micro_batch);
+    double step = passes * pass_seconds(job.machine, work) + optimizer_seconds(job.machine, work.model, group);
+    if (group < ranks) {  // gradients are summed over the copies
+      const double copies = static_cast<double>(ranks) / group;
+      step += 2 * 4 * work.model.parameters / group * (copies - 1) / copies / (job.machine.network * link_share);
+    }
+    return static_cast<double>(job.options.train.max_epochs) * steps * step;
+  }
+};
+
+}  // namespace
+
+IterationTime iteration_time(const Job& job) {
+  const Shape shape(job);
+  const auto trainers = static_cast<int>(job.roles.trainer.size()), judges = static_cast<int>(job.roles.reward.size());
+  const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
+  const int replicas = std::max(1, static_cast<int>(job.roles.generator.size()) / degree);
+  const auto wish = static_cast<int>(job.options.train.shard_group);
+  const int group = wish > 0 && wish < trainers ? wish : trainers;
+  IterationTime out;
+  GenerationWork gen{.model = work_of(job.models.actor.shape, 2), .input = shape.input, .output = shape.output, .tensor_parallel = degree,
+                     .max_batch = static_cast<double>(job.options.generate.max_batch)};
+  const Ledger ledger = memory_of_rank(job, job.roles.generator.front());
+  for (const Entry& entry : ledger.entries()) {
+    if (entry.owner == "generator" && entry.what == "KV pages") gen.cache_bytes = static_cast<double>(entry.bytes);
+  }
+  out.rollout = rollout_seconds(job.machine, gen, std::ceil(shape.sequences / replicas), shape.output);
+  if (job.models.reference) out.reward += shape.scores(*job.models.reference, judges);
+  for (const ModelLayout& model : job.models.reward_models) out.reward += shape.scores(model, judges);
+  out.log_probs = shape.scores(job.models.actor, trainers);
+  out.train = shape.trains(job.models.actor, trainers, group);
+  if (job.models.critic) {
+    out.log_probs += shape.scores(*job.models.critic, trainers);
+    out.train += shape.trains(*job.models.critic, trainers, group);
+  }
+  out.sync = sync_seconds(job.machine, 2 * gen.model.parameters, trainers, degree, shape.per_node);
+  const double learning = out.log_probs + out.train;
+  const bool together = job.options.train.async_depth > 0 && job.roles.trainer != job.roles.generator;
+  out.total = out.reward + out.sync + (together ? std::max(out.rollout, learning) : out.rollout + learning);
+  out.tokens_per_second = shape.tokens() / out.total;
+  return out;
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The memory ledger before and after a run: a job that cannot fit is refused before a weight is read, one that fits goes on, and what was
+planned stands beside what was measured."""
+
+import json
+import re
+import resource
+
+from trireme_run import ROOT, ProgramTest, adversity, main
+
+CONFIGURATION = 78
+
+
+class Memory(ProgramTest):
+    def small_node(self, megabytes):
+        return adversity("small_node", SMALL_NODE_MB=str(megabytes))
+
+    def test_70b_is_refused_before_a_weight_is_made(self):
+        """The shipped deck on this machine as it is: 1.1 TB of states in fp32."""
+        for ranks in (1, 2):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+            result = self.run_program("ppo", "ppo.toml", "run.dir=large", "model.path=\"\"", f"model.shape={ROOT}/inputs/models/llama3-70b",
+                                      f"model.tokenizer={self.folder}/model", ranks=ranks)
+            self.assertEqual(result.code, CONFIGURATION, result.text)
+            self.assertEqual(result.text.count("error: "), 1, result.text)
+            message = result.text[result.text.index("error: "):]
+            for words in ("needs more memory than there is", "planned peak", "free", "actor: Adam's moments", "~", "estimated",
+                          'run.memory_check = "warn"'):
+                self.assertIn(words, message)
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+            self.assertLess(peak, max(before, 3 << 20), "kB: no weights were made")
+            self.assertFalse((self.folder / "large" / "metrics.jsonl").exists())
+
+    def test_a_small_node_refuses_and_says_what_fits(self):
+        """The limit lies between what the deck needs with long micro-batches and what it needs with short ones."""
+        long = ["data.max_len=240", "rollout.max_new_tokens=200", "rollout.batch_size=256", "train.batch_size=512"]
+        micro_batch = "train.micro_batch_tokens=65536"
+        plan = self.planned("ppo", "ppo.toml", "run.dir=plan-long", *long, micro_batch, only_plan=True)
+        enough = int(plan * 1e3) + 1
+        refused = self.run_program("ppo", "ppo.toml", "run.dir=small", *long, micro_batch, env=self.small_node(enough - 20), ranks=1)
+        self.assertEqual(refused.code, CONFIGURATION, refused.text)
+        self.assertRegex(refused.text, r"fits: train\.micro_batch_tokens=\d+")
+        change = re.search(r"fits: (train\.micro_batch_tokens=\d+)", refused.text).group(1)
+        cured = self.run_program("ppo", "ppo.toml", "run.dir=small", "run.iterations=1", *long, change, env=self.small_node(enough - 20), ranks=1)
+        self.assertNotEqual(cured.code, CONFIGURATION, cured.text)
+
+    def planned(self, *arguments, only_plan=False, **options):
+        """GB that the log plans on the host. `only_plan`: on a node without memory, so that nothing is run."""
+        env = self.small_node(1) if only_plan else None
+        result = self.run_program(*arguments, env=env, **options)
+        self.assertEqual(result.code, CONFIGURATION if only_plan else 0, result.text)
+        return float(re.search(r"memory: planned peak ([0-9.]+) GB of", result.text).group(1))
+
+    def test_warn_goes_on(self):
+        result = self.succeed("ppo", "ppo.toml", "run.dir=warned", "run.iterations=1", "run.memory_check=warn", env=self.small_node(60), ranks=2)
+        self.assertIn("needs more memory than there is", result.text)
+        self.assertEqual(len(self.metrics("warned")), 1)
+
+    def test_all_ranks_leave_alike(self):
+        result = self.run_program("sft", "sft.toml", "run.dir=refused-sft", env=self.small_node(60), ranks=3)
+        self.assertEqual(result.code, CONFIGURATION, result.text)
+        self.assertEqual(result.text.count("error: "), 1, result.text)
+
+    def test_planned_beside_measured(self):
+        """The plan covers what the run takes, and is not far above it: the models are small, most of both is the libraries."""
+        for command, deck in (("ppo", "ppo.toml"), ("sft", "sft.toml")):
+            result = self.succeed(command, deck, f"run.dir=measured-{command}", "run.iterations=2", ranks=2)
+            self.assertRegex(result.text, r"memory: planned peak [0-9.]+ GB of [0-9.]+ GB free \(host memory, ranks 0-1, in ")
+            self.assertRegex(result.text, r"memory: host peak [0-9.]+ GB planned, [0-9.]+ GB measured")
+            memory = self.metrics(f"measured-{command}")[-1]["memory"]
+            print(f"    {command}: planned {memory['planned_host_peak'] / 1e6:.0f} MB, measured {memory['host_peak'] / 1e6:.0f} MB", flush=True)
+            summary = json.loads((self.folder / f"measured-{command}" / "summary.json").read_text())
+            self.assertEqual(summary["last"]["memory"]["planned_host_peak"], memory["planned_host_peak"])
+            self.assertLess(memory["host_peak"], 1.1 * memory["planned_host_peak"])
+            self.assertLess(memory["planned_host_peak"], 2 * memory["host_peak"])
+
+
+if __name__ == "__main__":
+    main()
