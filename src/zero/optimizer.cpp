@@ -53,7 +53,10 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
     const bool decay = decays(map.layout().tensors()[p].name);
     changed += kernels::adamw(shard, step_of(state, options, clip_factor, decay));
     // Steps since the last sync add up.
-    if (shard.changed) std::ranges::transform(step_bits, state.changed.begin() + map.offset(p) / 64, state.changed.begin() + map.offset(p) / 64, std::bit_or<>());
+    if (shard.changed) {
+      const auto sum = state.changed.begin() + map.offset(p) / 64;
+      std::transform(step_bits.begin(), step_bits.end(), sum, sum, std::bit_or<>());
+    }
   }
   return changed;
 }
