@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "driver/host_mirror.hpp"
-#include "driver/progress.hpp"
+#include "trireme/machine/host_mirror.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/base/error.hpp"
@@ -92,7 +92,7 @@ class Checkpointing {
   const Roles& roles_;
   const RunFolder& folder_;
   std::vector<SavedModel> models_;
-  HostMirror mirror_;  // before the writer, which reads it
+  machine::HostMirror mirror_;  // before the writer, which reads it
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
   std::string pending_;   // stays alive while the writer reads it
   size_t datasets_ = 0;   // of the save in progress

@@ -6,9 +6,9 @@
 #include <set>
 
 #include "driver/ppo_metrics.hpp"
-#include "driver/refuse.hpp"
-#include "driver/sample_log.hpp"
-#include "driver/side_output.hpp"
+#include "trireme/config/refuse.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
@@ -45,12 +45,12 @@ int64_t schedule_steps(const config::Options& options, int64_t iterations) {
 
 std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.eval.dataset.empty()) return std::nullopt;
-  return load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
+  return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
-std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
+std::optional<learn::PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.actor.ptx_coef <= 0) return std::nullopt;
-  return PretrainingTexts(run.options, tokenizer, run.roles);
+  return learn::PretrainingTexts(run.options, tokenizer, run.roles.world, run.roles.trainers.batch());
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : run_(options, session, config::Command::ppo),
       tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
-      prompts_(load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
-      sampler_(make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
+      prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
+      sampler_(learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
       texts_(load_texts(run_, tokenizer_)),
@@ -84,7 +84,7 @@ Progress PpoLoop::resume_or_start() {
     progress.version = 1;  // the weights that the run starts from
   }
   if (run_.leads()) {
-    side_output("samples.jsonl", [&] { trim_sample_log(run_.folder.path() / "samples.jsonl", progress.iteration); });
+    report::side_output("samples.jsonl", [&] { report::trim_sample_log(run_.folder.path() / "samples.jsonl", progress.iteration); });
   }
   return progress;
 }
@@ -183,7 +183,7 @@ Rollout PpoLoop::to_trainers(Samples samples, int64_t iteration) {
   const trace::Phase phase{"exchange", iteration};
   const auto& options = run_.options;
   if (options.rollout.save_samples != 0) {
-    append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
+    report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
                       options.rollout.save_samples);
   }
   return exchange_.to_trainers(samples, run_.roles.map.trainer, [&](const Cards& cards) {
@@ -232,7 +232,7 @@ void PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
-  refuse_unbuilt(options, config::Command::ppo);
+  config::refuse_unbuilt(options, config::Command::ppo);
   const kernels::Runtime kernels;
   return PpoLoop(options, session).run();
 }

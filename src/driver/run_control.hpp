@@ -11,7 +11,8 @@
 
 #include "driver/checkpointing.hpp"
 #include "driver/metrics.hpp"
-#include "driver/progress.hpp"
+#include "trireme/report/metrics_file.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/run.hpp"
 #include "trireme/base/error.hpp"
 
@@ -67,7 +68,7 @@ class RunControl {
   Savable savable_;
   int64_t iterations_;
   Checkpointing checkpoints_;
-  std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
+  std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;
 };
 

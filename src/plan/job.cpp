@@ -282,16 +282,6 @@ std::vector<RoleKind> role_kinds(const Job& job) {
   return out;
 }
 
-Fullest fullest_rank(const Job& job, Place place) {
-  Fullest out;
-  for (const RoleKind& kind : role_kinds(job)) {
-    Ledger ledger = memory_of_rank(job, kind.first);
-    const int64_t peak = ledger.peak(place);
-    if (peak > out.peak) out = {kind.first, std::move(ledger), peak};
-  }
-  return out;
-}
-
 Fit fit(const Job& job) {
   Fit out;
   const auto kinds = role_kinds(job);
@@ -321,6 +311,25 @@ int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShap
   if (share.bytes > 0) return std::min(share.bytes, useful);
   const auto granted = static_cast<int64_t>(share.fraction * static_cast<double>(free));
   return std::min(std::max(granted, per_token * (max_len + 256)), useful);
+}
+
+KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas) {
+  const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
+  const int64_t wish = options.rollout.max_new_tokens;
+  const int64_t most = wish > 0 ? std::min(wish, room) : room;
+  const int64_t of_replica = base::ceil_div<int64_t>(options.rollout.batch_size, replicas) * options.rollout.n_samples_per_prompt;
+  return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
+}
+
+std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token) {
+  const int64_t length = std::max<int64_t>(need.expected_length, 1);
+  const int64_t held = bytes / bytes_per_token / length;
+  if (held >= need.sequences) return "";
+  const auto wanted = static_cast<double>(need.sequences * length * bytes_per_token);
+  return base::text("the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held, " of the ", need.sequences,
+                    " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
+                    " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
+                    "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
 }
 
 }  // namespace trireme::plan

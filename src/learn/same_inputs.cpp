@@ -1,0 +1,77 @@
+#include "trireme/learn/same_inputs.hpp"
+
+#include <cstdint>
+#include <string_view>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/base/wire.hpp"
+#include "trireme/comm/agree.hpp"
+#include "trireme/config/changes.hpp"
+#include "trireme/config/deck.hpp"
+
+namespace trireme::learn {
+namespace {
+
+// FNV-1a of 64 bits: it is compared between processes of one program, nobody attacks it.
+class Fingerprint {
+ public:
+  void add(std::string_view bytes) {
+    for (const char byte : bytes) value_ = (value_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
+    value_ = (value_ ^ bytes.size()) * 0x100000001b3ULL;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325ULL;
+};
+
+void require_same(const comm::CommView& world, const std::string& what, int64_t rows, uint64_t fingerprint) {
+  struct Read {
+    int64_t rows;
+    uint64_t fingerprint;
+  };
+  const Read first = world.broadcast_value(Read{rows, fingerprint}, 0);
+  comm::fail_together(world, [&] {
+    VALIDATE(first.rows == rows && first.fingerprint == fingerprint, ExitCode::bad_data, what, " differs from what rank 0 has read (", rows, " rows here, ",
+             first.rows, " there, or other tokens): a file that changed while the job started, a stale cache of its file system, or another tokenizer; start again");
+  });
+}
+
+}  // namespace
+
+void require_same_deck(const comm::CommView& world, const std::string& deck) {
+  const std::string first = world.broadcast(deck, 0);
+  comm::fail_together(world, [&] {
+    if (first == deck) return;
+    const auto changes = config::changed_keys(config::parse_deck(first, "rank 0's deck"), config::parse_deck(deck));
+    std::string keys = config::describe(changes, config::KeyKind::meaning);
+    const std::string conduct = config::describe(changes, config::KeyKind::conduct);
+    if (!keys.empty() && !conduct.empty()) keys += '\n';
+    throw UserError(ExitCode::configuration,
+                    base::text("this rank's deck is not that of rank 0 (rank 0's value -> this rank's):\n", keys + conduct,
+                               "\n: give every rank the same deck and overrides; start again when the file has changed meanwhile"));
+  });
+}
+
+void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts) {
+  Fingerprint all;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    all.add(prompts[row].prompt);
+    all.add(prompts[row].label);
+    all.add(base::to_bytes(prompts[row].ids));
+  }
+  require_same(world, what, prompts.size(), all.value());
+}
+
+void require_same_rows(const comm::CommView& world, const std::string& what, const TrainingSet& rows) {
+  Fingerprint all;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    Samples sequences;
+    rows.append(row, sequences);
+    all.add(sequences.to_bytes());
+  }
+  require_same(world, what, rows.size(), all.value());
+}
+
+}  // namespace trireme::learn
