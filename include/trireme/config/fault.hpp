@@ -19,7 +19,6 @@ struct Fault {
   int64_t pass = 1;   // from 1; 0: every one
   double value = 0;   // exit: the code; delay: milliseconds; io_fail: errno
   bool is_for(int this_rank) const { return rank < 0 || rank == this_rank; }
-  bool hits(int64_t this_pass) const { return pass == 0 || pass == this_pass; }
 };
 
 // io_fail = "op:n:errno[:rank]", op one of open, write, fsync, rename, close, mkdir; the n-th call (from 1) fails
