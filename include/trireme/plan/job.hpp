@@ -60,7 +60,7 @@ struct RoleKind {
 };
 std::vector<RoleKind> role_kinds(const Job& job);
 
-// The rank with the largest peak in that place and its ledger, of one rank of each kind.
+// The rank with the largest peak in a place, and its ledger.
 struct Fullest {
   int rank = 0;
   Ledger ledger;
