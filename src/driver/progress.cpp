@@ -29,6 +29,7 @@ std::string to_json(const Progress& p) {
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
                         {"pending_bytes", p.pending_bytes},
+                        {"unfinished_bytes", p.unfinished_bytes},
                         {"sampler", to_object(p.sampler)},
                         {"ptx_sampler", to_object(p.ptx_sampler)},
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
@@ -56,6 +57,7 @@ Progress progress_from_json(const std::string& text) {
     json.at("metrics_cursor").get_to(p.metrics_cursor);
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);
+    p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
     if (json.contains("best")) {

@@ -44,7 +44,7 @@ RunControl::~RunControl() { run_.context.watch(nullptr); }
 
 RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   Start start;
-  const auto found = checkpoints_.resume(start.pending);
+  const auto found = checkpoints_.resume(start.parts);
   const std::string command(config::to_string(run_.command));
   start.resumed = found.has_value();
   Progress& progress = start.progress;
@@ -52,12 +52,17 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
     VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ", run_.folder.checkpoints().string(),
              " is one of `trireme ", found->command, "`: choose another run.dir or ckpt.resume = \"never\"");
     progress = *found;
-    if (run_.leads()) log::info(base::text("resumed after iteration ", progress.iteration));
+    if (run_.leads()) {
+      log::info(base::text("resumed after iteration ", progress.iteration,
+                           progress.inside_iteration() ? base::text(", inside the next one (", progress.phase, ", ", progress.mini_batch, " optimizer steps done)")
+                                                       : std::string{}));
+    }
   } else {
     progress.command = command;
     progress.schedule_steps = schedule_steps;
   }
   if (found && run_.leads()) report_changed_keys(found->deck, run_.folder.deck());
+  if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
   if (run_.leads()) metrics_file_ = std::make_unique<MetricsFile>(run_.folder.path() / "metrics.jsonl", progress.metrics_cursor);
@@ -102,7 +107,7 @@ std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Prog
   run_.context.phase_took(seconds);
   checkpoints_.look_after_save(progress.iteration);
   const auto stop = run_.context.agree_to_stop();
-  if (progress.iteration >= iterations_) return std::nullopt;
+  if (progress.iteration >= iterations_ || target_reached(progress)) return std::nullopt;
   if (stop > job::StopReason::save_and_go_on) return leave(progress, stop);
   if (best || checkpoints_.due(progress.iteration) || stop == job::StopReason::save_and_go_on) {
     save(progress, false);
@@ -111,13 +116,30 @@ std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Prog
   return std::nullopt;
 }
 
+// Of what a checkpoint has too, so that a start behind the end finds it again.
+bool RunControl::target_reached(const Progress& progress) {
+  const config::CkptOptions& ckpt = run_.options.ckpt;
+  const double value = progress.best.value;
+  if (progress.best.iteration < 0 || progress.best.metric != ckpt.best_metric || run_.options.eval.steps <= 0) return false;
+  const bool good = ckpt.target && (config::smaller_is_better(ckpt.best_metric) ? value <= *ckpt.target : value >= *ckpt.target);
+  const int64_t fruitless = (progress.iteration - progress.best.iteration) / run_.options.eval.steps;
+  const bool idle = ckpt.patience > 0 && fruitless >= ckpt.patience;
+  if (!good && !idle) return false;
+  if (run_.leads()) {
+    log::info(good ? base::text("the run is done: ", ckpt.best_metric, " is ", value, ", which reaches ckpt.target = ", *ckpt.target)
+                   : base::text("the run is done: ", fruitless, " evaluations brought no better ", ckpt.best_metric, " than ", value, " (ckpt.patience)"));
+  }
+  ended_early_ = true;
+  return true;
+}
+
 void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
   run_.context.saving(true);
   if (metrics_file_) side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
-  checkpoints_.save(progress, savable_.pending_rollout(), wait);
+  checkpoints_.save(progress, {savable_.pending_rollout(), unfinished_}, wait);
   run_.context.saving(false);
-  const bool ended = progress.iteration >= iterations_;
+  const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
     export_or_go_on(base::text("hf-", checkpoint::folder_name(progress.iteration)));
   }
@@ -133,8 +155,44 @@ ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
     log::info(base::text("stopping after iteration ", progress.iteration, " (", job::to_string(reason), "): saving"));
   }
   save(progress, true);
-  run_.context.finish(curve(), progress.rewards, last_);
-  if (run_.leads()) log::info(MemoryCheck::compare(last_));
+  return leave(progress.rewards);
+}
+
+bool RunControl::agree_to_leave(const comm::CommView& ranks) {
+  why_ = run_.context.agree_to_leave(ranks);
+  return why_ != job::StopReason::none;
+}
+
+void RunControl::meet() {
+  run_.context.stop_wanted();  // a place where this rank could be left
+  run_.roles.world.sleeping_barrier();
+  run_.context.waited();
+}
+
+bool RunControl::all_finished(bool mine) {
+  if (run_.roles.world.all(mine)) return true;
+  why_ = static_cast<job::StopReason>(run_.roles.world.max(static_cast<int32_t>(why_)));
+  return false;
+}
+
+ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinished) {
+  run_.context.leaving();
+  unfinished_ = std::move(unfinished);
+  const bool nothing_new = !progress.inside_iteration() && checkpoints_.holds(progress.iteration);
+  if (run_.leads()) {
+    const std::string place = nothing_new                   ? std::string("nothing is done of it that the last checkpoint lacks")
+                              : progress.inside_iteration() ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
+                                                            : std::string("its rollout is made again: saving");
+    log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (", job::to_string(why_), "); ", place));
+  }
+  if (!nothing_new) save(progress, true);
+  return leave(progress.rewards);
+}
+
+ExitCode RunControl::leave(const std::vector<double>& rewards) {
+  run_.context.finish(curve(), rewards, last_);
+  const std::string memory = MemoryCheck::compare(last_);
+  if (run_.leads() && !memory.empty()) log::info(memory);
   if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
 }

@@ -87,7 +87,7 @@ Progress StepLoop::resume_or_start() {
 ExitCode StepLoop::run() {
   Progress progress = resume_or_start();
   run_.starting.reset();
-  while (progress.iteration < iterations_) {
+  while (control_.goes_on(progress.iteration)) {
     const base::Stopwatch watch;
     const int64_t iteration = progress.iteration + 1;
     trace::reset_phases();

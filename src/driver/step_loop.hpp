@@ -51,7 +51,7 @@ class StepLoop {
   std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;
-  learn::SkippedSteps skips_{options_.train.max_skipped_steps};
+  learn::SkippedSteps skips_{run_.options.train.max_skipped_steps};
   // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them
   struct RewardScale {
     int64_t iteration = -1;
