@@ -49,6 +49,10 @@ void add_output_keys(KeyList<Options>& keys) {
            "checkpoint, obeyed once: a restart goes on from what the run has saved since.")
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
+  keys.add(KEY(ckpt.allow_changes),
+           "Keys that may have another value, and inputs (data.prompt_dataset, data.dataset, reference.path) that may have other content, than in the "
+           "checkpoint that a start goes on from, although that changes what is computed; a section is \"actor.\". Keys of conduct need no permission.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
   keys.add(KEY(ckpt.save_hf),
            "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")

@@ -7,6 +7,7 @@
 
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
+#include "driver/same_inputs.hpp"
 #include "driver/sample_log.hpp"
 #include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
@@ -48,6 +49,14 @@ std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokeniz
   return load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
+Inputs inputs_of(const Run& run, const data::PromptSet& prompts) {
+  if (!run.leads()) return {};
+  Inputs inputs{{"data.prompt_dataset", digest_of(prompts)}};
+  const std::string& reference = run.options.reference.path.empty() ? run.options.model.path : run.options.reference.path;
+  if (needs_reference(run.options) && std::filesystem::exists(reference)) inputs.emplace_back("reference.path", digest_of_model(reference));
+  return inputs;
+}
+
 std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.actor.ptx_coef <= 0) return std::nullopt;
   return PretrainingTexts(run.options, tokenizer, run.roles);
@@ -68,6 +77,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       control_(run_,
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
+                .inputs = inputs_of(run_, prompts_),
                 .pending_rollout = [this] { return pending_ ? to_stored(*pending_) : std::string(); }},
                iterations_) {}
 
