@@ -113,8 +113,8 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
   auto loaded = make_model(spec);
   driver::Checkpointing loader(options, roles, folder, gpu(), true);
   loader.add({"actor", &spec, &loaded, true});
-  std::string pending;
-  ASSERT_TRUE(loader.resume(pending).has_value());
+  driver::StoredParts parts;
+  ASSERT_TRUE(loader.resume(parts).has_value());
   EXPECT_EQ(loaded.steps(), 1);
   const auto got = state_of(loaded);
   ASSERT_EQ(got.size(), want.size());
