@@ -55,6 +55,7 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "suspend") ::raise(SIGSTOP);
   if (fault.kind == "exit") ::_exit(static_cast<int>(fault.value));
   if (fault.kind == "delay") std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
+  if (fault.kind == "signal") ::raise(static_cast<int>(fault.value));
   while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (fault.kind == "alloc_fail") throw std::bad_alloc();
   if (fault.kind == "io_fail") throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
@@ -63,8 +64,8 @@ void strike(const InjectedFault& fault) {
 }  // namespace
 
 void install_faults(std::vector<InjectedFault> faults) {
-  static constexpr std::array<std::string_view, 9> kinds{"kill", "segv",       "hang",    "suspend", "exit",
-                                                         "delay", "alloc_fail", "io_fail", "nan"};
+  static constexpr std::array<std::string_view, 10> kinds{"kill",  "segv",   "hang",       "suspend", "exit",
+                                                          "delay", "signal", "alloc_fail", "io_fail", "nan"};
   const std::lock_guard lock(installed().mutex);
   installed().faults.clear();
   for (InjectedFault& fault : faults) {

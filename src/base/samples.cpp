@@ -53,6 +53,10 @@ constexpr std::tuple columns{
     Column<int32_t>{"version", &Samples::version, Per::token},
     Column<float>{"reward", &Samples::reward, Per::sequence, true},
     Column<float>{"ref_log_probs", &Samples::ref_log_probs, Per::token, true},
+    Column<float>{"old_log_probs", &Samples::old_log_probs, Per::token, true},
+    Column<float>{"values", &Samples::values, Per::token, true},
+    Column<float>{"advantages", &Samples::advantages, Per::token, true},
+    Column<float>{"returns", &Samples::returns, Per::token, true},
 };
 
 template <class Visit>
@@ -114,6 +118,14 @@ void Samples::append(const Samples& other, int64_t i) {
 
 void Samples::append(const Samples& other) {
   for (int64_t i = 0; i < other.size(); ++i) append(other, i);
+}
+
+Samples Samples::unscored() const {
+  Samples out = *this;
+  out.reward.clear();
+  out.reward_parts.clear();
+  out.ref_log_probs.clear();
+  return out;
 }
 
 Samples Samples::select(std::span<const int64_t> rows) const {

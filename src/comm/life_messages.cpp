@@ -58,6 +58,7 @@ void LifeMessages::hear(int rank) {
 }
 
 void LifeMessages::report(const LifeSign& sign) {
+  hear_wish(sign.wish);
   if (leads()) {
     heard_[0] = sign;
     return;
@@ -67,6 +68,7 @@ void LifeMessages::report(const LifeSign& sign) {
   out_.silent = sign.silent;
   out_.waiting = sign.waiting;
   out_.io = sign.io;
+  out_.wish = sign.wish;
   put(out_.host, sign.host);
   put_end(out_.where, sign.where);
   put(out_.call, sign.call);
@@ -78,6 +80,7 @@ void LifeMessages::answer(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (!done(peer.answering)) return;
   peer.out.ends = 0;
+  peer.out.wish = wish_;
   TRIREME_MPI(MPI_Isend(&peer.out, sizeof peer.out, MPI_BYTE, rank, answer_tag, handle(), &peer.answering));
 }
 
@@ -87,7 +90,8 @@ void LifeMessages::receive() {
     Peer& peer = peers_[static_cast<size_t>(rank)];
     while (leads() && done(peer.receiving)) {
       const Frame& in = peer.in;
-      heard_[static_cast<size_t>(rank)] = LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call};
+      heard_[static_cast<size_t>(rank)] = LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call, in.wish};
+      hear_wish(in.wish);
       listen(rank);
       answer(rank);
     }
@@ -97,6 +101,7 @@ void LifeMessages::receive() {
         break;
       }
       heard_[static_cast<size_t>(rank)] = LifeSign{};
+      hear_wish(peer.answer_in.wish);
       unanswered_ = 0;
       hear(rank);
     }

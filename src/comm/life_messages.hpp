@@ -2,6 +2,7 @@
 // under way per pair of ranks; used by one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ class LifeMessages {
   void receive();
   // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere: whether rank 0 answered, at [0].
   std::vector<std::optional<LifeSign>> take_heard();
+  // The most urgent wish of any rank so far.
+  job::StopReason wish() const { return wish_; }
   // Words by which some other rank ends the job.
   const std::optional<std::string>& ended() const { return ended_; }
   // Tells every other rank; returns at once.
@@ -42,12 +45,14 @@ class LifeMessages {
     double silent;
     uint8_t waiting;
     uint8_t io;
+    job::StopReason wish;
     char host[64];
     char where[360];
     char call[120];
   };
   struct Answer {
     uint8_t ends;
+    job::StopReason wish;
     char words[1500];
   };
   struct Peer {
@@ -66,11 +71,13 @@ class LifeMessages {
   void hear(int rank);
   void answer(int rank);
   void drain();
+  void hear_wish(job::StopReason wish) { wish_ = std::max(wish_, wish); }
 
   Comm comm_;
   std::vector<Peer> peers_;
   std::vector<std::optional<LifeSign>> heard_;
   std::optional<std::string> ended_;
+  job::StopReason wish_ = job::StopReason::none;
   Frame out_{};
   MPI_Request sending_ = MPI_REQUEST_NULL;
   int unanswered_ = 0;

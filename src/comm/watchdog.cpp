@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -54,6 +55,8 @@ class Watchdog::State {
     thread_ = std::thread([this] { watch(); });
   }
 
+  job::StopReason heard_wish() const { return wish_; }
+
   void stop(bool alone) {
     {
       const std::lock_guard lock(mutex_);
@@ -88,6 +91,7 @@ class Watchdog::State {
       silent_ = 0;
     }
     mine_.silent = silent_;
+    wish_ = std::max(wish_.load(), mine_.wish);
   }
 
   std::optional<std::string> judge(double awake) {
@@ -105,6 +109,7 @@ class Watchdog::State {
   std::optional<std::string> exchange(double awake) {
     messages_->report(mine_);
     messages_->receive();
+    wish_ = std::max(wish_.load(), messages_->wish());
     if (messages_->ended()) return messages_->ended();
     auto heard = messages_->take_heard();
     for (size_t rank = 0; rank < lives_.size(); ++rank) {
@@ -163,6 +168,7 @@ class Watchdog::State {
   double silent_ = 0;
   uint64_t seen_ = 0;
   double last_look_ = 0;
+  std::atomic<job::StopReason> wish_{job::StopReason::none};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool done_ = false;
@@ -170,6 +176,8 @@ class Watchdog::State {
 };
 
 Watchdog::Watchdog(const CommView& world, WatchdogOptions options) : state_(std::make_unique<State>(world, std::move(options))) {}
+
+job::StopReason Watchdog::heard_wish() const { return state_->heard_wish(); }
 
 Watchdog::~Watchdog() { state_->stop(std::uncaught_exceptions() > 0); }
 

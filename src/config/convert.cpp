@@ -161,6 +161,25 @@ std::string read(const Value& value, const Limits& limits, Duration& out) {
   return problem;
 }
 
+std::string read(const Value& value, const Limits& limits, SaveInterval& out) {
+  if (const auto* count = value.get<int64_t>()) {
+    std::string problem = check(static_cast<double>(*count), limits);
+    if (problem.empty()) out = SaveInterval(*count);
+    return problem;
+  }
+  const auto* text = value.get<std::string>();
+  if (!text) return must_be("a number of iterations, a time (\"20m\") or \"auto\"", value);
+  SaveInterval read;
+  read.automatic = *text == "auto";
+  if (!read.automatic) {
+    const auto seconds = duration_seconds(*text);
+    if (!seconds || *seconds <= 0) return base::text("is \"", *text, "\": write a number of iterations, a time (\"20m\", \"1h30m\") or \"auto\"");
+    read.seconds = *seconds;
+  }
+  out = read;
+  return "";
+}
+
 std::string read(const Value& value, const Limits& limits, Bytes& out) {
   int64_t count = 0;
   if (const auto* text = value.get<std::string>()) {
@@ -256,6 +275,10 @@ std::string write(const Duration& value) {
   const bool whole = value.seconds == std::floor(value.seconds) && value.seconds < 9e15;
   return whole ? write(static_cast<int64_t>(value.seconds)) : write(value.seconds);
 }
+std::string write(const SaveInterval& value) {
+  if (value.automatic) return quoted("auto");
+  return value.seconds > 0 ? quoted(base::text(write(Duration{value.seconds}), "s")) : write(value.iterations);
+}
 std::string write(const Bytes& value) { return write(value.count); }
 std::string write(const MemoryShare& value) {
   return value.bytes > 0 ? quoted(std::to_string(value.bytes) + " B") : write(value.fraction);
@@ -270,6 +293,7 @@ std::string type_name(const int64_t*) { return "integer"; }
 std::string type_name(const double*) { return "number"; }
 std::string type_name(const std::string*) { return "text"; }
 std::string type_name(const Duration*) { return "duration"; }
+std::string type_name(const SaveInterval*) { return "iterations, time or \"auto\""; }
 std::string type_name(const Bytes*) { return "size"; }
 std::string type_name(const MemoryShare*) { return "fraction or size"; }
 std::string type_name(const Range*) { return "two numbers"; }

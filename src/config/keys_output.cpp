@@ -10,8 +10,8 @@ namespace {
 void add_fault_keys(KeyList<Options>& keys) {
   keys.add(KEY(fault.at),
            "\"kind:rank:place:pass[:value]\" each: what happens to a rank (*: to all) when it comes to a place for the pass-th time (from 1; *: "
-           "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay (value: ms), alloc_fail, io_fail; "
-           "places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: places loss, grad, weight and "
+           "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay (value: ms), signal (value: its number, to itself), "
+           "alloc_fail, io_fail; places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: places loss, grad, weight and "
            "generator (its weights, after a sync).");
   keys.add(KEY(fault.crash_at), "Name of a point of the checkpoint commit at which every rank ends at once.");
   keys.add(KEY(fault.io_fail), "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of checkpoints fails, on that rank or on every one.");
@@ -33,9 +33,15 @@ KeyList<Options> make_option_keys() {
 }  // namespace
 
 void add_output_keys(KeyList<Options>& keys) {
-  keys.add(KEY(ckpt.interval), "Iterations between two checkpoints; 0: only when the run stops or ends.")
+  keys.add(KEY(ckpt.interval),
+           "Iterations between two checkpoints, or the time (\"20m\"), or \"auto\": the time that loses least to saving and to failures, "
+           "sqrt(2 x what a save holds training up x mean time between failures) (Young, Daly), from what saves have taken and ckpt.failure_rate. 0: only "
+           "when the run stops or ends.")
       .at_least(0)
       .departs("OpenRLHF: ckpt.save_steps = -1, never; here on, since jobs on supercomputers are killed.");
+  keys.add(KEY(ckpt.failure_rate), "Failures per rank and hour that ckpt.interval = \"auto\" reckons with.")
+      .above(0)
+      .departs("Not in OpenRLHF; 2e-5 is what Llama 3 405B met per GPU.");
   keys.add(KEY(ckpt.keep), "Checkpoints that are kept; the oldest goes only after a newer one is committed.")
       .at_least(2)
       .departs("OpenRLHF: ckpt.max_num, which deletes first.");
@@ -44,6 +50,10 @@ void add_output_keys(KeyList<Options>& keys) {
            "checkpoint, obeyed once: a restart goes on from what the run has saved since.")
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
+  keys.add(KEY(ckpt.allow_changes),
+           "Keys that may have another value, and inputs (data.prompt_dataset, data.dataset, reference.path) that may have other content, than in the "
+           "checkpoint that a start goes on from, although that changes what is computed; a section is \"actor.\". Keys of conduct need no permission.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
   keys.add(KEY(ckpt.save_hf),
            "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
@@ -52,6 +62,11 @@ void add_output_keys(KeyList<Options>& keys) {
            "Metric of the evaluation (eval_reward, eval_pass1, ...; sft, rm, dpo: eval_loss, eval_accuracy) whose best checkpoint is "
            "saved when it is seen, linked as `best` and never removed; losses are better when smaller. Empty: none.")
       .departs("OpenRLHF: ckpt.best_metric_key.");
+  keys.add(KEY(ckpt.target), "The run is done (exit code 0) when ckpt.best_metric is at least this good. \"none\": it makes all its iterations.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(ckpt.patience), "The run is done when so many evaluations in a row brought no better ckpt.best_metric; 0: never.")
+      .at_least(0)
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.max_failures),
            "A save that fails is said at the next iteration and tried again, at longer and longer intervals, while training goes on. After so many "

@@ -73,6 +73,11 @@ void add_run_keys(KeyList<Options>& keys) {
            "iteration is in a checkpoint, else 76. 0: take as long as it needs.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(run.stop_within),
+           "How soon a stop request (a signal, the file `stop`, the walltime) is obeyed. step: ppo leaves inside an iteration, before its next optimizer "
+           "step, out of a rollout or while it waits for a reward plugin; what is done of the iteration is saved or made again with the same bits. "
+           "iteration: at its end.")
+      .departs("Not in OpenRLHF.");
   keys.add(
           KEY(run.hang_timeout),
           "A rank that makes no progress for so long, or is not heard of, ends the job with exit code 70, and every rank says which one it was and "

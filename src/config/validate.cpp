@@ -277,6 +277,7 @@ void Checks::evaluation() {
 
 void Checks::best_checkpoint() {
   const std::string& metric = o_.ckpt.best_metric;
+  refuse_if(metric.empty() && (o_.ckpt.target || o_.ckpt.patience > 0), "ckpt.target or ckpt.patience without ckpt.best_metric (they are about it)");
   if (metric.empty()) return;
   refuse_if(o_.eval.steps < 0, "ckpt.best_metric = \"", metric,
             "\" without eval.steps (only an evaluation can tell which checkpoint is best)");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -16,7 +17,14 @@
 namespace trireme::driver {
 namespace {
 
-constexpr const char* kPendingPath = "/experience/pending";
+// Where a checkpoint keeps them, and how long all ranks' parts are together.
+struct StoredPart {
+  const char* path;
+  std::string StoredParts::*bytes;
+  int64_t Progress::*total;
+};
+constexpr StoredPart stored_parts[] = {{"/experience/pending", &StoredParts::pending, &Progress::pending_bytes},
+                                       {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes}};
 
 // The fp32 arrays of a model that a checkpoint has, by the name of their group.
 struct Part {
@@ -65,7 +73,21 @@ Checkpointing::~Checkpointing() = default;
 
 bool Checkpointing::due(int64_t iteration) const {
   if (retry_at_ >= 0 && iteration >= retry_at_) return true;
-  return options_.ckpt.interval > 0 && iteration % options_.ckpt.interval == 0;
+  const int64_t every = options_.ckpt.interval.iterations;
+  return every > 0 && iteration % every == 0;
+}
+
+bool Checkpointing::time_is_due() const {
+  const config::SaveInterval& interval = options_.ckpt.interval;
+  if (interval.seconds > 0) return since_save_.seconds() >= interval.seconds;
+  if (!interval.automatic) return false;
+  return saves() == 0 ? saving_ < 0 : since_save_.seconds() >= best_interval();  // the first one tells what a save costs
+}
+
+double Checkpointing::best_interval() const {
+  const double between_failures = 3600 / (options_.ckpt.failure_rate * static_cast<double>(roles_.world.size()));
+  const double cost = std::max(options_.ckpt.background ? save_cost_ : last_save_seconds(), 0.001);
+  return std::max(std::sqrt(2 * cost * between_failures), last_save_seconds());
 }
 
 float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter) {
@@ -73,7 +95,7 @@ float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedMode
   return static_cast<float*>(mirror_.add((saved.model->*array)(parameter), bytes));
 }
 
-checkpoint::Content Checkpointing::content(const Progress& progress, const std::string& pending) {
+checkpoint::Content Checkpointing::content(const Progress& progress, const StoredParts& parts) {
   checkpoint::Content content;
   // One shard group writes; its replicas hold the same values.
   const bool writes = roles_.writes_shard();
@@ -90,23 +112,26 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const std::
       }
     }
   }
-  if (progress.pending_bytes > 0) {
-    const auto mine = static_cast<int64_t>(pending.size());
+  for (const StoredPart& part : stored_parts) {
+    if (progress.*part.total == 0) continue;
+    const std::string& bytes = parts.*part.bytes;
+    const auto mine = static_cast<int64_t>(bytes.size());
     const auto [first, total] = byte_range(roles_.world, mine);
-    content.datasets.push_back({kPendingPath, {total}, comm::DType::u8, {first, mine, 0, 1}, pending.data()});
+    content.datasets.push_back({part.path, {total}, comm::DType::u8, {first, mine, 0, 1}, bytes.data()});
   }
   content.state = to_json(progress);
   return content;
 }
 
-void Checkpointing::start(Progress progress, const std::string& pending) {
-  pending_ = pending;
-  progress.pending_bytes = roles_.world.sum(static_cast<int64_t>(pending.size()));
+void Checkpointing::start(Progress progress, const StoredParts& parts) {
+  parts_ = parts;
+  for (const StoredPart& part : stored_parts) progress.*part.total = roles_.world.sum(static_cast<int64_t>((parts.*part.bytes).size()));
   progress.resumed_from = obeyed_;
-  auto saved = content(progress, pending_);
+  auto saved = content(progress, parts_);
   mirror_.to_host();  // nothing on CPUs
   datasets_ = saved.datasets.size();
   saving_ = progress.iteration;
+  since_save_.restart();
   best_ = progress.best.iteration;
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
@@ -116,23 +141,29 @@ void Checkpointing::start(Progress progress, const std::string& pending) {
   options.beat = [](const char*) { base::tick(); };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
-  writer_->start(folder_.checkpoints(), progress.iteration, std::move(saved), options);
+  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options);
 }
 
-void Checkpointing::save(const Progress& progress, const std::string& pending, bool wait) {
+bool Checkpointing::holds(int64_t iteration) {
+  finish(iteration);
+  return committed_ == iteration;
+}
+
+void Checkpointing::save(const Progress& progress, const StoredParts& parts, bool wait) {
   const base::Stopwatch watch;
   const trace::Region region{"checkpoint", progress.iteration, trace::Category::phase};
   finish(progress.iteration);
-  start(progress, pending);
+  start(progress, parts);
   if (wait || !options_.ckpt.background) {
     if (!finish(progress.iteration) && wait) {
       log::warning("this was the last save of the run: trying once more");
       std::this_thread::sleep_for(std::chrono::seconds(2));
-      start(progress, pending);
+      start(progress, parts);
       committed(writer_->wait(), progress.iteration);
     }
   }
   stalled_ += watch.seconds();
+  save_cost_ = watch.seconds();
 }
 
 void Checkpointing::look_after_save(int64_t iteration) {
@@ -161,6 +192,15 @@ void Checkpointing::committed(const checkpoint::SaveReport& report, int64_t iter
   link_best();
   log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
                        base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
+  announce_interval();
+}
+
+void Checkpointing::announce_interval() {
+  const double now = best_interval();
+  if (!options_.ckpt.interval.automatic || (now < 1.5 * announced_interval_ && announced_interval_ < 1.5 * now)) return;
+  announced_interval_ = now;
+  log::info(base::text("ckpt.interval = \"auto\": a checkpoint every ", base::human_seconds(now), " (one holds training up for ", base::human_seconds(save_cost_),
+                       "; ", roles_.world.size(), " ranks that fail ", options_.ckpt.failure_rate, " times an hour each)"));
 }
 
 void Checkpointing::count_failure(const UserError& error, int64_t iteration) {
@@ -187,6 +227,7 @@ void Checkpointing::before_step() {
   const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
   for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
   stalled_ += watch.seconds();
+  save_cost_ += watch.seconds();
 }
 
 void Checkpointing::link_best() const {
@@ -202,7 +243,7 @@ void Checkpointing::link_best() const {
   if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
 }
 
-std::optional<Progress> Checkpointing::find_and_load(std::string& pending) {
+std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
   const std::string& how = options_.ckpt.resume;
   if (how == "never") return std::nullopt;
   const trace::Region region{"resume", trace::no_argument, trace::Category::phase};
@@ -211,7 +252,7 @@ std::optional<Progress> Checkpointing::find_and_load(std::string& pending) {
   if (named) obeyed_ = name_of_checkpoint(how);
   std::optional<Progress> progress;
   const auto take = [&](checkpoint::Reader& reader, bool own) {
-    progress = load(reader, pending);
+    progress = load(reader, parts);
     if (own) resumed_from_ = {reader.manifest().fence, reader.manifest().step};
   };
   if (takes_named_checkpoint(how, folder_.checkpoints(), roles_.world)) {
@@ -228,8 +269,8 @@ std::optional<Progress> Checkpointing::find_and_load(std::string& pending) {
   return progress;
 }
 
-std::optional<Progress> Checkpointing::resume(std::string& pending) {
-  auto progress = find_and_load(pending);
+std::optional<Progress> Checkpointing::resume(StoredParts& parts) {
+  auto progress = find_and_load(parts);
   began_behind_ = progress ? progress->iteration : -1;
   if (!progress) return progress;
   committed_ = progress->iteration;
@@ -243,7 +284,7 @@ std::optional<int64_t> Checkpointing::began_behind() const {
   return iteration == unknown ? std::nullopt : std::optional(iteration);
 }
 
-Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
+Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   const Progress progress = progress_from_json(reader.state());
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
@@ -257,11 +298,14 @@ Progress Checkpointing::load(checkpoint::Reader& reader, std::string& pending) {
       }
     }
   }
-  // A rollout that was waiting is read by the first rank and spread by the exchange like any other.
-  pending.clear();
-  if (progress.pending_bytes > 0 && roles_.world.rank() == 0) {
-    pending.resize(static_cast<size_t>(progress.pending_bytes));
-    requests.push_back({kPendingPath, {progress.pending_bytes}, comm::DType::u8, {0, progress.pending_bytes, 0, 1}, pending.data()});
+  // Read by the first rank and spread like what is new.
+  for (const StoredPart& part : stored_parts) {
+    std::string& bytes = parts.*part.bytes;
+    bytes.clear();
+    const int64_t total = progress.*part.total;
+    if (total == 0 || roles_.world.rank() != 0) continue;
+    bytes.resize(static_cast<size_t>(total));
+    requests.push_back({part.path, {total}, comm::DType::u8, {0, total, 0, 1}, bytes.data()});
   }
   reader.read(requests);
   mirror_.to_device();

@@ -15,6 +15,7 @@
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/background.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/options.hpp"
@@ -32,6 +33,12 @@ struct SavedModel {
   int64_t TrainingState::*steps = &TrainingState::actor_steps;  // its optimizer's
 };
 
+// Bytes beside the tensors. A save takes each rank's part; a start has the parts of all ranks, one behind the other, on rank 0.
+struct StoredParts {
+  std::string pending;     // rollout that waits for the next iteration
+  std::string unfinished;  // iteration that a stop interrupted
+};
+
 class Checkpointing {
  public:
   // Collective. The models live on `device`; from a GPU they go through host memory, which stays allocated for the run.
@@ -42,16 +49,19 @@ class Checkpointing {
   void add(SavedModel model) { models_.push_back(std::move(model)); }
 
   // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when there is none or the deck
-  // says never. A name is obeyed once: what the run saves afterwards says so, and the next start goes on from there. `pending` receives
-  // this rank's share of a rollout that was waiting. Collective.
-  std::optional<Progress> resume(std::string& pending);
+  // says never. A name is obeyed once: what the run saves afterwards says so, and the next start goes on from there. `parts` receives the
+  // bytes that were stored. Collective.
+  std::optional<Progress> resume(StoredParts& parts);
 
-  // After `iteration`: by ckpt.interval, or since a save failed and its time has come again.
+  // Whether ckpt.interval is a time and it is over since the last save began. Rank 0's answer counts. Local.
+  bool time_is_due() const;
+  // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has come again.
   bool due(int64_t iteration) const;
-  // Saves; in the background when the deck allows it and `wait` is false. `pending` is this rank's part of a rollout that
-  // waits for the next iteration. A failure of files or memory becomes a warning and a count (ckpt.max_failures); with `wait` there is a
-  // second try, whose error is thrown. Every other error is thrown. Collective.
-  void save(const Progress& progress, const std::string& pending, bool wait);
+  // Saves; in the background when the deck allows it and `wait` is false. A failure of files or memory becomes a warning and a count
+  // (ckpt.max_failures); with `wait` there is a second try, whose error is thrown. Every other error is thrown. Collective.
+  void save(const Progress& progress, const StoredParts& parts, bool wait);
+  // Whether what stands behind `iteration` is committed already; waits for a save in progress. Collective.
+  bool holds(int64_t iteration);
   // What became of a save in the background, as soon as every rank knows: says that it was committed, or that it failed and when it is
   // tried again. After `iteration`; collective.
   void look_after_save(int64_t iteration);
@@ -77,16 +87,19 @@ class Checkpointing {
  private:
   // The host's view of an array of this rank; null where there is none.
   float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter);
-  checkpoint::Content content(const Progress& progress, const std::string& pending);
+  checkpoint::Content content(const Progress& progress, const StoredParts& parts);
   // Points `best` to the best checkpoint. Rank 0.
   void link_best() const;
-  void start(Progress progress, const std::string& pending);
+  void start(Progress progress, const StoredParts& parts);
+  // Seconds between two saves by Young's and Daly's rule.
+  double best_interval() const;
   // Waits for the save in progress. False: it failed, and may be tried again from what `iteration` leaves.
   bool finish(int64_t iteration);
   void count_failure(const UserError& error, int64_t iteration);
   void committed(const checkpoint::SaveReport& report, int64_t iteration);
-  std::optional<Progress> find_and_load(std::string& pending);
-  Progress load(checkpoint::Reader& reader, std::string& pending);
+  void announce_interval();
+  std::optional<Progress> find_and_load(StoredParts& parts);
+  Progress load(checkpoint::Reader& reader, StoredParts& parts);
 
   const config::Options& options_;
   const Roles& roles_;
@@ -94,7 +107,7 @@ class Checkpointing {
   std::vector<SavedModel> models_;
   machine::HostMirror mirror_;  // before the writer, which reads it
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
-  std::string pending_;   // stays alive while the writer reads it
+  StoredParts parts_;     // stay alive while the writer reads them
   size_t datasets_ = 0;   // of the save in progress
   int64_t saving_ = -1;
   int64_t committed_ = -1;
@@ -102,6 +115,9 @@ class Checkpointing {
   int64_t failed_in_a_row_ = 0;
   int64_t retry_at_ = -1;  // iteration; -1: nothing failed
   double stalled_ = 0;
+  base::Stopwatch since_save_;    // since the last one began, or the run
+  double save_cost_ = 0;          // seconds that the last save held training up; 0: none was made
+  double announced_interval_ = 0;  // of "auto"
   int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
   std::string obeyed_;  // ckpt.resume's checkpoint, for what is saved
   std::optional<checkpoint::Position> resumed_from_;  // in the run's own folder

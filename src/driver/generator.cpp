@@ -105,28 +105,38 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   return request;
 }
 
-Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan) {
+bool Generator::stops(const std::function<bool()>& stop, int64_t step) const {
+  constexpr int64_t steps_between_messages = 16;
+  if (roles_.tensor_parallel() == 1) return stop();
+  return step % steps_between_messages == 0 && roles_.generators.along(comm::Axis::tensor).max(int32_t{stop()}) > 0;
+}
+
+std::optional<Samples> Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan,
+                                          const std::function<bool()>& stop) {
   threads_.use();
   meter_.start();
   const at::NoGradGuard no_grad;
-  std::vector<generate::Request> requests;
   std::unordered_map<uint64_t, int64_t> row_of;
   for (size_t p = 0; p < batch.rows.size(); ++p) {
     if (static_cast<int>(p) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
-      requests.push_back(make_request(prompts[row], id, plan));
+      engine_->submit(make_request(prompts[row], id, plan));
       row_of.emplace(id, row);
     }
   }
   Samples samples;
   const generate::EngineCounters before = engine_->counters();
-  engine_->run(std::move(requests), [&](generate::Result result) {
-    if (!roles_.leads_replica()) return;
-    const int64_t row = row_of.at(result.id);
-    append(samples, std::move(result), prompts[row], row, options_.max_len());
-  });
+  for (int64_t step = 0; !engine_->idle(); ++step) {
+    if (stops(stop, step)) return std::nullopt;
+    generate::StepOutput output = engine_->step();
+    if (!roles_.leads_replica()) continue;
+    for (generate::Result& result : output.finished) {
+      const int64_t row = row_of.at(result.id);
+      append(samples, std::move(result), prompts[row], row, options_.max_len());
+    }
+  }
   meter_.stop();
   trace::count("prompt_tokens_computed", engine_->counters().prefill_tokens - before.prefill_tokens);
   trace::count("tokens_decoded", engine_->counters().decode_tokens - before.decode_tokens);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -63,10 +65,14 @@ class Generator {
 
   // This replica's share of the batch: n samples of each of its prompts, sorted by id, on the replica's first rank; empty
   // on its others. Prompts go to replicas by their place in the batch, so the texts do not depend on the replica count.
+  // nullopt when `stop` said so before the last text was done, on all ranks of the replica alike: the generator is of no use then.
   // Collective over the replica.
-  Samples rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan);
+  std::optional<Samples> rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan,
+                                 const std::function<bool()>& stop = [] { return false; });
 
  private:
+  // Whether `stop` says so on any rank of the replica; `step` counts the engine's steps in this rollout.
+  bool stops(const std::function<bool()>& stop, int64_t step) const;
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
 
   config::Options options_;

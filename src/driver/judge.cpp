@@ -13,7 +13,7 @@
 namespace trireme::driver {
 
 Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
-             const std::filesystem::path& log_folder, at::Device device, machine::Threads threads)
+             const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop)
     : options_(options), ranks_(roles.rewards.all()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
@@ -25,6 +25,7 @@ Judge::Judge(const config::Options& options, const Roles& roles, const text::Tok
                                     {.retries = static_cast<int>(options.reward.retries),
                                      .log_dir = log_folder,
                                      .rank = ranks_.rank(),
+                                     .stop = stop,
                                      .fault = options.fault.plugin_fault});
     }
   }
@@ -90,20 +91,22 @@ std::vector<reward::Request> Judge::requests(const Samples& samples, const data:
   return requests;
 }
 
-void Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+bool Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
   threads_.use();
   {
     const trace::Region region{"reward sources"};
-    auto result = rewards_.score(requests(samples, prompts, iteration));
-    samples.reward = std::move(result.reward);
-    samples.reward_parts = std::move(result.parts);
+    auto result = rewards_.score(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
+    if (!result) return false;
+    samples.reward = std::move(result->reward);
+    samples.reward_parts = std::move(result->parts);
   }
-  if (!reference_) return;
+  if (!reference_) return true;
   const trace::Region region{"reference log-probs"};
   const at::Tensor log_probs = learn::action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
                                                 learn::scoring_temperature(options_), device_);
   const float* first = log_probs.const_data_ptr<float>();
   samples.ref_log_probs.assign(first, first + samples.tokens());
+  return true;
 }
 
 }  // namespace trireme::driver

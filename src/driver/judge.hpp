@@ -1,6 +1,7 @@
 // The reward role: the reward sources of the deck and the frozen reference model.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,9 +21,9 @@ namespace trireme::driver {
 
 class Judge {
  public:
-  // Starts the plugins: before any device is touched. Collective over the reward ranks.
+  // Starts the plugins: before any device is touched. `stop` is asked while they take their time. Collective over the reward ranks.
   Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
-        const std::filesystem::path& log_folder, at::Device device, machine::Threads threads);
+        const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop = [] { return false; });
 
   // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
   void make_sources();
@@ -30,8 +31,9 @@ class Judge {
   void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
   bool has_reference() const { return reference_ != nullptr; }
 
-  // Fills reward, reward_parts and, with a reference, ref_log_probs. Collective over the reward ranks.
-  void score(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Fills reward, reward_parts and, with a reference, ref_log_probs. False, on all of them, when some rank was asked to stop: then nothing is
+  // filled. Collective over the reward ranks.
+  bool score(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   // What the models of this rank take: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 

@@ -4,10 +4,11 @@
 #include <optional>
 
 #include "trireme/learn/datasets.hpp"
-#include "driver/exchange.hpp"
 #include "driver/ppo_roles.hpp"
+#include "driver/rollout_phase.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
+#include "driver/unfinished.hpp"
 #include "trireme/data/sampler.hpp"
 
 namespace trireme::driver {
@@ -23,19 +24,17 @@ class PpoLoop {
  private:
   // Where the run stands: at a checkpoint, or before its first iteration.
   Progress resume_or_start();
-  PromptBatch draw(int64_t iteration, int64_t draws_before);
-  // Scored samples, on the reward ranks.
-  Samples collect(int64_t iteration, Progress& progress);
-  // The same with dynamic filtering: draws until enough groups of samples have something to teach; `skipped` counts the prompts that
-  // had nothing.
-  Samples collect_informative(int64_t iteration, int64_t& skipped);
-  Samples generate(const PromptBatch& batch);
-  Samples score(Samples samples, const data::PromptSet& prompts, int64_t iteration);
-  Rollout to_trainers(Samples samples, int64_t iteration);
-  // What the trainers carry on; the same on every rank.
-  TrainingState learn(Rollout rollout, const Progress& progress, IterationMetrics& metrics);
+  // One iteration. The exit code of a run that was asked to stop inside it.
+  std::optional<ExitCode> iterate(Progress& progress, IterationMetrics& metrics);
+  // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does first.
+  std::optional<ExitCode> finish_learning(Unfinished unfinished, Progress& progress, IterationMetrics& metrics);
+  // What this trainer learns from; null where the rank is none.
+  std::optional<Learning> begin_learning(Samples samples, const Cards& cards, const Progress& progress);
+  // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
+  bool learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress, IterationMetrics& metrics);
+  // The run stops inside the iteration: saves what is done of it.
+  ExitCode leave_inside(const char* phase, Progress progress, const IterationMetrics& metrics, const Learning* learning);
   void sync_weights(const Progress& progress);
-  void evaluate_held_out(IterationMetrics& metrics);
 
   Run run_;
   text::Tokenizer tokenizer_;
@@ -44,9 +43,9 @@ class PpoLoop {
   int64_t iterations_;  // of the whole run
   std::optional<data::PromptSet> held_out_;
   std::optional<learn::PretrainingTexts> texts_;  // actor.ptx_coef
-  Exchange exchange_;
   PpoRoles roles_;
-  std::optional<Samples> pending_;  // the next iteration's rollout (train.async_depth = 1)
+  RolloutPhase rollouts_;
+  std::optional<Unfinished> unfinished_;  // what an earlier start has done of the first iteration
   RunControl control_;              // last: it saves what stands above
 };
 

@@ -64,10 +64,9 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
 }
 
 void add_training_metrics(const config::Options& options, const Roles& roles, double kl_coefficient,
-                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
+                          const PipelineTotals& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
-  const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
-  std::vector<double> sums{total(pipeline.group_std), total(pipeline.returns), static_cast<double>(pipeline.group_std.size())};
+  std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences};
   sum_over(roles.trainers.batch(), sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));

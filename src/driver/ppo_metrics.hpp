@@ -29,7 +29,7 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
 
 // `kl_coefficient` of this iteration, `kl` as Trainer::kl_to_reference() has it, losses, clip_ratio, mismatch, norms and rates. Collective over the trainers.
 void add_training_metrics(const config::Options& options, const Roles& roles, double kl_coefficient,
-                          const ppo::PipelineReport& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
+                          const PipelineTotals& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics);
 
 // What the trainers know, on every rank: their metrics, and the state that they returned. Collective over world.

@@ -29,12 +29,14 @@ std::string to_json(const Progress& p) {
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
                         {"pending_bytes", p.pending_bytes},
+                        {"unfinished_bytes", p.unfinished_bytes},
                         {"sampler", to_object(p.sampler)},
                         {"ptx_sampler", to_object(p.ptx_sampler)},
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
                         {"rewards", p.rewards},
                         {"command", p.command},
                         {"deck", p.deck},
+                        {"inputs", p.inputs},
                         {"resumed_from", p.resumed_from},
                         {"compute_type", p.compute_type}}
       .dump();
@@ -56,6 +58,7 @@ Progress progress_from_json(const std::string& text) {
     json.at("metrics_cursor").get_to(p.metrics_cursor);
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);
+    p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
     if (json.contains("best")) {
@@ -69,6 +72,7 @@ Progress progress_from_json(const std::string& text) {
     }
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
+    p.inputs = json.value("inputs", Inputs{});
     p.resumed_from = json.value("resumed_from", std::string{});
     if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
     return p;

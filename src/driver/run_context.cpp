@@ -77,9 +77,9 @@ std::filesystem::path hang_folder(const RunFolder& folder) { return folder.path(
 
 std::string host_of(const Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
 
-comm::LifeSign life_sign(const std::string& host) {
+comm::LifeSign life_sign(const std::string& host, job::StopReason wish) {
   trace::Standing now = trace::standing();
-  return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call)};
+  return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call), .wish = wish};
 }
 
 trace::Gather gather_of(const comm::CommView& world) {
@@ -139,11 +139,12 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
     std::error_code ignored;
     std::filesystem::remove_all(hang_folder(folder), ignored);  // what an earlier run left there would be taken for this one's
   }
+  if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
   watchdog_ = std::make_unique<comm::Watchdog>(
       roles.world, comm::WatchdogOptions{.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
                                          .report_folder = hang_folder(folder),
                                          .thread_multiple = thread_multiple,
-                                         .look = [host = host_of(roles)] { return life_sign(host); },
+                                         .look = [this, host = host_of(roles)] { return life_sign(host, wish_inside()); },
                                          .activity = [] { return trace::activity(); }});
   term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
     comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
@@ -191,7 +192,43 @@ void RunContext::phase_took(double seconds) {
   const auto phases = trace::phase_seconds();
   const auto evaluation = phases.find("evaluate");
   walltime_.phase_took(seconds, evaluation == phases.end() ? 0 : evaluation->second);
-  standing_.iteration = walltime_.longest_phase();
+}
+
+job::StopReason RunContext::wish_inside() const {
+  if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
+  job::StopReason wish = job::pending_signal();
+  if (stop_file_ && stop_file_->seen()) wish = std::max(wish, job::StopReason::stop_file);
+  if (base::monotonic_seconds() > standing_.latest_stop) wish = std::max(wish, job::StopReason::walltime);
+  return wish;
+}
+
+void RunContext::mark_place() {
+  const double now = base::monotonic_seconds();
+  standing_.stretch = std::max(standing_.stretch.load(), now - standing_.began.exchange(now));
+}
+
+void RunContext::waited() {
+  if (options_.run.stop_within == config::StopWithin::step) standing_.began = base::monotonic_seconds();
+}
+
+bool RunContext::stop_wanted() {
+  if (options_.run.stop_within == config::StopWithin::iteration) return false;
+  mark_place();
+  return std::max(wish_inside(), watchdog_->heard_wish()) > job::StopReason::save_and_go_on;
+}
+
+job::StopReason RunContext::agree_to_leave(const comm::CommView& ranks) {
+  if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
+  mark_place();
+  const job::StopReason mine = std::max(wish_inside(), watchdog_->heard_wish());
+  const auto wish = static_cast<job::StopReason>(ranks.max(static_cast<int32_t>(mine)));
+  return wish > job::StopReason::save_and_go_on ? wish : job::StopReason::none;
+}
+
+void RunContext::leaving() {
+  job::leaving_with_checkpoint();
+  standing_.leaving = true;
+  standing_.saving = true;
 }
 
 // A save in the background is measured by its own thread, from its start to the commit.
@@ -215,7 +252,8 @@ job::NextIteration RunContext::next_iteration() const {
 job::StopReason RunContext::own_wish() {
   if (walltime_.must_stop(next_iteration())) return job::StopReason::walltime;
   const int64_t current = standing_.current;
-  const int64_t interval = options_.ckpt.interval;
+  if (checkpoints_ && checkpoints_.load()->time_is_due()) return job::StopReason::save_and_go_on;
+  const int64_t interval = options_.ckpt.interval.iterations;
   const int64_t to_the_end = iterations_ - current;
   const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
   if (!walltime_.wants_measurement(static_cast<double>(until_save))) return job::StopReason::none;
@@ -239,14 +277,14 @@ void RunContext::announce_stop() {
 job::StopReason RunContext::agree_to_stop() {
   const trace::Phase phase{"agree to stop"};
   measure_saves();
+  mark_place();
   const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
   standing_.finished = standing_.current.load();
   if (stop > job::StopReason::save_and_go_on) {
-    job::leaving_with_checkpoint();
-    standing_.leaving = true;
-    standing_.saving = true;
+    leaving();
   } else {
     announce_stop();
+    standing_.latest_stop = walltime_.latest_stop(standing_.stretch, checkpoints_ && checkpoints_.load()->busy()).value_or(std::numeric_limits<double>::infinity());
   }
   return stop;
 }
@@ -280,11 +318,11 @@ job::TermFacts RunContext::term_facts() const {
   facts.leads = roles_.world.rank() == 0;
   facts.saving = facts.leads && standing_.saving && newest_committed() != standing_.finished;
   if (standing_.leaving) return facts;  // the last checkpoint is being written, or the run is at its end
-  const double iteration = standing_.iteration;
+  const double stretch = standing_.stretch;
   const double save = standing_.save;
-  if (iteration > 0 && save > 0) {
+  if (stretch > 0 && save > 0) {
     const double elapsed = base::monotonic_seconds() - standing_.began;
-    facts.to_commit = std::max(0.0, iteration - elapsed) + save;
+    facts.to_commit = std::max(0.0, stretch - elapsed) + save;
   }
   return facts;
 }
@@ -297,7 +335,7 @@ int RunContext::leave_at_once() const {
   const std::string lost = whole ? "only the unfinished iteration is lost"
                                  : base::text("iterations ", std::max<int64_t>(newest, 0) + 1, " to ", standing_.current.load(), " are lost");
   log::warning(base::text("leaving at once: run.term_grace, ", base::human_seconds(options_.run.term_grace.seconds),
-                          " from SIGTERM to the kill, is too short for the rest of the iteration and a checkpoint; ",
+                          " from SIGTERM to the kill, is too short for what is under way and a checkpoint; ",
                           newest >= 0 ? base::text("the last checkpoint is of iteration ", newest) : std::string("there is no checkpoint"), ", ", lost,
                           " (exit code ", static_cast<int>(code), ")"));
   return static_cast<int>(code);

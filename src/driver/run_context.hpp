@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "driver/metrics.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
+#include "trireme/job/stop_file.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -36,6 +38,15 @@ class RunContext {
 
   // The main thread begins this phase: for the live line. Local.
   void begin(const char* phase, int64_t iteration, int64_t iterations);
+  // Where work inside an iteration can be left: whether the run is to stop, as far as this rank has heard. Cheap; local; main thread.
+  bool stop_wanted();
+  // The same of all `ranks`, with what asks for it; none: they go on. Collective over them.
+  job::StopReason agree_to_leave(const comm::CommView& ranks);
+  // This rank only waits for others until waited(): what they do is not its own stretch of work. Local.
+  void waited();
+  // All ranks are about to write their last checkpoint. Local.
+  void leaving();
+
   // An iteration took so long, its evaluation included. Local, before agree_to_stop().
   void phase_took(double seconds);
   // Collective; once per iteration.
@@ -56,8 +67,9 @@ class RunContext {
   struct Standing {
     std::atomic<int64_t> current{0};    // iteration at work
     std::atomic<int64_t> finished{-1};  // iterations done; -1: the run is starting
-    std::atomic<double> began{0};       // of the current iteration, on the monotonic clock
-    std::atomic<double> iteration{0};   // longest so far
+    std::atomic<double> began{0};       // when the run could last be left, on the monotonic clock
+    std::atomic<double> stretch{0};     // longest so far between two such moments
+    std::atomic<double> latest_stop{std::numeric_limits<double>::infinity()};  // by the walltime, on the monotonic clock
     std::atomic<double> save{0};
     std::atomic<bool> saving{false};
     std::atomic<bool> leaving{false};   // the last checkpoint has begun
@@ -68,6 +80,10 @@ class RunContext {
   void measure_saves();
   job::NextIteration next_iteration() const;
   job::StopReason own_wish();
+  // What this rank is asked for while an iteration is at work; any thread.
+  job::StopReason wish_inside() const;
+  // The run could be left now.
+  void mark_place();
   void announce_stop();
   // Iteration of the newest checkpoint of what this run has done, -1: none. Any thread.
   int64_t newest_committed() const;
@@ -87,6 +103,7 @@ class RunContext {
   bool iteration_announced_ = false;
   std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
   std::unique_ptr<comm::Watchdog> watchdog_;
+  std::unique_ptr<job::StopFile> stop_file_;  // on rank 0; gone before the watchdog, which looks after it
   std::unique_ptr<job::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;

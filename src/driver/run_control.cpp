@@ -1,32 +1,62 @@
 #include "driver/run_control.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "trireme/report/sample_log.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
 namespace {
 
-// What the deck says otherwise than when the checkpoint was saved.
-void report_changed_keys(const std::string& saved, const std::string& deck) {
+// Names in `inputs` whose digest is another one than in `saved`; what was not saved cannot be told.
+std::vector<std::string> changed_inputs(const Inputs& saved, const Inputs& inputs) {
+  std::vector<std::string> out;
+  for (const auto& [name, digest] : inputs) {
+    const auto found = std::find_if(saved.begin(), saved.end(), [&, &key = name](const auto& one) { return one.first == key; });
+    if (found != saved.end() && found->second != digest) out.push_back(name);
+  }
+  return out;
+}
+
+bool is_allowed(const std::string& key, const config::Strings& allowed) {
+  return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
+    return key == one || (key.starts_with(one) && (one.ends_with('.') || key[one.size()] == '.'));
+  });
+}
+
+// What the deck says otherwise than when the checkpoint was saved: conduct is told, meaning is refused unless ckpt.allow_changes has its key. Rank 0.
+void check_changes(const Progress& saved, const std::string& deck, const Inputs& inputs, const config::Strings& allowed) {
   std::vector<config::ChangedKey> changes;
   try {
-    changes = config::changed_keys(config::parse_deck(saved, "the checkpoint's deck"), config::parse_deck(deck));
+    changes = config::changed_keys(config::parse_deck(saved.deck, "the checkpoint's deck"), config::parse_deck(deck));
   } catch (const UserError& error) {
     log::warning(base::text("the deck in the checkpoint is one of another version, so what has changed since cannot be listed (", error.what(), ")"));
-    return;
   }
-  const std::string meaning = config::describe(changes, config::KeyKind::meaning);
-  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's; changed keys:\n" + meaning);
+  std::vector<std::string> refused;
+  for (const config::ChangedKey& change : changes) {
+    if (change.kind == config::KeyKind::meaning && !is_allowed(change.key, allowed)) refused.push_back(change.key);
+  }
+  std::string meaning = config::describe(changes, config::KeyKind::meaning);
+  for (const std::string& name : changed_inputs(saved.inputs, inputs)) {
+    meaning += base::text(meaning.empty() ? "" : "\n", name, ": the files have other content than when the run began");
+    if (!is_allowed(name, allowed)) refused.push_back(name);
+  }
   const std::string conduct = config::describe(changes, config::KeyKind::conduct);
   if (!conduct.empty()) log::info("changed since the checkpoint, without a change of what is computed:\n" + conduct);
+  VALIDATE(refused.empty(), ExitCode::configuration, "this deck computes something else than the checkpoint's; changed keys:\n", meaning,
+           "\nIf that is meant, start once with ckpt.allow_changes = [\"", base::join(refused, "\", \""),
+           "\"]; a new run belongs into another run.dir");
+  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's, as ckpt.allow_changes allows; changed keys:\n" + meaning);
 }
 
 }  // namespace
@@ -44,7 +74,7 @@ RunControl::~RunControl() { run_.context.watch(nullptr); }
 
 RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   Start start;
-  const auto found = checkpoints_.resume(start.pending);
+  const auto found = checkpoints_.resume(start.parts);
   const std::string command(config::to_string(run_.command));
   start.resumed = found.has_value();
   Progress& progress = start.progress;
@@ -52,12 +82,21 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
     VALIDATE(found->command == command, ExitCode::bad_data, "the checkpoint in ", run_.folder.checkpoints().string(),
              " is one of `trireme ", found->command, "`: choose another run.dir or ckpt.resume = \"never\"");
     progress = *found;
-    if (run_.leads()) log::info(base::text("resumed after iteration ", progress.iteration));
+    if (run_.leads()) {
+      log::info(base::text("resumed after iteration ", progress.iteration,
+                           progress.inside_iteration() ? base::text(", inside the next one (", progress.phase, ", ", progress.mini_batch, " optimizer steps done)")
+                                                       : std::string{}));
+    }
   } else {
     progress.command = command;
     progress.schedule_steps = schedule_steps;
   }
-  if (found && run_.leads()) report_changed_keys(found->deck, run_.folder.deck());
+  savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
+  comm::fail_together_on_root(run_.roles.world, [&] {
+    if (found) check_changes(*found, run_.folder.deck(), savable_.inputs, run_.options.ckpt.allow_changes);
+  });
+  progress.inputs = savable_.inputs;
+  if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
   if (run_.leads()) metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl", progress.metrics_cursor);
@@ -84,6 +123,7 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
   last_ = metrics;
+  divergence_.look_at(metrics);
 }
 
 std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, const IterationMetrics& metrics) const {
@@ -102,7 +142,7 @@ std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Prog
   run_.context.phase_took(seconds);
   checkpoints_.look_after_save(progress.iteration);
   const auto stop = run_.context.agree_to_stop();
-  if (progress.iteration >= iterations_) return std::nullopt;
+  if (progress.iteration >= iterations_ || target_reached(progress)) return std::nullopt;
   if (stop > job::StopReason::save_and_go_on) return leave(progress, stop);
   if (best || checkpoints_.due(progress.iteration) || stop == job::StopReason::save_and_go_on) {
     save(progress, false);
@@ -111,13 +151,34 @@ std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Prog
   return std::nullopt;
 }
 
+// Of what a checkpoint has too, so that a start behind the end finds it again.
+bool RunControl::target_reached(const Progress& progress) {
+  const config::CkptOptions& ckpt = run_.options.ckpt;
+  const double value = progress.best.value;
+  if (progress.best.iteration < 0 || progress.best.metric != ckpt.best_metric || run_.options.eval.steps <= 0) return false;
+  const bool good = ckpt.target && (config::smaller_is_better(ckpt.best_metric) ? value <= *ckpt.target : value >= *ckpt.target);
+  const int64_t fruitless = (progress.iteration - progress.best.iteration) / run_.options.eval.steps;
+  const bool idle = ckpt.patience > 0 && fruitless >= ckpt.patience;
+  if (!good && !idle) return false;
+  if (run_.leads()) {
+    log::info(good ? base::text("the run is done: ", ckpt.best_metric, " is ", value, ", which reaches ckpt.target = ", *ckpt.target)
+                   : base::text("the run is done: ", fruitless, " evaluations brought no better ", ckpt.best_metric, " than ", value, " (ckpt.patience)"));
+  }
+  ended_early_ = true;
+  return true;
+}
+
 void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
   run_.context.saving(true);
-  if (metrics_file_) report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
-  checkpoints_.save(progress, savable_.pending_rollout(), wait);
+  if (run_.leads()) {  // what the checkpoint lies behind
+    report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
+    report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
+    report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
+  }
+  checkpoints_.save(progress, {savable_.pending_rollout(), unfinished_}, wait);
   run_.context.saving(false);
-  const bool ended = progress.iteration >= iterations_;
+  const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
     export_or_go_on(base::text("hf-", checkpoint::folder_name(progress.iteration)));
   }
@@ -133,8 +194,44 @@ ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
     log::info(base::text("stopping after iteration ", progress.iteration, " (", job::to_string(reason), "): saving"));
   }
   save(progress, true);
-  run_.context.finish(curve(), progress.rewards, last_);
-  if (run_.leads()) log::info(machine::MemoryCheck::compare(last_.memory));
+  return leave(progress.rewards);
+}
+
+bool RunControl::agree_to_leave(const comm::CommView& ranks) {
+  why_ = run_.context.agree_to_leave(ranks);
+  return why_ != job::StopReason::none;
+}
+
+void RunControl::meet() {
+  run_.context.stop_wanted();  // a place where this rank could be left
+  run_.roles.world.sleeping_barrier();
+  run_.context.waited();
+}
+
+bool RunControl::all_finished(bool mine) {
+  if (run_.roles.world.all(mine)) return true;
+  why_ = static_cast<job::StopReason>(run_.roles.world.max(static_cast<int32_t>(why_)));
+  return false;
+}
+
+ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinished) {
+  run_.context.leaving();
+  unfinished_ = std::move(unfinished);
+  const bool nothing_new = !progress.inside_iteration() && checkpoints_.holds(progress.iteration);
+  if (run_.leads()) {
+    const std::string place = nothing_new                   ? std::string("nothing is done of it that the last checkpoint lacks")
+                              : progress.inside_iteration() ? base::text(progress.phase, ", ", progress.mini_batch, " optimizer steps done: saving")
+                                                            : std::string("its rollout is made again: saving");
+    log::info(base::text("stopping inside iteration ", progress.iteration + 1, " (", job::to_string(why_), "); ", place));
+  }
+  if (!nothing_new) save(progress, true);
+  return leave(progress.rewards);
+}
+
+ExitCode RunControl::leave(const std::vector<double>& rewards) {
+  run_.context.finish(curve(), rewards, last_);
+  const std::string memory = machine::MemoryCheck::compare(last_.memory);
+  if (run_.leads() && !memory.empty()) log::info(memory);
   if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
+#include "driver/divergence.hpp"
 #include "driver/metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/driver/progress.hpp"
@@ -23,6 +24,8 @@ struct Savable {
   std::vector<SavedModel> models;
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
   std::function<void(const std::string& name)> export_trained;
+  // Digests of what the run reads: data, reference.
+  Inputs inputs = {};
   // This rank's part of a rollout that waits for the next iteration.
   std::function<std::string()> pending_rollout = [] { return std::string(); };
 };
@@ -37,7 +40,7 @@ class RunControl {
 
   struct Start {
     Progress progress;
-    std::string pending;   // this rank's part of a rollout that was waiting
+    StoredParts parts;
     bool resumed = false;  // from a checkpoint, which was read into the models
   };
   // The newest checkpoint, or the progress of a new run whose learning rates span `schedule_steps`. Opens metrics.jsonl. Collective.
@@ -52,6 +55,19 @@ class RunControl {
   // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.
   // Collective.
   std::optional<ExitCode> settle(const IterationMetrics& metrics, Progress& progress, double seconds);
+  // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor ckpt.patience has ended it.
+  bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
+  // Where work inside an iteration can be left: whether it should be, as far as this rank has heard. Local.
+  bool stop_wanted() { return run_.context.stop_wanted(); }
+  // The same of all `ranks`, which act alike. Collective over them.
+  bool agree_to_leave(const comm::CommView& ranks);
+  // Waits for all ranks, whose work may last longer than this one's. Collective over world.
+  void meet();
+  // Whether all ranks have done their part; else the run stops, and why is known to all. Collective over world.
+  bool all_finished(bool mine);
+  // Leaves inside an iteration, when all ranks know that the run stops: `progress` says where it lies, `unfinished` is this rank's part of what is
+  // done of it. Nothing is written when nothing is new. Collective.
+  ExitCode leave_inside(const Progress& progress, std::string unfinished);
   // The end of the run: last checkpoint, export, table, plot. Collective.
   ExitCode finish(const Progress& progress);
 
@@ -59,10 +75,12 @@ class RunControl {
   std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
   std::optional<BestCheckpoint> better(const BestCheckpoint& best, const IterationMetrics& metrics) const;
+  bool target_reached(const Progress& progress);
   void save(const Progress& progress, bool wait);
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
   ExitCode leave(const Progress& progress, job::StopReason reason);
+  ExitCode leave(const std::vector<double>& rewards);  // with what is committed
 
   Run& run_;
   Savable savable_;
@@ -70,6 +88,10 @@ class RunControl {
   Checkpointing checkpoints_;
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;
+  Divergence divergence_{run_.options.train.divergence};
+  bool ended_early_ = false;
+  std::string unfinished_;
+  job::StopReason why_ = job::StopReason::none;  // agree_to_leave
 };
 
 }  // namespace trireme::driver

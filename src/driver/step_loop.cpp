@@ -9,6 +9,7 @@
 #include "trireme/machine/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "trireme/config/refuse.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -46,7 +47,8 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       rate_(std::make_unique<zero::LearningRate>(run_.options.actor, iterations_)),
       control_(run_,
                {.models = {{"actor", &start_.spec, model_.get(), run_.options.train.enable_ema}},
-                .export_trained = [this](const std::string& name) { export_trained(name); }},
+                .export_trained = [this](const std::string& name) { export_trained(name); },
+                .inputs = {{"data.dataset", run_.leads() ? learn::digest_of(rows_) : std::string{}}}},
                iterations_) {}
 
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
@@ -82,7 +84,7 @@ Progress StepLoop::resume_or_start() {
 ExitCode StepLoop::run() {
   Progress progress = resume_or_start();
   run_.starting.reset();
-  while (progress.iteration < iterations_) {
+  while (control_.goes_on(progress.iteration)) {
     const base::Stopwatch watch;
     const int64_t iteration = progress.iteration + 1;
     trace::reset_phases();

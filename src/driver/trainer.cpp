@@ -138,18 +138,25 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner,
-                                    const UpdateSettings& settings) {
+PipelineTotals totals_of(const ppo::PipelineReport& report) {
+  const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
+  return {total(report.kl), total(report.group_std), total(report.returns), static_cast<double>(report.kl.size())};
+}
+
+bool Trainer::take_steps(const ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
+                         learn::UpdateReport& report) {
   threads_.use();
   meter_.start();
   std::unordered_map<uint64_t, int64_t> local_row;
   for (int64_t i = 0; i < experience.sequences(); ++i) local_row.emplace(experience.samples.id[static_cast<size_t>(i)], i);
 
-  learn::UpdateReport report;
+  int64_t number = 0;  // of the step within the iteration
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
     auto input = plan_input(options_, cards, ranks_.size(), settings.iteration, epoch);
     input.owner = owner;
     for (const auto& planned : ppo::plan_epoch(input)) {
+      if (number++ < report.steps) continue;  // taken before the run was interrupted
+      if (settings.stop()) return false;
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
         for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
@@ -168,8 +175,7 @@ learn::UpdateReport Trainer::update(ppo::Experience& experience, const Cards& ca
     }
   }
   meter_.stop();
-  average(report);
-  return report;
+  return true;
 }
 
 void Trainer::average(learn::UpdateReport& report) const {
@@ -188,10 +194,9 @@ void Trainer::average(learn::UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-std::optional<double> Trainer::kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const {
+std::optional<double> Trainer::kl_to_reference(const PipelineTotals& pipeline, const learn::UpdateReport& update) const {
   if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
-  std::array<double, 2> sums{std::accumulate(pipeline.kl.begin(), pipeline.kl.end(), 0.0),
-                             static_cast<double>(pipeline.kl.size())};
+  std::array<double, 2> sums{pipeline.kl, pipeline.sequences};
   sum(sums);
   return sums[0] / std::max(1.0, sums[1]);
 }
@@ -202,7 +207,9 @@ TrainingState Trainer::next_state(double kl_coefficient, const std::optional<dou
     kl_coefficient = ppo::adapt_kl_coefficient(kl_coefficient, *kl, *options.target, static_cast<double>(options_.sequences_per_iteration()),
                                                static_cast<double>(options.horizon));
   }
-  return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient};
+  return state_inside(kl_coefficient);
 }
+
+TrainingState Trainer::state_inside(double kl_coefficient) const { return {actor_->steps(), critic_ ? critic_->steps() : 0, kl_coefficient}; }
 
 }  // namespace trireme::driver

@@ -30,6 +30,24 @@ struct UpdateSettings {
   double kl_coefficient = 0;  // of the KL in the loss
   learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
   std::function<void()> before_step = [] {};  // called before anything that a checkpoint reads is changed
+  std::function<bool()> stop = [] { return false; };  // asked before each optimizer step, on every trainer; collective where it has to be
+};
+
+// What the pipeline of a trainer's sequences adds to the metrics: sums over them.
+struct PipelineTotals {
+  double kl = 0;
+  double group_std = 0;
+  double returns = 0;
+  double sequences = 0;
+};
+PipelineTotals totals_of(const ppo::PipelineReport& report);
+
+// An iteration's learning on this trainer as far as it has come: what is there before the first optimizer step, and the sums of those done.
+struct Learning {
+  ppo::Experience experience;
+  learn::Mismatch mismatch;
+  PipelineTotals pipeline;
+  learn::UpdateReport update;
 };
 
 class Trainer {
@@ -55,15 +73,20 @@ class Trainer {
   learn::Mismatch score(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport advantages(ppo::Experience& experience, const Cards& cards, double kl_coefficient);
-  // PPO epochs; the report has means over all trainers and optimizer steps. `cards` are those of the whole rollout, `owner` says
-  // which trainer has each sequence.
-  learn::UpdateReport update(ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings);
+  // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `cards` are those of the whole
+  // rollout, `owner` says which trainer has each sequence. False: settings.stop asked to leave before the last one.
+  bool take_steps(const ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
+                  learn::UpdateReport& report);
+  // This rank's sums become means over all trainers and optimizer steps. Collective.
+  void average(learn::UpdateReport& report) const;
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
   // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
   // it was not computed: in the loss while the actor waits for the critic. Collective.
-  std::optional<double> kl_to_reference(const ppo::PipelineReport& pipeline, const learn::UpdateReport& update) const;
+  std::optional<double> kl_to_reference(const PipelineTotals& pipeline, const learn::UpdateReport& update) const;
   // After an iteration with `kl_coefficient`, which adapts to the KL that was seen (F26); without one it stays.
   TrainingState next_state(double kl_coefficient, const std::optional<double>& kl) const;
+  // Between two optimizer steps of an iteration with `kl_coefficient`.
+  TrainingState state_inside(double kl_coefficient) const;
 
   // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
   static std::vector<int> owners(const config::Options& options, const Cards& cards, int trainers, int64_t iteration);
@@ -72,8 +95,6 @@ class Trainer {
   // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.
   learn::UpdateStep make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
                               const learn::PretrainingRows& pretraining, int64_t number);
-  // This rank's sums become means over all trainers and optimizer steps. Collective.
-  void average(learn::UpdateReport& report) const;
   void sum(std::span<double> values) const;
 
   config::Options options_;

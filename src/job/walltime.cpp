@@ -74,6 +74,12 @@ double Walltime::evaluation(bool evaluates) const {
   return longest_evaluation_ > 0 ? longest_evaluation_ : longest_plain_;
 }
 
+std::optional<double> Walltime::latest_stop(double stretch, bool save_in_progress) const {
+  if (!deadline_) return std::nullopt;
+  const double save = save_seconds().value_or(longest_plain_);
+  return *deadline_ - phase_factor * (stretch + longest_closing_) - save_factor * save * (save_in_progress ? 2 : 1) - margin_;
+}
+
 double Walltime::needed(const NextIteration& next) const {
   const double phase = longest_plain_ + evaluation(next.evaluates);
   const double save = save_seconds().value_or(longest_plain_);

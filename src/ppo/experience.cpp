@@ -28,6 +28,18 @@ std::vector<float> to_vector(const Tensor& x) {
   return {data, data + dense.numel()};
 }
 
+// Columns that may be there or not, as tensors and as samples carry them.
+struct LaterColumn {
+  Tensor Experience::*tensor;
+  std::vector<float> Samples::*stored;
+  bool kept;  // in the samples beside the tensor
+};
+constexpr LaterColumn later_columns[] = {{&Experience::ref_log_probs, &Samples::ref_log_probs, true},
+                                         {&Experience::old_log_probs, &Samples::old_log_probs, false},
+                                         {&Experience::values, &Samples::values, false},
+                                         {&Experience::advantages, &Samples::advantages, false},
+                                         {&Experience::returns, &Samples::returns, false}};
+
 Tensor pick(const Tensor& x, const Tensor& columns) { return x.defined() ? at::index_select(x, 0, columns) : Tensor{}; }
 
 // KL of the sampled tokens to the reference, 0 on masked columns and without a reference.
@@ -70,8 +82,21 @@ Experience Experience::from(Samples samples) {
   out.segments = Segments(samples.cu_seqlens);
   out.mask = column(samples.action_mask, at::kByte);
   out.rollout_log_probs = column(samples.log_probs, at::kFloat);
-  if (!samples.ref_log_probs.empty()) out.ref_log_probs = column(samples.ref_log_probs, at::kFloat);
+  for (const LaterColumn& later : later_columns) {
+    std::vector<float>& values = samples.*later.stored;
+    if (!values.empty()) out.*later.tensor = column(values, at::kFloat);
+    if (!later.kept) values.clear();
+  }
   out.samples = std::move(samples);
+  return out;
+}
+
+Samples Experience::to_samples() const {
+  Samples out = samples;
+  for (const LaterColumn& later : later_columns) {
+    const Tensor& tensor = this->*later.tensor;
+    if (tensor.defined()) out.*later.stored = to_vector(tensor);
+  }
   return out;
 }
 

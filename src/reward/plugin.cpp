@@ -129,6 +129,7 @@ class PluginSource : public Source {
   }
 
   const std::string& name() const override { return name_; }
+  bool may_stop() const override { return true; }
 
   Scores score(std::span<const Request> requests) override {
     trace::Region region{"reward plugin", trace::no_argument, trace::Category::wait};
@@ -183,6 +184,7 @@ class PluginSource : public Source {
     size_t count = answers.count();
     base::Stopwatch since_answer;
     while (!answers.complete()) {
+      if (environment_.stop()) throw Stopped{};
       base::tick();  // waiting within the plugin's own deadline is no hang
       if (answers.count() > count) since_answer.restart();
       count = answers.count();

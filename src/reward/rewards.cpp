@@ -19,13 +19,27 @@ std::vector<std::string> source_names(const config::Options& options) {
 
 void Rewards::add(std::unique_ptr<Source> source, double weight) { sources_.push_back({std::move(source), weight}); }
 
-Rewards::Result Rewards::score(std::span<const Request> requests) {
+namespace {
+
+std::optional<Scores> unless_stopped(Source& source, std::span<const Request> requests) {
+  try {
+    return source.score(requests);
+  } catch (const Stopped&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::optional<Rewards::Result> Rewards::score(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
   trace::Region region{"score"};
   Result out;
   std::vector<double> total(requests.size(), 0.0);
   for (const Entry& entry : sources_) {
     const std::string& name = entry.source->name();
-    Scores scores = entry.source->score(requests);
+    std::optional<Scores> answer = unless_stopped(*entry.source, requests);
+    if (entry.source->may_stop() && any_stopped(!answer)) return std::nullopt;
+    Scores& scores = answer.value();
     VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ", name, " gave ", scores.values.size(),
              " scores for ", requests.size(), " requests");
     for (size_t i = 0; i < requests.size(); ++i) {

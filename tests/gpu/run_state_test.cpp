@@ -100,21 +100,22 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
   auto model = make_model(spec);
   step(model);
   const auto want = state_of(model);
-  driver::Checkpointing saver(options, roles, folder, gpu(), true);
-  saver.add({"actor", &spec, &model, true});
-  driver::Progress progress;
-  progress.iteration = 1;
-  progress.training.actor_steps = model.steps();
-  saver.save(progress, {}, false);
-  saver.before_step();
-  step(model);  // the writer has copies
-  saver.finish();
+  {
+    driver::Checkpointing saver(options, roles, folder, gpu(), true);
+    saver.add({"actor", &spec, &model, true});
+    driver::Progress progress;
+    progress.iteration = 1;
+    progress.training.actor_steps = model.steps();
+    saver.save(progress, {}, false);
+    saver.before_step();
+    step(model);  // the writer has copies
+  }               // and is waited for
 
   auto loaded = make_model(spec);
   driver::Checkpointing loader(options, roles, folder, gpu(), true);
   loader.add({"actor", &spec, &loaded, true});
-  std::string pending;
-  ASSERT_TRUE(loader.resume(pending).has_value());
+  driver::StoredParts parts;
+  ASSERT_TRUE(loader.resume(parts).has_value());
   EXPECT_EQ(loaded.steps(), 1);
   const auto got = state_of(loaded);
   ASSERT_EQ(got.size(), want.size());

@@ -42,7 +42,7 @@ class Resume(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SABOTEUR)
-        deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4").replace("\n[actor]",
+        deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4\nstop_within = \"iteration\"").replace("\n[actor]",
                                                                                   SABOTEUR_SOURCE + "[actor]")
         (cls.folder / "ppo.toml").write_text(deck)
         cls.undisturbed_runs = {}
@@ -172,7 +172,7 @@ class Resume(ProgramTest):
                 self.assertNotIn(result.code, (0, STOPPED), result.text)
                 self.resume_after_a_crash(run)
                 self.assert_as_undisturbed(run, 2)
-                left = [path.name for path in (self.folder / run / "ckpt").iterdir() if path.name.startswith(".")]
+                left = [path.name for path in (self.folder / run / "ckpt").iterdir() if path.name.startswith(".step-")]
                 self.assertEqual(left, [], "no temporary folder stays")
 
     def test_damaged_checkpoint_falls_back(self):

@@ -47,7 +47,7 @@ class Signals(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SABOTEUR)
-        deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4").replace(
+        deck = (cls.folder / "ppo.toml").read_text().replace("iterations = 3", "iterations = 4\nstop_within = \"iteration\"").replace(
             "\n[actor]", SABOTEUR_SOURCE + "[actor]")
         (cls.folder / "ppo.toml").write_text(deck)
 

@@ -30,7 +30,9 @@ class Verdict(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SABOTEUR)
-        cls.deck_with("sabotaged.toml", "\n[actor]", SABOTEUR_SOURCE + "[actor]")
+        cls.deck_with("sabotaged.toml", "iterations = 3", "iterations = 3\nstop_within = \"iteration\"")
+        text = (cls.folder / "sabotaged.toml").read_text().replace("\n[actor]", SABOTEUR_SOURCE + "[actor]")
+        (cls.folder / "sabotaged.toml").write_text(text)
 
     def verdict_of(self, *overrides, late=1, env=None, deck="ppo.toml"):
         """Exit code of the launcher and the words of the verdict."""

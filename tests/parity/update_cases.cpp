@@ -150,7 +150,12 @@ class CaseTrainer {
     model_.refresh();
   }
 
-  learn::UpdateReport update(Rollout& rollout) { return trainer_.update(rollout.experience, rollout.cards, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}); }
+  learn::UpdateReport update(Rollout& rollout) {
+    learn::UpdateReport report;
+    trainer_.take_steps(rollout.experience, rollout.cards, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}, report);
+    trainer_.average(report);
+    return report;
+  }
 
   // The mean of the values at the action tokens, as the trainer evaluates them. Collective.
   double mean_value(const Rollout& rollout) {

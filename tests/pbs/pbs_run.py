@@ -141,7 +141,7 @@ class PbsTest(ProgramTest):
 
     def deck(self, iterations, controlled=True, **replacements):
         """A copy of the tiny deck; `controlled` adds the plugin."""
-        text = (self.folder / "ppo.toml").read_text().replace("iterations = 3", f"iterations = {iterations}")
+        text = (self.folder / "ppo.toml").read_text().replace("iterations = 3", f"iterations = {iterations}\nstop_within = \"iteration\"")
         if controlled:
             text = text.replace("\n[actor]", SOURCE.format(python=sys.executable, control=self.control), 1)
         for old, new in replacements.items():

@@ -148,7 +148,7 @@ class SlurmTest(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         deck = (cls.folder / "ppo.toml").read_text()
-        for old, new in (("iterations = 3", f"iterations = {ITERATIONS}\nhang_timeout = 1800"), ("\n[actor]", GATE_SOURCE + "[actor]")):
+        for old, new in (("iterations = 3", f"iterations = {ITERATIONS}\nhang_timeout = 1800\nstop_within = \"iteration\""), ("\n[actor]", GATE_SOURCE + "[actor]")):
             if old not in deck:
                 raise AssertionError(f"the deck has no {old}")
             deck = deck.replace(old, new)

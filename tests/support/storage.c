@@ -1,20 +1,23 @@
 // A file system that misbehaves, by LD_PRELOAD: calls on files whose path has one of some texts in it fail, take their time or never return.
 //   STORAGE="trace.json|hf/"         texts of paths
-//   STORAGE_DO=error:28|delay:200|block   errno, milliseconds, or for ever
-//   STORAGE_OPS=write,fsync          open, read, write, fsync, mkdir, rename, truncate, link; without it all of them
+//   STORAGE_DO=error:28|delay:200|block|short   errno, milliseconds, for ever, or half of the bytes (read and write)
+//   STORAGE_OPS=write,fsync          open, read, write, fsync, close, mkdir, rename, truncate, link, unlink, allocate, stat, list; without it all
 //   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
 //   STORAGE_WHILE=file               only while that file exists
 //   STORAGE_RANK=1                   only on that rank
+//   STORAGE_COUNT=file               without a STORAGE_DO: each process appends the number of calls that fit when it ends
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,6 +45,8 @@ static int has_one_of(const char* text, const char* list, char separator) {
   return 0;
 }
 
+static atomic_long count;  // of calls that fit
+
 static int is_meant(const char* operation, const char* path) {
   const char* paths = getenv("STORAGE");
   const char* operations = getenv("STORAGE_OPS");
@@ -53,7 +58,6 @@ static int is_meant(const char* operation, const char* path) {
   if (marker != NULL && syscall(SYS_access, marker, F_OK) != 0) return 0;
   const char* mine = getenv("OMPI_COMM_WORLD_RANK");
   if (rank != NULL && strcmp(rank, mine == NULL ? "0" : mine) != 0) return 0;
-  static atomic_long count;
   long first = 0;
   long last = 0;
   const long number = atomic_fetch_add(&count, 1) + 1;
@@ -61,10 +65,11 @@ static int is_meant(const char* operation, const char* path) {
   return number >= first && number <= last;
 }
 
-// Whether the call must fail; errno is set then.
+// 1: the call must fail; errno is set then. 2: it does half of its work.
 static int strikes(const char* operation, const char* path) {
   const char* deed = getenv("STORAGE_DO");
-  if (deed == NULL || !is_meant(operation, path)) return 0;
+  if (!is_meant(operation, path) || deed == NULL) return 0;
+  if (strcmp(deed, "short") == 0) return 2;
   if (strncmp(deed, "delay:", 6) == 0) wait_ms(atol(deed + 6));
   if (strcmp(deed, "block") == 0) {
     for (;;) wait_ms(1000);
@@ -85,13 +90,29 @@ static int strikes_fd(const char* operation, int fd) {
   return strikes(operation, path);
 }
 
+__attribute__((destructor)) static void tell_count(void) {
+  const char* file = getenv("STORAGE_COUNT");
+  if (file == NULL || count == 0) return;
+  char line[32];
+  const int length = snprintf(line, sizeof line, "%ld\n", (long)count);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND, 0644);
+  if (fd >= 0) syscall(SYS_write, fd, line, length);
+}
+
+// Bytes that a call may move: all, some, or -1 for none.
+static ssize_t allowed(const char* operation, int fd, size_t bytes) {
+  const int verdict = strikes_fd(operation, fd);
+  if (verdict == 1) return -1;
+  return verdict == 2 && bytes > 1 ? (ssize_t)(bytes / 2) : (ssize_t)bytes;
+}
+
 #define OPEN(name)                                                     \
   int name(const char* path, int flags, ...) {                         \
     va_list more;                                                      \
     va_start(more, flags);                                             \
     const mode_t mode = va_arg(more, mode_t);                          \
     va_end(more);                                                      \
-    return strikes("open", path) ? -1 : REAL(name)(path, flags, mode); \
+    return strikes("open", path) == 1 ? -1 : REAL(name)(path, flags, mode); \
   }
 OPEN(open)
 OPEN(open64)
@@ -101,26 +122,51 @@ OPEN(open64)
     va_start(more, flags);                                                     \
     const mode_t mode = va_arg(more, mode_t);                                  \
     va_end(more);                                                              \
-    return strikes("open", path) ? -1 : REAL(name)(at, path, flags, mode);     \
+    return strikes("open", path) == 1 ? -1 : REAL(name)(at, path, flags, mode);     \
   }
 OPENAT(openat)
 OPENAT(openat64)
 
-FILE* fopen(const char* path, const char* mode) { return strikes("open", path) ? NULL : REAL(fopen)(path, mode); }
-FILE* fopen64(const char* path, const char* mode) { return strikes("open", path) ? NULL : REAL(fopen64)(path, mode); }
+FILE* fopen(const char* path, const char* mode) { return strikes("open", path) == 1 ? NULL : REAL(fopen)(path, mode); }
+FILE* fopen64(const char* path, const char* mode) { return strikes("open", path) == 1 ? NULL : REAL(fopen64)(path, mode); }
 size_t fwrite(const void* from, size_t size, size_t count, FILE* file) {
-  return strikes_fd("write", fileno(file)) ? 0 : REAL(fwrite)(from, size, count, file);
+  return strikes_fd("write", fileno(file)) == 1 ? 0 : REAL(fwrite)(from, size, count, file);
 }
-ssize_t write(int fd, const void* from, size_t n) { return strikes_fd("write", fd) ? -1 : REAL(write)(fd, from, n); }
-ssize_t pwrite(int fd, const void* from, size_t n, off_t at) { return strikes_fd("write", fd) ? -1 : REAL(pwrite)(fd, from, n, at); }
-ssize_t pwrite64(int fd, const void* from, size_t n, off64_t at) { return strikes_fd("write", fd) ? -1 : REAL(pwrite64)(fd, from, n, at); }
-ssize_t read(int fd, void* into, size_t n) { return strikes_fd("read", fd) ? -1 : REAL(read)(fd, into, n); }
-ssize_t pread(int fd, void* into, size_t n, off_t at) { return strikes_fd("read", fd) ? -1 : REAL(pread)(fd, into, n, at); }
-ssize_t pread64(int fd, void* into, size_t n, off64_t at) { return strikes_fd("read", fd) ? -1 : REAL(pread64)(fd, into, n, at); }
-int fsync(int fd) { return strikes_fd("fsync", fd) ? -1 : REAL(fsync)(fd); }
-int fdatasync(int fd) { return strikes_fd("fsync", fd) ? -1 : REAL(fdatasync)(fd); }
-int ftruncate(int fd, off_t size) { return strikes_fd("truncate", fd) ? -1 : REAL(ftruncate)(fd, size); }
-int ftruncate64(int fd, off64_t size) { return strikes_fd("truncate", fd) ? -1 : REAL(ftruncate64)(fd, size); }
-int mkdir(const char* path, mode_t mode) { return strikes("mkdir", path) ? -1 : REAL(mkdir)(path, mode); }
-int rename(const char* from, const char* to) { return strikes("rename", to) ? -1 : REAL(rename)(from, to); }
-int link(const char* from, const char* to) { return strikes("link", to) ? -1 : REAL(link)(from, to); }
+#define MOVE(name, operation, pointer, ...)                               \
+  {                                                                       \
+    const ssize_t bytes = allowed(operation, fd, n);                      \
+    return bytes < 0 ? -1 : REAL(name)(fd, pointer, (size_t)bytes __VA_ARGS__); \
+  }
+ssize_t write(int fd, const void* from, size_t n) MOVE(write, "write", from)
+ssize_t pwrite(int fd, const void* from, size_t n, off_t at) MOVE(pwrite, "write", from, , at)
+ssize_t pwrite64(int fd, const void* from, size_t n, off64_t at) MOVE(pwrite64, "write", from, , at)
+ssize_t read(int fd, void* into, size_t n) MOVE(read, "read", into)
+ssize_t pread(int fd, void* into, size_t n, off_t at) MOVE(pread, "read", into, , at)
+ssize_t pread64(int fd, void* into, size_t n, off64_t at) MOVE(pread64, "read", into, , at)
+int fsync(int fd) { return strikes_fd("fsync", fd) == 1 ? -1 : REAL(fsync)(fd); }
+int fdatasync(int fd) { return strikes_fd("fsync", fd) == 1 ? -1 : REAL(fdatasync)(fd); }
+int ftruncate(int fd, off_t size) { return strikes_fd("truncate", fd) == 1 ? -1 : REAL(ftruncate)(fd, size); }
+int ftruncate64(int fd, off64_t size) { return strikes_fd("truncate", fd) == 1 ? -1 : REAL(ftruncate64)(fd, size); }
+int mkdir(const char* path, mode_t mode) { return strikes("mkdir", path) == 1 ? -1 : REAL(mkdir)(path, mode); }
+int rename(const char* from, const char* to) { return strikes("rename", to) == 1 ? -1 : REAL(rename)(from, to); }
+int link(const char* from, const char* to) { return strikes("link", to) == 1 ? -1 : REAL(link)(from, to); }
+int renameat2(int at, const char* from, int to_at, const char* to, unsigned flags) {
+  return strikes("rename", to) == 1 ? -1 : REAL(renameat2)(at, from, to_at, to, flags);
+}
+int unlink(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(unlink)(path); }
+int rmdir(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(rmdir)(path); }
+int remove(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(remove)(path); }
+int unlinkat(int at, const char* path, int flags) { return strikes("unlink", path) == 1 ? -1 : REAL(unlinkat)(at, path, flags); }
+int fallocate(int fd, int mode, off_t at, off_t size) { return strikes_fd("allocate", fd) == 1 ? -1 : REAL(fallocate)(fd, mode, at, size); }
+int fallocate64(int fd, int mode, off64_t at, off64_t size) { return strikes_fd("allocate", fd) == 1 ? -1 : REAL(fallocate64)(fd, mode, at, size); }
+int statvfs(const char* path, struct statvfs* into) { return strikes("stat", path) == 1 ? -1 : REAL(statvfs)(path, into); }
+int statvfs64(const char* path, struct statvfs64* into) { return strikes("stat", path) == 1 ? -1 : REAL(statvfs64)(path, into); }
+DIR* opendir(const char* path) { return strikes("list", path) == 1 ? NULL : REAL(opendir)(path); }
+// Network file systems say at the end what they could not write.
+int close(int fd) {
+  const int failed = strikes_fd("close", fd) == 1;
+  const int error = errno;
+  const int result = REAL(close)(fd);
+  if (failed) errno = error;
+  return failed ? -1 : result;
+}

@@ -7,12 +7,12 @@
 
 namespace trireme::base {
 
-// What happens to this process at a place. Kinds: kill, segv, hang, suspend, exit, delay, alloc_fail, io_fail, nan.
+// What happens to this process at a place. Kinds: kill, segv, hang, suspend, exit, delay, signal, alloc_fail, io_fail, nan.
 struct InjectedFault {
   std::string kind;
   std::string place;
   int64_t pass = 1;  // from 1; 0: every one
-  double value = 0;  // exit: code; delay: milliseconds; io_fail: errno
+  double value = 0;  // exit: code; delay: milliseconds; signal: its number; io_fail: errno
 };
 
 // Replaces those there are; passes are counted from here. Throws InternalError for a kind that nobody knows.

@@ -44,6 +44,11 @@ struct Samples {
   std::vector<std::vector<float>> reward_parts;  // [parts][B]
   // Per token, later columns [T] or empty; aligned with ids, valid where action_mask is 1
   std::vector<float> ref_log_probs;
+  // Of an iteration that was interrupted between two optimizer steps: what its trainers had computed before the first one.
+  std::vector<float> old_log_probs;
+  std::vector<float> values;
+  std::vector<float> advantages;
+  std::vector<float> returns;
 
   int64_t size() const { return static_cast<int64_t>(cu_seqlens.size()) - 1; }
   int64_t tokens() const { return cu_seqlens.back(); }
@@ -63,6 +68,8 @@ struct Samples {
   Samples select(std::span<const int64_t> rows) const;
   // All sequences of `other`, in their order.
   void append(const Samples& other);
+  // Without what reward ranks fill in.
+  Samples unscored() const;
   // Sorted by id: the order that every rank count agrees on.
   Samples sorted() const;
   // Throws InternalError when the columns do not fit each other.

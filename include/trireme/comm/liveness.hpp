@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/job/signals.hpp"
+
 namespace trireme::comm {
 
 // Deadlines in seconds; 0: never.
@@ -23,6 +25,7 @@ struct LifeSign {
   std::string host{};
   std::string where{};  // open regions, outermost first
   std::string call{};   // the collective it is in, with its number and bytes; empty: in none
+  job::StopReason wish = job::StopReason::none;  // what this rank was asked for: the others hear of it
 };
 
 // The last life sign of a rank, and for how long there has been none, by the clock of the one who listens.

@@ -6,6 +6,8 @@
 // the job ends with exit code 70. None of that waits for a file system, a log or MPI: each has a thread of its own, and 2 seconds.
 // Time in which the process itself stood still (SIGSTOP, a suspended job) is nobody's silence. Where MPI gives less than
 // MPI_THREAD_MULTIPLE there are no messages: a rank then judges itself alone and cannot name another.
+//
+// The same messages carry what a rank was asked for by a signal or a file, so that others can leave work that lasts before they meet it.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   // Collective, unless an exception is on its way: then this rank leaves alone, and what messages still need stays allocated.
   ~Watchdog();
+
+  // The most urgent wish of any rank, about a second after its look() said so; this rank's own where there are no messages. Any thread.
+  job::StopReason heard_wish() const;
 
  private:
   class State;

@@ -49,6 +49,13 @@ struct Words<InstructionSet> {
   static constexpr std::string_view list[] = {"auto", "avx512_bf16", "avx512", "avx2", "portable"};
 };
 
+// How far a stop request lets an iteration go: to its next optimizer step, or to its end.
+enum class StopWithin { step, iteration };
+template <>
+struct Words<StopWithin> {
+  static constexpr std::string_view list[] = {"step", "iteration"};
+};
+
 // What generates on CPUs: kernels of our own, or LibTorch's operations.
 enum class GenerateBackend { automatic, fused, torch };
 template <>

@@ -13,11 +13,11 @@ namespace trireme::config {
 
 // An entry of fault.at, "kind:rank:place:pass[:value]".
 struct Fault {
-  std::string kind;   // kill | segv | hang | suspend | exit | delay | alloc_fail | io_fail | nan
+  std::string kind;   // kill | segv | hang | suspend | exit | delay | signal | alloc_fail | io_fail | nan
   int rank = 0;       // -1: every rank
   std::string place;  // name of a region; nan: loss | grad | weight | generator
   int64_t pass = 1;   // from 1; 0: every one
-  double value = 0;   // exit: the code; delay: milliseconds; io_fail: errno
+  double value = 0;   // exit: the code; delay: milliseconds; signal: its number; io_fail: errno
   bool is_for(int this_rank) const { return rank < 0 || rank == this_rank; }
 };
 

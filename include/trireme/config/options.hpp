@@ -28,6 +28,14 @@ struct Bytes {
   int64_t count = 0;
   bool operator==(const Bytes&) const = default;
 };
+// When to save: every so many iterations, every so many seconds, or as often as it pays (both 0).
+struct SaveInterval {
+  SaveInterval(int64_t every = 0) : iterations(every) {}
+  int64_t iterations = 0;  // 0: not by their number
+  double seconds = 0;      // 0: not by time
+  bool automatic = false;
+  bool operator==(const SaveInterval&) const = default;
+};
 // Memory to use: a fraction of what is free (0 < x <= 1) or a number of bytes.
 struct MemoryShare {
   double fraction = 0;  // used when bytes == 0
@@ -44,6 +52,7 @@ struct RunOptions {
   int64_t iterations = 0;  // 0: train.num_episodes passes over the data
   Duration walltime;       // 0: no limit of our own
   Duration term_grace{30};
+  StopWithin stop_within = StopWithin::step;
   Duration hang_timeout{300};
   Duration io_timeout{1800};
   int64_t mismatch_check = 64;   // collectives between two checks; 0: off
@@ -260,6 +269,15 @@ struct AlgoOptions {
   bool operator==(const AlgoOptions&) const = default;
 };
 
+// Limits beyond which a run is ended; "none": not looked at.
+struct DivergenceOptions {
+  std::optional<double> kl;           // most
+  std::optional<double> entropy;      // least
+  std::optional<double> reward_drop;  // below the best mean reward of this start
+  int64_t patience = 3;               // iterations in a row
+  bool operator==(const DivergenceOptions&) const = default;
+};
+
 struct TrainOptions {
   int64_t batch_size = 128;  // sequences per optimizer step
   int64_t micro_batch_tokens = 16192;
@@ -274,6 +292,8 @@ struct TrainOptions {
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;
+  DivergenceOptions divergence;
+  int64_t replica_check = 0;  // iterations between two comparisons of replicas' weights; 0: never
   int64_t max_skipped_steps = 10;  // in a row; -1: no limit
   bool operator==(const TrainOptions&) const = default;
 };
@@ -298,12 +318,16 @@ struct WeightSyncOptions {
 };
 
 struct CkptOptions {
-  int64_t interval = 10;  // iterations; 0: only when the run stops
+  SaveInterval interval{10};  // 0: only when the run stops
+  double failure_rate = 2e-5;  // of one rank, an hour: what an automatic interval reckons with
   int64_t keep = 3;
   std::string resume = "auto";  // auto | never | a checkpoint folder
   std::string path;             // empty: <run.dir>/ckpt
+  Strings allow_changes;        // keys, or sections with a dot behind, that may differ from the checkpoint's
   SaveHf save_hf = SaveHf::end;
   std::string best_metric;  // empty: no best checkpoint is kept
+  std::optional<double> target;  // of best_metric, at which the run ends
+  int64_t patience = 0;     // evaluations without a better best_metric after which the run ends; 0: never
   bool background = true;
   int64_t max_failures = 0;  // failed saves in a row that end the run; 0: it goes on
   bool operator==(const CkptOptions&) const = default;

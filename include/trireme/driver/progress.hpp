@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/data/sampler.hpp"
@@ -25,25 +26,34 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
+// Digests of what a run reads, by deck key.
+using Inputs = std::vector<std::pair<std::string, std::string>>;
+
 struct Progress {
   int64_t iteration = 0;        // finished iterations
-  std::string phase = "iteration";  // what the checkpoint lies behind; "iteration": between two of them
-  int64_t mini_batch = 0;       // within the phase
+  std::string phase = "iteration";  // where in the next one the checkpoint lies (unfinished.hpp); "iteration": between two of them
+  int64_t mini_batch = 0;       // optimizer steps of that iteration that are done
   int64_t version = 0;          // of the weights: one per weight sync
   TrainingState training;
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
-  int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1)
+  int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1, or a stop behind it)
+  int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
   BestCheckpoint best;
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
+  Inputs inputs;                // empty in checkpoints from before they were stored
   std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
   std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;
+
+  bool inside_iteration() const { return phase != "iteration"; }
+  // The number of its checkpoint: the iteration that it lies behind or inside.
+  int64_t checkpoint_step() const { return iteration + inside_iteration(); }
 };
 
 std::string to_json(const Progress& progress);

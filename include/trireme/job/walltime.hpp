@@ -40,6 +40,8 @@ class Walltime {
   // What comes after the last save took so long: exports, trace, tables.
   void closing_took(double seconds);
 
+  // The last moment, on the monotonic clock, at which a run may be asked to stop that can be left every `stretch` seconds; nullopt: no limit.
+  std::optional<double> latest_stop(double stretch, bool save_in_progress) const;
   bool must_stop(const NextIteration& next = {}) const;
   std::optional<double> remaining() const;
   // Seconds that the next iteration and leaving are reckoned to need.

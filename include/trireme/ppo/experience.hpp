@@ -29,8 +29,10 @@ struct Experience {
   at::Tensor advantages;         // f32 [T], set by advantages()
   at::Tensor returns;            // f32 [T], set by advantages()
 
-  // Takes rollout and, when filled, reference log-probs from the samples.
+  // Takes rollout log-probs from the samples, and whatever later column is filled there.
   static Experience from(Samples samples);
+  // The samples with all columns that are defined here: from() makes the same experience of them.
+  Samples to_samples() const;
   int64_t sequences() const { return samples.size(); }
   int64_t tokens() const { return samples.tokens(); }
   // The sequences named, in that order: a micro-batch.

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +35,9 @@ struct Scores {
   std::map<std::string, std::vector<float>> metrics;  // named parts, one per request; NaN where a request has none
 };
 
+// score() was left early, as asked.
+struct Stopped {};
+
 class Source {
  public:
   virtual ~Source() = default;
@@ -40,6 +45,8 @@ class Source {
   // Collective over the reward role where the source is a model (every rank calls it, with any number of requests); local for
   // rules and plugins. Throws UserError: bad_data for answers that make no sense, unfit_environment for a source that is gone.
   virtual Scores score(std::span<const Request> requests) = 0;
+  // Whether score() may end early on this rank alone (Stopped).
+  virtual bool may_stop() const { return false; }
   // Bytes of this rank that hold a model's weights.
   virtual int64_t weight_bytes() const { return 0; }
 };
@@ -59,6 +66,7 @@ struct PluginEnvironment {
   int64_t retries = 3;            // reward.retries, per call of score()
   std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
   int rank = 0;
+  std::function<bool()> stop = [] { return false; };  // asked while it waits; true: score() throws Stopped
   std::string fault;  // fault.plugin_fault: crash | hang | nan | short | slow, on the first request; empty: none
 };
 std::unique_ptr<Source> make_plugin(const config::RewardSource& options, std::string name,
@@ -77,8 +85,9 @@ class Rewards {
     std::vector<std::vector<float>> parts;              // [sources][requests], unweighted
     std::map<std::string, std::vector<float>> metrics;  // "<source>/<metric>"
   };
-  // Asks the sources in their order; collective where one of them is.
-  Result score(std::span<const Request> requests);
+  // Asks the sources in their order; collective where one of them is. nullopt: a source was left early. `any_stopped` tells whether that was so on
+  // any rank, this one's answer given; it is called behind every source that may stop.
+  std::optional<Result> score(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
 
  private:
   struct Entry {

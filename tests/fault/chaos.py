@@ -1,0 +1,192 @@
+"""What the rows of the scoreboard share: a workshop with a model, decks and undisturbed runs; runs that are hurt; what must hold afterwards."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+import trireme_run  # noqa: E402
+from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, read_lines, timeless  # noqa: E402,F401
+
+DONE, BAD_DATA, INTERNAL, LOCKED, IO_ERROR, STOPPED, KILLED = 0, 65, 70, 73, 74, 75, 137
+LONGEST = 120  # seconds; a run that takes longer counts as one that hangs
+
+
+class Failure(Exception):
+    """A promise that was not kept."""
+
+
+class Workshop(ProgramTest):
+    """A folder with the tiny model and decks; runs in it by name. Safe for several threads."""
+
+    def __init__(self):
+        super().__init__("keep")
+        self.mutex = threading.Lock()
+        self.reference = {}
+        self.one_at_a_time = {}
+
+    def keep(self):
+        """unittest wants a method to be made for."""
+
+    @classmethod
+    def open(cls):
+        cls.setUpClass()
+        cls.deck_with("steps.toml", "batch_size = 4\nrecompute", "batch_size = 2\nmax_epochs = 2\nrecompute")
+        return cls()
+
+    def path(self, run):
+        return self.folder / run
+
+    def begin(self, run, *overrides, ranks=2, deck="ppo.toml", iterations=4, **options):
+        return self.start("ppo", deck, f"run.dir={run}", f"run.iterations={iterations}", *overrides, ranks=ranks, **options)
+
+    def go(self, run, *overrides, codes=(DONE,), **options):
+        """A run to its end, which must be one of these."""
+        result = self.begin(run, *overrides, **options).wait(LONGEST)
+        if result.code not in codes:
+            raise Failure(f"{run}: exit code {result.code}, not {codes}\n{result.text[-3000:]}")
+        return result
+
+    def finish(self, run, *overrides, **options):
+        """The same command again, until the ranks of the one before are gone (LOCKED)."""
+        deadline = time.monotonic() + 30
+        while True:
+            result = self.begin(run, *overrides, **options).wait(LONGEST)
+            if result.code != LOCKED or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        if result.code != DONE:
+            raise Failure(f"{run}: the start after it ends with {result.code}\n{result.text[-3000:]}")
+        return result
+
+    def first_iteration(self, run, *overrides, iterations=4, **options):
+        """A run that is stopped behind its first iteration, with a checkpoint. Its schedule is that of `iterations`."""
+        return self.go(run, *overrides, "run.stop_within=iteration", 'fault.at=["signal:0:reward:1:10"]', iterations=iterations, codes=(STOPPED,), **options)
+
+    def undisturbed(self, *overrides, ranks=2, deck="ppo.toml", iterations=4):
+        """Metrics and samples of a run that is left in peace; made once."""
+        key = (ranks, deck, iterations, *overrides)
+        with self.mutex:
+            lock = self.one_at_a_time.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self.reference:
+                run = f"undisturbed-{len(self.reference)}-{random.randrange(1 << 40)}"
+                self.go(run, *overrides, ranks=ranks, deck=deck, iterations=iterations)
+                self.reference[key] = (timeless(self.metrics(run)), self.samples(run))
+        return self.reference[key]
+
+    def must_equal_undisturbed(self, run, *overrides, **options):
+        metrics, samples = self.undisturbed(*overrides, **options)
+        if timeless(self.metrics(run)) != metrics:
+            raise Failure(f"{run}: its metrics are not those of an undisturbed run")
+        if self.samples(run) != samples:
+            raise Failure(f"{run}: its samples are not those of an undisturbed run")
+
+    def remove(self, run):
+        shutil.rmtree(self.path(run), ignore_errors=True)
+
+    # ---- processes ----
+
+    def ranks_of(self, job):
+        """{rank: pid} of the program's processes below a launcher; without one the process itself."""
+        if job.process.args[0] == str(trireme_run.PROGRAM):
+            return {0: job.process.pid}
+        found = {}
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if b"trireme" not in (path / "cmdline").read_bytes().split(b"\0")[0] or not descends(int(path.name), job.process.pid):
+                    continue
+                environment = dict(part.partition(b"=")[::2] for part in (path / "environ").read_bytes().split(b"\0"))
+                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
+            except (OSError, ValueError, KeyError):
+                continue
+        return found
+
+    def hit(self, job, kind, dice):
+        """SIGKILL of one rank, of all ranks, or of the launcher."""
+        ranks = self.ranks_of(job)
+        if kind == "launcher" or not ranks:
+            victims = [job.process.pid]
+        elif kind == "all":
+            victims = list(ranks.values())
+        else:
+            victims = [dice.choice(sorted(ranks.values()))]
+        for pid in victims:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def descends(pid, ancestor):
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+def wait_until(condition, job, seconds=60):
+    """False: the job ended, or the time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if job.process.poll() is not None or time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+# ---- power loss (tests/support/power_loss.c) ----
+
+def after_power_loss(tree, log):
+    """The tree that a machine comes back with: names by synced folders, bytes by synced files. A name whose file was never synced is an empty file;
+    the folder itself and what is above it were there before."""
+    tree = pathlib.Path(tree)
+    log = pathlib.Path(log)
+    rebuilt = pathlib.Path(tempfile.mkdtemp(prefix="power-", dir=tree.parent))
+
+    def fill(target, key):
+        names = log / key
+        if not names.exists():
+            return
+        for line in names.read_text().splitlines():
+            inode, kind, rest = line.split(" ", 2)
+            name, _, link = rest.partition("\t")
+            if kind == "d":
+                (target / name).mkdir()
+                fill(target / name, inode)
+            elif kind == "l":
+                (target / name).symlink_to(link)
+            elif (log / inode).exists():
+                shutil.copyfile(log / inode, target / name)
+            else:
+                (target / name).touch()
+
+    fill(rebuilt, key_of(tree))
+    shutil.rmtree(tree)
+    rebuilt.rename(tree)
+
+
+def key_of(path):
+    """As power_loss.c names an inode. Python has no time of birth: stat has."""
+    import subprocess
+    inode, birth = subprocess.run(["stat", "-c", "%i %.9W", str(path)], check=True, capture_output=True, text=True).stdout.split()
+    seconds, _, nanoseconds = birth.partition(".")
+    return f"{int(inode):x}-{int(seconds):x}-{int(nanoseconds or 0):x}"
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    fresh.rename(path)

@@ -1,0 +1,124 @@
+"""Rows about ends that nobody asked for, and those that somebody did: kills, crash points, stop requests, double starts."""
+
+import random
+import re
+import signal
+import time
+
+from chaos import DONE, KILLED, LOCKED, STOPPED, Failure, adversity, after_power_loss, lines_in, read_lines, timeless, wait_until
+
+ITERATIONS = 12
+POINTS = ("ckpt.begin", "ckpt.preflight", "ckpt.tmp_created", "ckpt.laid_out", "ckpt.half_written", "ckpt.written", "ckpt.synced", "ckpt.verified",
+          "ckpt.index_written", "ckpt.manifest_written", "ckpt.tmp_synced", "ckpt.voted", "ckpt.before_rename", "ckpt.after_rename",
+          "ckpt.parent_synced", "ckpt.latest_moved", "ckpt.pruned")
+
+
+def random_kills(shop, count, seed):
+    """One case is a chain of ten kills of one run, which then ends undisturbed: the iteration that a kill falls into is drawn, and the moment in it."""
+    dice = random.Random(seed)
+    run = f"kills-{seed}"
+    done = 0
+    while done < count:
+        kind = dice.choice(("rank", "all", "launcher"))
+        wait = dice.random() * 0.4
+        before = lines_in(shop.path(run) / "metrics.jsonl")
+        job = shop.begin(run, iterations=ITERATIONS)
+        wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") > min(before, ITERATIONS - 1) or dice.random() < 0.0005, job)
+        time.sleep(wait)
+        if job.process.poll() is None:
+            shop.hit(job, kind, dice)
+            done += 1
+        result = job.wait(60)
+        if result.code == DONE:
+            shop.must_equal_undisturbed(run, iterations=ITERATIONS)
+            shop.remove(run)
+        elif result.code == LOCKED:
+            time.sleep(0.2)
+    shop.finish(run, iterations=ITERATIONS)
+    shop.must_equal_undisturbed(run, iterations=ITERATIONS)
+    shop.remove(run)
+    return done
+
+
+def crash_points(shop, points, seed):
+    """Every rank, then one rank alone, ends at the named point of a checkpoint; one run goes through all of them and ends as an undisturbed one."""
+    run = f"points-{seed}"
+    for point in points:
+        for alone in (False, True):
+            prefix = ("sh", "-c", f'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then export TRIREME_CRASH_AT={point}; fi; exec "$@"', "sh")
+            options = {"prefix": prefix} if alone else {"env": {"TRIREME_CRASH_AT": point}}
+            job = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options)
+            result = job.wait(90)
+            # A point that only rank 0 passes harms nobody when it is rank 1's.
+            if result.code not in (KILLED, LOCKED, DONE):
+                raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
+            if result.code == DONE:
+                shop.remove(run)
+    shop.finish(run, "ckpt.background=false", iterations=ITERATIONS)
+    shop.must_equal_undisturbed(run, "ckpt.background=false", iterations=ITERATIONS)
+    shop.remove(run)
+    return 2 * len(points)
+
+
+def power_losses(shop, points, seed):
+    """The machine loses power at a point of the second checkpoint: what was not synced is gone."""
+    run = f"power-{seed}"
+    for point in points:
+        shop.remove(run)
+        log = shop.path(f"{run}.synced")
+        log.mkdir(exist_ok=True)
+        watched = adversity("power_loss", POWER_LOSS=f"/{run}", POWER_LOSS_LOG=str(log))
+        shop.first_iteration(run, "ckpt.background=false", env=watched)
+        result = shop.begin(run, "ckpt.background=false", iterations=4, env=watched | {"TRIREME_CRASH_AT": point}).wait(90)
+        if result.code != KILLED:
+            raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
+        time.sleep(0.3)  # ranks that the launcher is still ending
+        after_power_loss(shop.path(run), log)
+        again = shop.finish(run, "ckpt.background=false")
+        found = re.search(r"resumed after iteration (\d+)", again.text)
+        if not found or int(found[1]) not in (1, 2):
+            raise Failure(f"{point}: the start after the power loss goes on from {found and found[1]}, the first checkpoint was committed\n{again.text[-2000:]}")
+        shop.must_equal_undisturbed(run, "ckpt.background=false")
+    shop.remove(run)
+    return len(points)
+
+
+def stops(shop, count, seed):
+    """USR1 at a random moment of a run with eight optimizer steps an iteration: exit code 75, and the next start goes on with the same bits."""
+    dice = random.Random(seed)
+    run = f"stops-{seed}"
+    inside = 0
+    for _ in range(count):
+        job = shop.begin(run, "ckpt.interval=3", deck="steps.toml", iterations=400)
+        wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") > 0 and (shop.path(run) / "run.lock").exists(), job)
+        time.sleep(1.0 + dice.random())
+        job.send(signal.SIGUSR1)
+        result = job.wait(90)
+        if result.code != STOPPED:
+            raise Failure(f"a stop ends with {result.code}\n{result.text[-2000:]}")
+        inside += "stopping inside iteration" in result.text
+    last = lines_in(shop.path(run) / "metrics.jsonl") + 2
+    shop.finish(run, "ckpt.interval=3", deck="steps.toml", iterations=last)
+    mine = shop.path(run) / "metrics.jsonl"
+    reference = f"{run}-undisturbed"
+    shop.go(reference, "ckpt.interval=0", deck="steps.toml", iterations=last)
+    if timeless(read_lines(mine)) != timeless(shop.metrics(reference)):
+        raise Failure(f"{run}: its metrics are not those of an undisturbed run")
+    shop.remove(run)
+    shop.remove(reference)
+    return f"{count} ({inside} inside an iteration)"
+
+
+def double_starts(shop, count, seed):
+    """Two jobs in one folder at the same moment: one writes, the other ends with 73."""
+    for number in range(count):
+        run = f"double-{seed}-{number}"
+        pair = [shop.begin(run, iterations=2, ranks=1) for _ in range(2)]
+        codes = sorted(job.wait(90).code for job in pair)
+        # The second may come when the first is already done: then it finds a finished run.
+        if codes not in ([DONE, LOCKED], [DONE, DONE]):
+            raise Failure(f"exit codes {codes}")
+        if [line["iteration"] for line in shop.metrics(run)] != [1, 2]:
+            raise Failure(f"{run}: not each iteration once")
+        shop.remove(run)
+    return count

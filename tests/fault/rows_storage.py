@@ -1,0 +1,153 @@
+"""Rows about storage: calls that fail, a network file system's pages, bits that flip; and about what else must hold: other rank counts, open ports."""
+
+import pathlib
+import random
+import shutil
+
+from chaos import BAD_DATA, DONE, IO_ERROR, LOCKED, STOPPED, Failure, adversity, timeless, wait_until
+from trireme_run import lines_in, read_safetensors
+
+ERRORS = {"EIO": 5, "ENOSPC": 28, "EDQUOT": 122}
+OPERATIONS = ("open", "read", "write", "fsync", "close", "mkdir", "rename", "truncate", "link", "unlink", "allocate", "stat", "list")
+# Exit codes that say what happened: I/O, no permission or space to create, input missing, the folder is locked; memory and data errors would be wrong.
+SAID = (DONE, IO_ERROR, LOCKED, 66, 77)
+
+
+def io_calls(shop, operation):
+    """How many such calls a rank makes on files of a run of two iterations; the second start of it reads a checkpoint."""
+    counts = []
+    run = f"count-{operation}"
+    for start in (shop.first_iteration, shop.go):
+        told = shop.path(f"{run}.calls")
+        start(run, iterations=2, env=adversity("storage", STORAGE=f"/{run}/", STORAGE_OPS=operation, STORAGE_COUNT=str(told)))
+        counts.append(max(map(int, told.read_text().split())) if told.exists() else 0)
+        told.unlink(missing_ok=True)
+    shop.remove(run)
+    return counts
+
+
+def io_cases(shop, operations=OPERATIONS):
+    """All (start, operation, number, deed)."""
+    cases = []
+    for operation in operations:
+        deeds = [f"error:{number}" for number in ERRORS.values()] + (["short"] if operation in ("read", "write") else [])
+        for start, calls in enumerate(io_calls(shop, operation)):
+            cases += [(start, operation, number, deed) for number in range(1, calls + 1) for deed in deeds]
+    return cases
+
+
+def io_case(shop, case, seed):
+    """The n-th call fails on rank 1, or does half of its work: a code that says so or a good end; no signal, no hang; and the next start is right."""
+    start, operation, number, deed = case
+    run = f"io-{seed}"
+    shop.remove(run)
+    if start == 1:
+        shop.first_iteration(run, iterations=2)
+    settings = {"STORAGE": f"/{run}/", "STORAGE_OPS": operation, "STORAGE_CALLS": f"{number}-{number}", "STORAGE_DO": deed, "STORAGE_RANK": str(seed % 2)}
+    result = shop.begin(run, iterations=2, env=adversity("storage", **settings)).wait(90)
+    if result.code not in SAID:
+        raise Failure(f"{case}: exit code {result.code}\n{result.text[-2000:]}")
+    shop.finish(run, iterations=2)
+    metrics, _ = shop.undisturbed(iterations=2)
+    if timeless(shop.metrics(run))[-1:] != metrics[-1:]:  # a line that could not be written may be missing
+        raise Failure(f"{case}: the last iteration is not that of an undisturbed run")
+    shop.remove(run)
+
+
+def page_cache(shop):
+    """Clients of a network file system that write whole pages back: the bytes of neighbours survive."""
+    for mode in ("readable", "every"):
+        run = f"pages-{mode}"
+        shop.go(run, iterations=1, ranks=4, env=adversity("page_cache", PAGE_CACHE=mode))
+        verify(shop, shop.path(run) / "ckpt" / "step-000001", expect_whole=True)
+        shop.remove(run)
+    return 2
+
+
+def verify(shop, checkpoint, expect_whole):
+    result = shop.run_program("inspect", "--verify", checkpoint)
+    if expect_whole and result.code != DONE:
+        raise Failure(f"{checkpoint} does not verify: {result.text[-1000:]}")
+    return result
+
+
+def flips(shop, count, seed):
+    """A bit flips, or a file of a checkpoint is cut: found before it is used, by file, and in the data by tensor."""
+    dice = random.Random(seed)
+    run = f"flips-{seed}"
+    shop.go(run, iterations=1, ranks=1)
+    whole = shop.path(run) / "ckpt" / "step-000001"
+    hurt = shop.path(run) / "hurt"
+    for number in range(count):
+        shutil.rmtree(hurt, ignore_errors=True)
+        shutil.copytree(whole, hurt)
+        files = [path for path in sorted(hurt.iterdir()) if path.stat().st_size > 0]
+        file = dice.choices(files, weights=[3 if path.name == "data.h5" else 1 for path in files])[0]
+        size = file.stat().st_size
+        if number % 10 == 9:
+            how = f"cut to {dice.randrange(size)} of {size}"
+            with file.open("r+b") as handle:
+                handle.truncate(int(how.split()[2]))
+        else:
+            place, bit = dice.randrange(size), dice.randrange(8)
+            how = f"bit {bit} of byte {place}"
+            with file.open("r+b") as handle:
+                handle.seek(place)
+                byte = handle.read(1)[0]
+                handle.seek(place)
+                handle.write(bytes([byte ^ 1 << bit]))
+        result = verify(shop, hurt, expect_whole=False)
+        if result.code != BAD_DATA:
+            raise Failure(f"{file.name}, {how}: exit code {result.code}\n{result.text[-1000:]}")
+        if file.name not in result.text and str(hurt) not in result.text:
+            raise Failure(f"{file.name}, {how}: the message does not name the file\n{result.text[-1000:]}")
+    shop.remove(run)
+    return count
+
+
+def layouts(shop, sizes):
+    """A checkpoint of any number of ranks, loaded by any other and gathered: the same bits."""
+    for written in sizes:
+        run = f"layout-{written}"
+        shop.go(run, "ckpt.save_hf=end", iterations=1, ranks=written)
+        weights = read_safetensors(shop.path(run) / "hf" / "model.safetensors")
+        for loaded in sizes:
+            again = f"{run}-{loaded}"
+            shutil.copytree(shop.path(run) / "ckpt", shop.path(again) / "ckpt")
+            shop.go(again, "ckpt.save_hf=end", iterations=1, ranks=loaded)
+            if read_safetensors(shop.path(again) / "hf" / "model.safetensors") != weights:
+                raise Failure(f"written by {written} ranks, loaded by {loaded}: other weights")
+            shop.remove(again)
+        shop.remove(run)
+    return len(sizes) ** 2
+
+
+def listeners(shop):
+    """Sockets of the program's processes that listen, with transports of MPI that need none."""
+    run = "ports"
+    job = shop.begin(run, iterations=100000, env={"OMPI_MCA_btl": "self,vader"})
+    wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") >= 1, job)
+    listening = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" or table.startswith("udp"):
+                listening.add(fields[9])
+    ours = []
+    ranks = shop.ranks_of(job)
+    for pid in ranks.values():
+        for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = str(link.readlink())
+            except OSError:
+                continue
+            if target.startswith("socket:[") and target[8:-1] in listening:
+                ours.append((pid, target))
+    (shop.path(run) / "stop").touch()
+    code = job.wait(60).code
+    shop.remove(run)
+    if not ranks or code != STOPPED:
+        raise Failure(f"{len(ranks)} ranks found, exit code {code}")
+    if ours:
+        raise Failure(f"they listen: {ours}")
+    return len(ranks)
