@@ -10,7 +10,8 @@
 #include "trireme/base/log.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/key_table.hpp"
-#include "trireme/driver/dry_run.hpp"
+#include "trireme/tools/commands.hpp"
+#include "trireme/tools/dry_run.hpp"
 #include "trireme/job/facts.hpp"
 
 namespace trireme::cli {
@@ -106,7 +107,7 @@ class Parser {
     auto overrides = std::make_shared<std::vector<std::string>>();
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
-    auto machine = std::make_shared<driver::DryRun>();
+    auto machine = std::make_shared<tools::DryRun>();
     auto wants_dry = std::make_shared<bool>(false);
     auto* dry = sub->add_flag("--dry-run", *wants_dry, "Check the deck and print the role map for --ranks; start nothing");
     sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run")->needs(dry)->check(CLI::Range(1, 1 << 20));
@@ -124,7 +125,7 @@ class Parser {
         }
         if (*wants_dry) {
           return Invocation{Needs::nothing, [options, command, machine](const comm::Session*) {
-                              return speaks() ? driver::run_dry(*options, command, *machine) : ExitCode::done;
+                              return speaks() ? tools::run_dry(*options, command, *machine) : ExitCode::done;
                             }, config::Device::cpu};
         }
         return Invocation{Needs::mpi, [options, trainer](const comm::Session* session) { return trainer(*options, *session); },
@@ -137,7 +138,7 @@ class Parser {
     auto* sub = app_.add_subcommand("plan", "Memory and modelled time of a PPO job, before it is submitted");
     auto deck = std::make_shared<std::string>();
     auto overrides = std::make_shared<std::vector<std::string>>();
-    auto command = std::make_shared<driver::PlanCommand>();
+    auto command = std::make_shared<tools::PlanCommand>();
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     sub->add_option("--nodes", command->nodes, "Nodes of the job")->check(CLI::Range(1, 1 << 16));
@@ -149,7 +150,7 @@ class Parser {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
         config::validate(*options, config::Command::ppo, {.deck = *deck, .check_files = false});  // those of the cluster need not be here
         return Invocation{Needs::nothing, [options, command](const comm::Session*) {
-                            return speaks() ? driver::run_plan(*options, *command) : ExitCode::done;
+                            return speaks() ? tools::run_plan(*options, *command) : ExitCode::done;
                           }, config::Device::cpu};
       };
     });
@@ -168,9 +169,9 @@ class Parser {
   }
 
   void add_generate() {
-    auto c = std::make_shared<driver::GenerateCommand>();
+    auto c = std::make_shared<tools::GenerateCommand>();
     auto* sub = add_tool("generate", "Answer prompts (JSON lines in, JSON lines out)", c, Needs::mpi,
-                         [](const auto& command, const comm::Session* session) { return driver::run_generate(command, *session); });
+                         [](const auto& command, const comm::Session* session) { return tools::run_generate(command, *session); });
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--input", c->input, "Lines with `prompt`, `messages` or `input_ids`")->required();
     sub->add_option("--output", c->output, "Answers; - for standard output")->required();
@@ -194,9 +195,9 @@ class Parser {
   }
 
   void add_score() {
-    auto c = std::make_shared<driver::ScoreCommand>();
+    auto c = std::make_shared<tools::ScoreCommand>();
     auto* sub = add_tool("score", "Log-probabilities of given texts, and rewards", c, Needs::mpi,
-                         [](const auto& command, const comm::Session* session) { return driver::run_score(command, *session); });
+                         [](const auto& command, const comm::Session* session) { return tools::run_score(command, *session); });
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--reward-model", c->reward_model, "Sequence-classification model folder");
     sub->add_option("--input", c->input, "Lines with `text` or `input_ids`")->required();
@@ -207,20 +208,20 @@ class Parser {
   }
 
   void add_tokenize() {
-    auto c = std::make_shared<driver::TokenizeCommand>();
+    auto c = std::make_shared<tools::TokenizeCommand>();
     auto* sub = add_tool("tokenize", "Text to ids and back", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return driver::run_tokenize(command); });
+                         [](const auto& command, const comm::Session*) { return tools::run_tokenize(command); });
     sub->add_option("--model", c->model, "Model folder")->required();
     sub->add_option("--input", c->input, "Lines with `text`, `ids` (--decode) or `messages` (--chat)")->required();
     sub->add_option("--output", c->output, "Result; - for standard output")->required();
-    auto* decode = sub->add_flag_callback("--decode", [c] { c->mode = driver::TokenizeMode::decode; }, "ids to text");
-    sub->add_flag_callback("--chat", [c] { c->mode = driver::TokenizeMode::chat; }, "messages to text and ids")->excludes(decode);
+    auto* decode = sub->add_flag_callback("--decode", [c] { c->mode = tools::TokenizeMode::decode; }, "ids to text");
+    sub->add_flag_callback("--chat", [c] { c->mode = tools::TokenizeMode::chat; }, "messages to text and ids")->excludes(decode);
   }
 
   void add_init() {
-    auto c = std::make_shared<driver::InitCommand>();
+    auto c = std::make_shared<tools::InitCommand>();
     auto* sub = add_tool("init", "Random weights of a given shape", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return driver::run_init(command); });
+                         [](const auto& command, const comm::Session*) { return tools::run_init(command); });
     sub->add_option("--shape", c->shape, "config.json or its folder (inputs/models/...)")->required();
     sub->add_option("--output", c->output, "Model folder to write")->required();
     sub->add_option("--tokenizer", c->tokenizer, "Folder whose tokenizer files are copied");
@@ -229,9 +230,9 @@ class Parser {
   }
 
   void add_convert() {
-    auto c = std::make_shared<driver::ConvertCommand>();
+    auto c = std::make_shared<tools::ConvertCommand>();
     auto* sub = add_tool("convert", "GGUF, checkpoint or safetensors to a model folder", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return driver::run_convert(command); });
+                         [](const auto& command, const comm::Session*) { return tools::run_convert(command); });
     sub->add_option("input", c->input, ".gguf file, checkpoint (or run folder) or model folder")->required();
     sub->add_option("output", c->output, "Model folder to write")->required();
     sub->add_option("--part", c->part, "Of a checkpoint: actor, critic or ema");
@@ -240,9 +241,9 @@ class Parser {
   }
 
   void add_inspect() {
-    auto c = std::make_shared<driver::InspectCommand>();
+    auto c = std::make_shared<tools::InspectCommand>();
     auto* sub = add_tool("inspect", "What is in a checkpoint, a model, a trace", c, Needs::nothing,
-                         [](const auto& command, const comm::Session*) { return driver::run_inspect(command); });
+                         [](const auto& command, const comm::Session*) { return tools::run_inspect(command); });
     sub->add_option("path", c->path, "Checkpoint or run folder, model folder, .safetensors, .gguf, trace.json")->required();
     sub->add_flag("--verify", c->verify, "Compare all digests of a checkpoint");
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.hpp"
+#include "trireme/config/placement.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -47,6 +48,13 @@ std::vector<std::vector<int>> Mesh::lines(Axis axis) const {
   std::vector<std::vector<int>> out(ranks_.size() / static_cast<size_t>(size(axis)));
   for (int index = 0; index < size(); ++index) out[static_cast<size_t>(line_of(index, axis))].push_back(ranks_[static_cast<size_t>(index)]);
   return out;
+}
+
+Mesh mesh_of_replicas(const CommView& world, const NodeTopology& topology, const std::vector<int>& ranks, int degree, const std::string& name) {
+  const auto replicas = config::replica_groups(ranks, topology.node_of, degree);
+  std::vector<int> in_order;
+  for (const auto& replica : replicas) in_order.insert(in_order.end(), replica.begin(), replica.end());
+  return {world, std::move(in_order), {.data = static_cast<int>(replicas.size()), .tensor = degree}, name};
 }
 
 }  // namespace trireme::comm

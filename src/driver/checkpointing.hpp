@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "driver/host_mirror.hpp"
-#include "driver/progress.hpp"
+#include "trireme/machine/host_mirror.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/base/error.hpp"
@@ -105,7 +105,7 @@ class Checkpointing {
   const Roles& roles_;
   const RunFolder& folder_;
   std::vector<SavedModel> models_;
-  HostMirror mirror_;  // before the writer, which reads it
+  machine::HostMirror mirror_;  // before the writer, which reads it
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
   StoredParts parts_;     // stay alive while the writer reads them
   size_t datasets_ = 0;   // of the save in progress

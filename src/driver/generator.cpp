@@ -14,7 +14,7 @@ namespace trireme::driver {
 namespace {
 
 generate::EngineOptions engine_options(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                                       const Threads& threads, int64_t kv_memory) {
+                                       const machine::Threads& threads, int64_t kv_memory) {
   generate::EngineOptions engine;
   engine.page_size = options.generate.page_size;
   engine.max_batch = options.generate.max_batch;
@@ -22,7 +22,7 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   engine.threads = threads.count;
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
-  engine.backend = engine_backend(options.generate.backend);
+  engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
       plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
                            config::bytes_per_element(options.model.compute()), options.generate.max_batch, options.max_len(), kv_memory);
@@ -60,91 +60,18 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
 
 }  // namespace
 
-generate::BackendKind engine_backend(config::GenerateBackend backend) {
-  switch (backend) {
-    case config::GenerateBackend::automatic: return generate::BackendKind::automatic;
-    case config::GenerateBackend::fused: return generate::BackendKind::fused;
-    case config::GenerateBackend::torch: return generate::BackendKind::torch;
-  }
-  throw InternalError("unknown generation backend");
-}
-
 int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   int64_t tokens = 0;
   for (int64_t row = 0; row < prompts.size(); ++row) tokens += static_cast<int64_t>(prompts[row].ids.size());
   return tokens / std::max<int64_t>(prompts.size(), 1);
 }
 
-KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas) {
-  const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
-  const int64_t wish = options.rollout.max_new_tokens;
-  const int64_t most = wish > 0 ? std::min(wish, room) : room;
-  const int64_t of_replica = base::ceil_div<int64_t>(options.rollout.batch_size, replicas) * options.rollout.n_samples_per_prompt;
-  return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
-}
-
-std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token) {
-  const int64_t length = std::max<int64_t>(need.expected_length, 1);
-  const int64_t held = bytes / bytes_per_token / length;
-  if (held >= need.sequences) return "";
-  const auto wanted = static_cast<double>(need.sequences * length * bytes_per_token);
-  return base::text("the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held, " of the ", need.sequences,
-                    " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
-                    " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
-                    "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
-}
-
-std::function<bool(int32_t)> stop_string_predicate(const text::Tokenizer& tokenizer, const std::vector<std::string>& strings) {
-  if (strings.empty()) return {};
-  size_t longest = 0;
-  for (const auto& text : strings) longest = std::max(longest, text.size());
-  // Shared by the copies that std::function makes; one predicate serves one request.
-  struct State {
-    text::StreamingDecoder decoder;
-    std::string tail;
-  };
-  auto state = std::make_shared<State>(State{text::StreamingDecoder(tokenizer, text::Skip::nothing), {}});
-  return [state, strings, longest](int32_t token) {
-    const std::string piece = state->decoder.push(token);
-    const size_t before = state->tail.size();
-    state->tail += piece;
-    // Only a text that ends in this piece is new: an earlier one may have come while the answer was not yet allowed to end.
-    const bool found = !piece.empty() && std::any_of(strings.begin(), strings.end(), [&](const std::string& text) {
-      return state->tail.find(text, before + 1 > text.size() ? before + 1 - text.size() : 0) != std::string::npos;
-    });
-    if (state->tail.size() > longest) state->tail.erase(0, state->tail.size() - longest);
-    return found;
-  };
-}
-
-Stops stops_of(const text::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
-               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key) {
-  Stops stops;
-  if (!ignore_eos) stops.ids.assign(tokenizer.eos_ids().begin(), tokenizer.eos_ids().end());
-  for (const int64_t id : ids) {
-    VALIDATE(id >= 0 && id < vocabulary, ExitCode::configuration, key, " has ", id, ", the model's vocabulary has ", vocabulary,
-             " tokens (such a token never comes): correct or remove it");
-    stops.ids.push_back(static_cast<int32_t>(id));
-  }
-  for (const std::string& text : strings) {
-    const auto id = tokenizer.token_to_id(text);
-    if (id && tokenizer.is_special(*id) && *id < vocabulary) {
-      stops.ids.push_back(*id);
-    } else if (!text.empty()) {
-      stops.strings.push_back(text);
-    }
-  }
-  std::sort(stops.ids.begin(), stops.ids.end());
-  stops.ids.erase(std::unique(stops.ids.begin(), stops.ids.end()), stops.ids.end());
-  return stops;
-}
-
 Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
-                     const text::Tokenizer& tokenizer, at::Device device, Threads threads, const std::vector<const std::byte*>& shared)
+                     const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared)
     : options_(options),
       roles_(roles),
       tokenizer_(tokenizer),
-      stops_(stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
+      stops_(text::stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
                       spec.shape.vocab, "rollout.stop_token_ids")),
       spec_(spec),
       threads_(std::move(threads)),
@@ -174,7 +101,7 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   request.sampling.min_new_tokens = options_.rollout.min_new_tokens;
   request.sampling.seed = plan.seed;
   request.sampling.stop_ids = stops_.ids;
-  request.stop = stop_string_predicate(tokenizer_, stops_.strings);
+  request.stop = text::stop_string_predicate(tokenizer_, stops_.strings);
   return request;
 }
 

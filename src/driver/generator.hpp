@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "driver/roles.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/generate/engine.hpp"
 #include "trireme/generate/weights.hpp"
+#include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
@@ -33,12 +34,6 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
-// How an answer may end before its limit.
-struct Stops {
-  std::vector<int32_t> ids;          // sorted, each once
-  std::vector<std::string> strings;  // what one token cannot say
-};
-
 // Bytes of this rank, of pages also their number.
 struct GeneratorMemory {
   int64_t weights = 0;
@@ -51,7 +46,7 @@ class Generator {
   // Weights only, which are zero until the first sync. start() before anything else. `shared`: where this rank reads the actor's weights
   // in place, one pointer per parameter; empty: the generator has weights of its own.
   Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
-            at::Device device, Threads threads, const std::vector<const std::byte*>& shared);
+            at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared);
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
   // cache takes its share. Collective over the replica.
   void start(int64_t kv_memory);
@@ -83,36 +78,15 @@ class Generator {
   config::Options options_;
   const Roles& roles_;
   text::Tokenizer tokenizer_;
-  Stops stops_;
+  text::Stops stops_;
   const model::ModelSpec& spec_;
-  Threads threads_;
-  ThreadMeter meter_;
+  machine::Threads threads_;
+  machine::ThreadMeter meter_;
   int64_t kv_bytes_ = 0;
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
 };
 
-// A predicate that sees tokens one by one and says whether this one completed one of `strings` in their text, special tokens
-// included; empty when there are none.
-std::function<bool(int32_t)> stop_string_predicate(const text::Tokenizer& tokenizer, const std::vector<std::string>& strings);
-
-// The deck's generate.backend as the engine takes it.
-generate::BackendKind engine_backend(config::GenerateBackend backend);
-
-// The end tokens of the model (unless `ignore_eos`), `ids`, and `strings`, of which each that is the text of one special token
-// becomes that token. Throws UserError(configuration) naming `key` for an id outside the `vocabulary`.
-Stops stops_of(const text::Tokenizer& tokenizer, bool ignore_eos, const std::vector<int64_t>& ids,
-               const std::vector<std::string>& strings, int64_t vocabulary, const std::string& key);
-
-// What the deck's rollouts need of a replica's KV cache at a time.
-struct KvNeed {
-  int64_t sequences = 0;        // that decode together: generate.max_batch, or all of the replica's where these are fewer
-  int64_t expected_length = 0;  // tokens: a mean prompt and half of what may be generated
-};
-// `prompt_tokens`: of a mean prompt.
-KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas);
 int64_t mean_prompt_tokens(const data::PromptSet& prompts);
-// A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they do.
-std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token);
 
 }  // namespace trireme::driver

@@ -11,10 +11,9 @@
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
-bool needs_reference(const config::Options& options) { return options.algo.kl.init_coef != 0 || options.algo.kl.target.has_value(); }
 
 Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
-             const std::filesystem::path& log_folder, at::Device device, Threads threads, std::function<bool()> stop)
+             const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop)
     : options_(options), ranks_(roles.rewards.all()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());

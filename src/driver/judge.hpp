@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "driver/roles.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -23,7 +23,7 @@ class Judge {
  public:
   // Starts the plugins: before any device is touched. `stop` is asked while they take their time. Collective over the reward ranks.
   Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
-        const std::filesystem::path& log_folder, at::Device device, Threads threads, std::function<bool()> stop = [] { return false; });
+        const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop = [] { return false; });
 
   // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
   void make_sources();
@@ -44,14 +44,11 @@ class Judge {
   comm::CommView ranks_;
   text::Tokenizer tokenizer_;
   at::Device device_;
-  Threads threads_;
+  machine::Threads threads_;
   std::vector<std::unique_ptr<reward::Source>> made_;  // the plugins, until make_sources()
   reward::Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;
 };
-
-// Whether the deck's algorithm looks at the reference policy at all.
-bool needs_reference(const config::Options& options);
 
 }  // namespace trireme::driver

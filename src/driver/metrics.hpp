@@ -1,13 +1,10 @@
-// What one iteration is reported with: metrics.jsonl, the line on the console, the end table and the text plot.
+// What one iteration is reported with: a line of metrics.jsonl and of the console.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
-
-#include "trireme/base/files.hpp"
 
 namespace trireme::driver {
 
@@ -31,26 +28,5 @@ std::string to_json(const IterationMetrics& metrics);
 
 // "iter 12/40  reward 0.731  kl 0.0021  loss -0.013  clip 0.04  len 18.2  1843 tok/s  | rollout 3.1 s ..."
 std::string to_console(const IterationMetrics& metrics, int64_t iterations);
-
-// A plot of `values` with axes, at most `width` x `height` characters, for terminals.
-std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60, int height = 10);
-
-// metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the checkpoint knew.
-class MetricsFile {
- public:
-  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed).
-  MetricsFile(const std::filesystem::path& path, int64_t cursor);
-  // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
-  void append(const std::string& line);
-  // On the device, for a checkpoint that remembers the cursor.
-  void sync();
-  int64_t cursor() const { return cursor_; }
-
- private:
-  std::filesystem::path path_;
-  base::FileDescriptor file_;
-  int64_t cursor_ = 0;
-  std::string waiting_;  // lines that could not be written yet
-};
 
 }  // namespace trireme::driver

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "driver/host_mirror.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -80,7 +80,7 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
   if (critic) {
     check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
   }
-  if (needs_reference(options) && !options.reference.path.empty()) {
+  if (options.needs_reference() && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
           config::load_model_shape(options.reference.path).max_positions);
   }
@@ -108,7 +108,7 @@ void export_model(const config::Options& options, const Roles& roles, const mode
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
           if (block.empty()) continue;
-          HostMirror host(device);  // one parameter at a time
+          machine::HostMirror host(device);  // one parameter at a time
           const float* shard = which == Weights::average ? model->average(p) : model->master(p);
           const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
           host.to_host();

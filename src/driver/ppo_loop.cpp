@@ -6,10 +6,10 @@
 #include <set>
 
 #include "driver/ppo_metrics.hpp"
-#include "driver/refuse.hpp"
-#include "driver/same_inputs.hpp"
-#include "driver/sample_log.hpp"
-#include "driver/side_output.hpp"
+#include "trireme/config/refuse.hpp"
+#include "trireme/learn/same_inputs.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
@@ -46,20 +46,20 @@ int64_t schedule_steps(const config::Options& options, int64_t iterations) {
 
 std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.eval.dataset.empty()) return std::nullopt;
-  return load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
+  return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
 Inputs inputs_of(const Run& run, const data::PromptSet& prompts) {
   if (!run.leads()) return {};
-  Inputs inputs{{"data.prompt_dataset", digest_of(prompts)}};
+  Inputs inputs{{"data.prompt_dataset", learn::digest_of(prompts)}};
   const std::string& reference = run.options.reference.path.empty() ? run.options.model.path : run.options.reference.path;
-  if (needs_reference(run.options) && std::filesystem::exists(reference)) inputs.emplace_back("reference.path", digest_of_model(reference));
+  if (run.options.needs_reference() && std::filesystem::exists(reference)) inputs.emplace_back("reference.path", learn::digest_of_model(reference));
   return inputs;
 }
 
-std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
+std::optional<learn::PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.actor.ptx_coef <= 0) return std::nullopt;
-  return PretrainingTexts(run.options, tokenizer, run.roles);
+  return learn::PretrainingTexts(run.options, tokenizer, run.roles.world, run.roles.trainers.batch());
 }
 
 }  // namespace
@@ -67,8 +67,8 @@ std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : run_(options, session, config::Command::ppo),
       tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
-      prompts_(load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
-      sampler_(make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
+      prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
+      sampler_(learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
       texts_(load_texts(run_, tokenizer_)),
@@ -97,7 +97,7 @@ Progress PpoLoop::resume_or_start() {
   if (run_.leads()) {
     // Behind the last optimizer step nothing writes the samples of the unfinished iteration again.
     const int64_t last = progress.phase == phase::evaluate ? progress.checkpoint_step() : progress.iteration;
-    side_output("samples.jsonl", [&] { trim_sample_log(run_.folder.path() / "samples.jsonl", last); });
+    report::side_output("samples.jsonl", [&] { report::trim_sample_log(run_.folder.path() / "samples.jsonl", last); });
   }
   return progress;
 }
@@ -249,7 +249,7 @@ Rollout PpoLoop::to_trainers(const Samples& samples, int64_t iteration) {
   const trace::Phase phase{"exchange", iteration};
   const auto& options = run_.options;
   if (options.rollout.save_samples != 0) {
-    append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
+    report::append_sample_log(run_.roles.world, run_.folder.path() / "samples.jsonl", samples, prompts_, tokenizer_, iteration,
                       options.rollout.save_samples);
   }
   return exchange_.to_trainers(samples, run_.roles.map.trainer, [&](const Cards& cards) {
@@ -323,7 +323,7 @@ bool PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
-  refuse_unbuilt(options, config::Command::ppo);
+  config::refuse_unbuilt(options, config::Command::ppo);
   const kernels::Runtime kernels;
   return PpoLoop(options, session).run();
 }

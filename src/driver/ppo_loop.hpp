@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "driver/datasets.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "driver/exchange.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/run.hpp"
@@ -55,7 +55,7 @@ class PpoLoop {
   data::PromptSampler sampler_;
   int64_t iterations_;  // of the whole run
   std::optional<data::PromptSet> held_out_;
-  std::optional<PretrainingTexts> texts_;  // actor.ptx_coef
+  std::optional<learn::PretrainingTexts> texts_;  // actor.ptx_coef
   Exchange exchange_;
   PpoRoles roles_;
   std::optional<Samples> pending_;  // the next iteration's rollout (train.async_depth = 1), or one that a stop found whole

@@ -125,7 +125,7 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   }
 }
 
-void add_thread_metrics(const comm::CommView& world, const ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
                         IterationMetrics& metrics) {
   constexpr int64_t none = std::numeric_limits<int32_t>::max();
   const auto add = [&](const char* name, int64_t mine) {

@@ -9,9 +9,9 @@
 
 #include "driver/generator.hpp"
 #include "driver/metrics.hpp"
-#include "driver/progress.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/roles.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/ppo/experience.hpp"
@@ -44,7 +44,7 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
 
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.
-void add_thread_metrics(const comm::CommView& world, const ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
                         IterationMetrics& metrics);
 
 // eval_reward (mean), eval_pass1 and eval_pass<n>: mean share of samples, and share of prompts with any sample, whose reward is

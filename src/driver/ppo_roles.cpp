@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "driver/device.hpp"
+#include "trireme/machine/device.hpp"
 #include "driver/ppo_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/plan/model_bytes.hpp"
@@ -23,11 +23,11 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
     judge = std::make_unique<Judge>(options, roles, tokenizer, run.folder.path() / "logs", run.device, run.threads.reward,
                                              [this] { return run.context.stop_wanted(); });
   }
-  use_device(run.device, options.train.deterministic);  // after the judge's child processes
-  run.memory.admit(options, roles, run.command, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
+  machine::use_device(run.device, options.train.deterministic);  // after the judge's child processes
+  run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
   if (roles.reward) {
     judge->make_sources();
-    if (needs_reference(options)) {
+    if (options.needs_reference()) {
       const ModelStart reference = reference_start(options, actor_start);
       judge->add_reference(reference.spec, reference.reader());
     }
@@ -48,19 +48,19 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {
   const Roles& roles = run.roles;
-  const std::vector<int> here = ranks_on_device(roles.world, roles.topology, run.device);
-  const bool beside_trainers = trainer || (!run.device.is_cpu() && count_here(here, roles.map.trainer) > 0);
+  const std::vector<int> here = machine::ranks_on_device(roles.world, roles.topology, run.device);
+  const bool beside_trainers = trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
   caches_in_the_way_ = generator && beside_trainers && run.options.train.async_depth == 0;
   roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
   if (generator) {
-    generator->start(free_memory(run.device) / std::max<int64_t>(1, count_here(here, roles.map.generator)));
+    generator->start(machine::free_memory(run.device) / std::max<int64_t>(1, machine::count_here(here, roles.map.generator)));
     if (roles.world.rank() == roles.map.generator.front()) {
       for (const auto& line : generator->describe()) log::info("generator: " + line);
     }
   }
   const int64_t least = roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
-  const auto shortage = kv_shortage(kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas()), least,
+  const auto shortage = plan::kv_shortage(plan::kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas()), least,
                                     plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel(),
                                                              config::bytes_per_element(run.options.model.compute())));
   if (run.leads() && !shortage.empty()) log::warning(shortage);
@@ -103,10 +103,10 @@ weightsync::SyncCounters PpoRoles::sync_weights(int64_t version) {
 
 void PpoRoles::release_caches() {
   if (!caches_in_the_way_) return;
-  const int64_t held = held_memory(run.device);
+  const int64_t held = machine::held_memory(run.device);
   generator->release_cache();
-  if (!run.device.is_cpu() && !trainer) give_back_unused(run.device);  // another process waits for it
-  trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, held - held_memory(run.device)));
+  if (!run.device.is_cpu() && !trainer) machine::give_back_unused(run.device);  // another process waits for it
+  trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, held - machine::held_memory(run.device)));
 }
 
 void PpoRoles::add_metrics(IterationMetrics& metrics) const {

@@ -1,4 +1,4 @@
-#include "driver/progress.hpp"
+#include "trireme/driver/progress.hpp"
 
 #include <limits>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,25 @@
 #include "driver/resume_point.hpp"
 
-#include "driver/progress.hpp"
+#include "trireme/driver/progress.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/reader.hpp"
+#include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
+namespace {
+
+std::optional<config::DType> type_of(const Progress& progress) {
+  if (progress.compute_type == config::to_string(config::DType::bf16)) return config::DType::bf16;
+  if (progress.compute_type == config::to_string(config::DType::fp32)) return config::DType::fp32;
+  try {  // checkpoints from before the type was stored have a deck that names it
+    const auto options = config::parse_deck(progress.deck, "the deck of the checkpoint");
+    if (options.model.dtype != config::ComputeType::automatic) return options.model.compute();
+  } catch (const UserError&) {  // a deck of another version
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::string name_of_checkpoint(const std::filesystem::path& checkpoint) {
   const auto name = std::filesystem::absolute(checkpoint).lexically_normal();
@@ -21,6 +36,20 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
     if (error.code() != ExitCode::bad_data) throw;  // it cannot be read now: going back would be a guess
   }
   return recorded != name_of_checkpoint(resume);
+}
+
+std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints,
+                                         const comm::CommView& world) {
+  if (resume == "never") return std::nullopt;
+  std::optional<config::DType> type;
+  const auto read = [&](checkpoint::Reader& reader) { type = type_of(progress_from_json(reader.state())); };
+  if (takes_named_checkpoint(resume, checkpoints, world)) {
+    checkpoint::Reader reader(world, resume);
+    read(reader);
+  } else {
+    checkpoint::load_newest(world, checkpoints, read);
+  }
+  return type;
 }
 
 }  // namespace trireme::driver

@@ -16,14 +16,6 @@ comm::Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
   return {roles.world, roles.map.trainer, {.data = count / group, .shard = group}, "trainers"};
 }
 
-comm::Mesh generator_mesh(const config::Options& options, const Roles& roles) {
-  const auto degree = static_cast<int>(options.generate.tensor_parallel);
-  const auto replicas = config::replica_groups(roles.map.generator, roles.topology.node_of, degree);
-  std::vector<int> ranks;
-  for (const auto& replica : replicas) ranks.insert(ranks.end(), replica.begin(), replica.end());
-  return {roles.world, std::move(ranks), {.data = static_cast<int>(replicas.size()), .tensor = degree}, "generators"};
-}
-
 }  // namespace
 
 std::string Roles::text() const {
@@ -44,7 +36,7 @@ Roles make_roles(const config::Options& options, const comm::CommView& world) {
   roles.generator = contains(roles.map.generator, world.rank());
   roles.reward = contains(roles.map.reward, world.rank());
   roles.trainers = trainer_mesh(options, roles);
-  roles.generators = generator_mesh(options, roles);
+  roles.generators = comm::mesh_of_replicas(world, roles.topology, roles.map.generator, static_cast<int>(options.generate.tensor_parallel), "generators");
   roles.rewards = {world, roles.map.reward, {.shard = static_cast<int>(roles.map.reward.size())}, "rewards"};
   return roles;
 }

@@ -1,6 +1,7 @@
 // Who does what: the role map of the deck as meshes of ranks. The only place that knows world ranks.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct Roles {
   bool leads_replica() const { return generator && generators.place(comm::Axis::tensor) == 0; }
   // Of the trainers that hold the same rows of a model the one that writes them.
   bool writes_shard() const { return trainer && trainers.place(comm::Axis::data) == 0; }
+  // 1 for those of trainer, generator, reward that this rank has.
+  std::array<int, 3> of_rank() const { return {trainer, generator, reward}; }
   bool colocated() const { return map.trainer == map.generator; }
   // "trainer, generator" for tables.
   std::string text() const;

@@ -3,9 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "driver/compute_type.hpp"
-#include "driver/device.hpp"
-#include "driver/same_inputs.hpp"
+#include "trireme/machine/compute_type.hpp"
+#include "trireme/machine/device.hpp"
+#include "driver/resume_point.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
@@ -21,13 +22,13 @@ Roles roles_for(const config::Options& options, const comm::Session& session, co
 
 // First of all: what follows is collective and goes by the deck.
 const config::Options& same_on_all_ranks(const config::Options& deck, const comm::CommView& world) {
-  require_same_deck(world, config::dump_deck(deck));
+  learn::require_same_deck(world, config::dump_deck(deck));
   return deck;
 }
 
 std::vector<job::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
-  auto places = gather_places(options, roles);
-  share_threads(options.run.threads, places);
+  auto places = machine::gather_places(options, roles.world, roles.topology, roles.of_rank());
+  machine::share_threads(options.run.threads, places);
   return places;
 }
 
@@ -42,12 +43,12 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       folder(options, roles.world),
       context(options, roles, folder, session.facts().thread_multiple),
       places(shared_places(options, roles)),
-      threads(plan_threads(options, places, roles.world.rank())),
-      device(choose_device(options.run.device, roles.world, roles.topology)) {
+      threads(machine::plan_threads(options, places, roles.world.rank())),
+      device(machine::choose_device(options.run.device, roles.world, roles.topology)) {
   log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
-  options.model.dtype = config::to_choice(settle_compute_type(asked_type, stored, roles, device));
+  options.model.dtype = config::to_choice(machine::settle_compute_type(asked_type, stored, roles.world, roles.topology, device));
 }
 
 model::StoredType Run::export_type(const model::ModelSpec& spec) const {

@@ -4,11 +4,11 @@
 #include <optional>
 #include <vector>
 
-#include "driver/memory_check.hpp"
+#include "trireme/machine/memory_check.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
@@ -37,9 +37,9 @@ struct Run {
   RunFolder folder;
   RunContext context;
   std::vector<job::RankPlace> places;  // of all ranks
-  ThreadPlan threads;
+  machine::ThreadPlan threads;
   at::Device device;
-  MemoryCheck memory;  // asked once the device is current, before weights are read
+  machine::MemoryCheck memory;  // asked once the device is current, before weights are read
 };
 
 }  // namespace trireme::driver

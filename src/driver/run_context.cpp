@@ -8,8 +8,8 @@
 #include <map>
 
 #include "driver/faults.hpp"
-#include "driver/instruction_set.hpp"
-#include "driver/side_output.hpp"
+#include "trireme/machine/instruction_set.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/position.hpp"
@@ -21,6 +21,7 @@
 #include "trireme/job/crash.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/kernels/runtime.hpp"
+#include "trireme/report/metrics_file.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
@@ -64,7 +65,7 @@ void warn_of_placement(const config::Options& options, const Roles& roles) {
 }
 
 // What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
-void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
+void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads) {
   log::info(base::text("threads: ", job::describe_threads(places), ", ",
                        threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
   const auto node_cores = static_cast<int>(places.front().node_cores.size());
@@ -105,9 +106,9 @@ std::string role_summary(const trace::RoleTable& role) {
 }  // namespace
 
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<job::RankPlace>& places, const ThreadPlan& threads) {
+               const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads) {
   const auto& facts = session.facts();
-  log_instruction_set(roles.world);
+  machine::log_instruction_set(roles.world);
   if (roles.world.rank() != 0) return;
   log::info("launcher: " + job::describe(facts.launch));
   log::debug(base::text("kernels: ", kernels::runtime_name()));
@@ -357,7 +358,7 @@ void RunContext::merge_trace() {
   identity.origin = origin_;
   const std::vector<std::string> fragments = gather_of(roles_.world)(trace::trace_events(identity));
   if (roles_.world.rank() != 0) return;
-  side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
+  report::side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
@@ -367,7 +368,7 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
-  side_output("summary.json", [&] {
+  report::side_output("summary.json", [&] {
     base::write_file_atomically(folder_.path() / "summary.json",
                                 base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
                                            "],\"counts\":", counts, ",\"last\":", to_json(last), "}\n"));
@@ -375,7 +376,7 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
   for (const auto& note : advice) log::info(note);
-  const std::string plot = text_plot(curve, title);
+  const std::string plot = report::text_plot(curve, title);
   if (!plot.empty()) log::info("\n" + plot);
 }
 

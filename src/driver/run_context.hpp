@@ -15,7 +15,7 @@
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "driver/stop_file.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
@@ -112,6 +112,6 @@ class RunContext {
 
 // Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
 void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<job::RankPlace>& places, const ThreadPlan& threads);
+               const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads);
 
 }  // namespace trireme::driver

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "driver/sample_log.hpp"
-#include "driver/side_output.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -99,7 +99,7 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
-  if (run_.leads()) metrics_file_ = std::make_unique<MetricsFile>(run_.folder.path() / "metrics.jsonl", progress.metrics_cursor);
+  if (run_.leads()) metrics_file_ = std::make_unique<report::MetricsFile>(run_.folder.path() / "metrics.jsonl", progress.metrics_cursor);
   return start;
 }
 
@@ -112,13 +112,13 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   const trace::Phase phase{"report", metrics.iteration};
   progress.rewards.push_back(metrics.get(curve()));
   metrics.version = progress.version;
-  run_.memory.add_metrics(run_.roles, run_.device, metrics);
+  metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
   if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {
-    side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
+    report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(to_console(metrics, iterations_));
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
@@ -172,9 +172,9 @@ void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
   run_.context.saving(true);
   if (run_.leads()) {  // what the checkpoint lies behind
-    side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
-    side_output("samples.jsonl", [&] { sync_sample_log(run_.folder.path() / "samples.jsonl"); });
-    side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
+    report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
+    report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
+    report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
   }
   checkpoints_.save(progress, {savable_.pending_rollout(), unfinished_}, wait);
   run_.context.saving(false);
@@ -186,7 +186,7 @@ void RunControl::save(const Progress& progress, bool wait) {
 }
 
 bool RunControl::export_or_go_on(const std::string& name) {
-  return side_output(base::text("the export ", name, "/"), [&] { savable_.export_trained(name); });  // its errors are agreed
+  return report::side_output(base::text("the export ", name, "/"), [&] { savable_.export_trained(name); });  // its errors are agreed
 }
 
 ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
@@ -230,7 +230,7 @@ ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinish
 
 ExitCode RunControl::leave(const std::vector<double>& rewards) {
   run_.context.finish(curve(), rewards, last_);
-  const std::string memory = MemoryCheck::compare(last_);
+  const std::string memory = machine::MemoryCheck::compare(last_.memory);
   if (run_.leads() && !memory.empty()) log::info(memory);
   if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
   return ExitCode::stopped_with_checkpoint;
@@ -241,7 +241,7 @@ ExitCode RunControl::finish(const Progress& progress) {
   const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
   run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_);
   if (run_.leads()) {
-    log::info(MemoryCheck::compare(last_));
+    log::info(machine::MemoryCheck::compare(last_.memory));
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));
     log::info(base::text("trace:       ", (run_.folder.path() / run_.options.trace.file).string(), " (open it in ui.perfetto.dev)"));
     log::info(base::text("checkpoints: ", run_.folder.checkpoints().string(), " (HDF5; look inside with h5ls -r)"));

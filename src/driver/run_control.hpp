@@ -12,7 +12,8 @@
 #include "driver/checkpointing.hpp"
 #include "driver/divergence.hpp"
 #include "driver/metrics.hpp"
-#include "driver/progress.hpp"
+#include "trireme/report/metrics_file.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/run.hpp"
 #include "trireme/base/error.hpp"
 
@@ -85,7 +86,7 @@ class RunControl {
   Savable savable_;
   int64_t iterations_;
   Checkpointing checkpoints_;
-  std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
+  std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;
   Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "driver/datasets.hpp"
-#include "driver/device.hpp"
+#include "trireme/learn/datasets.hpp"
+#include "trireme/machine/device.hpp"
 #include "driver/ppo_metrics.hpp"
-#include "driver/refuse.hpp"
-#include "driver/same_inputs.hpp"
+#include "trireme/config/refuse.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -30,7 +30,7 @@ int64_t steps_of(const config::Options& options, const data::PromptSampler& samp
 
 std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.eval.dataset.empty()) return std::nullopt;
-  return load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
+  return learn::load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
 }
 
 }  // namespace
@@ -38,8 +38,8 @@ std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Toke
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
     : run_(options, session, command),
       tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
-      rows_(load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
-      sampler_(make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
+      rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
+      sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
       start_(trained_start(run_.options, learn::head_of(command))),
       iterations_(steps_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
@@ -54,8 +54,8 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
 
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
-  use_device(run_.device, run_.options.train.deterministic);
-  run_.memory.admit(run_.options, run_.roles, run_.command, start_.spec, nullptr, run_.device);
+  machine::use_device(run_.device, run_.options.train.deterministic);
+  run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world, run_.roles.topology, start_.spec, nullptr, run_.device);
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
   const ModelStart start = reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
@@ -93,7 +93,7 @@ ExitCode StepLoop::run() {
     run_.context.begin("train", iteration, iterations_);
     IterationMetrics metrics;
     metrics.iteration = iteration;
-    ThreadMeter meter;
+    machine::ThreadMeter meter;
     meter.start();
     train(sampler_.draw(run_.options.train.batch_size), metrics);  // the same rows on every rank, no message
     meter.stop();
@@ -181,7 +181,7 @@ void StepLoop::export_trained(const std::string& name) {
 namespace {
 
 ExitCode run_steps(const config::Options& options, const comm::Session& session, config::Command command) {
-  refuse_unbuilt(options, command);
+  config::refuse_unbuilt(options, command);
   const kernels::Runtime kernels;
   return StepLoop(options, session, command).run();
 }

@@ -45,7 +45,7 @@ ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, in
 double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
 
 Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
-                 const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps)
+                 const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps)
     : options_(options),
       ranks_(roles.trainers.batch()),
       device_(device),

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "driver/exchange.hpp"
-#include "driver/progress.hpp"
+#include "trireme/driver/progress.hpp"
 #include "driver/roles.hpp"
-#include "driver/threads.hpp"
+#include "trireme/machine/threads.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/mismatch.hpp"
 #include "trireme/learn/skipped_steps.hpp"
@@ -54,7 +54,7 @@ class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
   Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
-          const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps);
+          const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps);
 
   zero::ShardedModel& actor() { return *actor_; }
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none
@@ -100,8 +100,8 @@ class Trainer {
   config::Options options_;
   comm::CommView ranks_;  // with sequences of their own
   at::Device device_;
-  Threads threads_;
-  ThreadMeter meter_;
+  machine::Threads threads_;
+  machine::ThreadMeter meter_;
   std::unique_ptr<zero::ShardedModel> actor_;
   std::unique_ptr<zero::ShardedModel> critic_;
   zero::LearningRate actor_rate_;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/host_mirror.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "driver/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/generate/weights.hpp"
@@ -47,8 +47,8 @@ class WeightBridge {
   int64_t element_bytes_;
   int64_t healed_ = 0;
   bool compares_memory_;  // of both sides after each sync: deltas change what lies there
-  HostMirror shards_;     // the actor's compute-dtype shards
-  HostMirror slices_;     // the generator's weights; deltas are applied to what the last sync left there
+  machine::HostMirror shards_;     // the actor's compute-dtype shards
+  machine::HostMirror slices_;     // the generator's weights; deltas are applied to what the last sync left there
   std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared
 };
 

@@ -242,4 +242,13 @@ std::vector<std::string> Engine::describe() const {
   return lines;
 }
 
+BackendKind backend_kind(config::GenerateBackend backend) {
+  switch (backend) {
+    case config::GenerateBackend::automatic: return BackendKind::automatic;
+    case config::GenerateBackend::fused: return BackendKind::fused;
+    case config::GenerateBackend::torch: return BackendKind::torch;
+  }
+  throw InternalError("unknown generation backend");
+}
+
 }  // namespace trireme::generate

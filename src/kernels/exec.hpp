@@ -1,6 +1,12 @@
-// Where a kernel runs. A kernel is a functor over raw pointers, marked TRIREME_KERNEL, that knows neither Kokkos nor CUDA;
-// here it is dispatched to Kokkos' host backend. Pointers given to these functions must be host memory and stay valid until they
-// return.
+// Where a kernel runs. A kernel is a functor over raw pointers, `template <class Team> TRIREME_KERNEL void operator()(const Team& team,
+// int64_t index) const`, that knows neither Kokkos nor CUDA. A team is one or more threads that work on one index together:
+//
+//   team.rank(), team.size()   this thread among them
+//   team.each(n, f)            f(i) for i = 0 .. n - 1, each by one thread
+//   team.sum(value)            the sum of all threads' values, to all of them; every thread calls it
+//
+// Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos has one. exec_cuda.cuh is the launcher
+// for a Kokkos without. Pointers stay valid until the call returns (host), or until the device has done it.
 #pragma once
 
 #include <Kokkos_Core.hpp>
@@ -8,33 +14,66 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/functor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/kernel_function.hpp"
 
 namespace trireme::kernels::exec {
 
 using Host = Kokkos::DefaultHostExecutionSpace;
 
-namespace detail {
-template <class Functor>
-struct TeamCall {
-  Functor functor;
-  using member_type = typename Kokkos::TeamPolicy<Host>::member_type;
-  void operator()(const member_type& team) const {
-    Kokkos::single(Kokkos::PerTeam(team), [&] { functor(static_cast<int64_t>(team.league_rank())); });
+struct OneThread {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  template <class Body>
+  void each(int64_t n, const Body& body) const {
+    for (int64_t i = 0; i < n; ++i) body(i);
+  }
+  template <class Value>
+  Value sum(Value value) const {
+    return value;
   }
 };
-}  // namespace detail
 
-// functor(team) for team = 0 .. teams - 1, one team each. Before kernels::Runtime exists (tools, tests) it is a plain loop.
+template <class Member>
+struct KokkosTeam {
+  const Member& member;
+  KOKKOS_FUNCTION int rank() const { return member.team_rank(); }
+  KOKKOS_FUNCTION int size() const { return member.team_size(); }
+  template <class Body>
+  KOKKOS_FUNCTION void each(int64_t n, const Body& body) const {
+    for (int64_t i = rank(); i < n; i += size()) body(i);
+  }
+  template <class Value>
+  KOKKOS_FUNCTION Value sum(Value value) const {
+    member.team_reduce(Kokkos::Sum<Value>(value));
+    return value;
+  }
+};
+
+template <class Space, class Functor>
+struct TeamCall {
+  Functor functor;
+  using member_type = typename Kokkos::TeamPolicy<Space>::member_type;
+  KOKKOS_FUNCTION void operator()(const member_type& member) const {
+    functor(KokkosTeam<member_type>{member}, static_cast<int64_t>(member.league_rank()));
+  }
+};
+
+// functor(team, i) for i = 0 .. teams - 1, by `threads` threads each. Does not wait for a device.
+template <class Space, class Functor>
+void start_teams(const char* name, int64_t teams, int threads, const Functor& functor) {
+  VALIDATE(teams <= std::numeric_limits<int>::max(), ExitCode::internal, name, ": ", teams, " teams are more than Kokkos takes");
+  Kokkos::parallel_for(name, Kokkos::TeamPolicy<Space>(static_cast<int>(teams), threads), TeamCall<Space, Functor>{functor});
+}
+
+// On the host, a thread per team. Before kernels::Runtime exists (tools, tests) it is a plain loop.
 template <class Functor>
 void for_each_team(const char* name, int64_t teams, const Functor& functor) {
   if (!Kokkos::is_initialized()) {
-    for (int64_t team = 0; team < teams; ++team) functor(team);
+    for (int64_t team = 0; team < teams; ++team) functor(OneThread{}, team);
     return;
   }
-  VALIDATE(teams <= std::numeric_limits<int>::max(), ExitCode::internal, name, ": ", teams, " teams are more than Kokkos takes");
-  Kokkos::parallel_for(name, Kokkos::TeamPolicy<Host>(static_cast<int>(teams), 1), detail::TeamCall<Functor>{functor});
+  start_teams<Host>(name, teams, 1, functor);
   Kokkos::fence();
 }
 

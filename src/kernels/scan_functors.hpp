@@ -1,9 +1,9 @@
-// One sequence of a reverse scan per call; used by the host and the CUDA launcher alike.
+// Reverse scans, a sequence per team: the recursion goes through one thread, whose order of additions is that of the formula.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/functor.hpp"
+#include "trireme/base/kernel_function.hpp"
 
 namespace trireme::kernels {
 
@@ -17,7 +17,9 @@ struct GaeScan {
   float* advantages;
   float* returns;
 
-  TRIREME_KERNEL void operator()(int64_t sequence) const {
+  template <class Team>
+  TRIREME_KERNEL void operator()(const Team& team, int64_t sequence) const {
+    if (team.rank() != 0) return;
     float next_value = 0.f;
     float next_advantage = 0.f;
     for (int64_t t = cu_seqlens[sequence + 1] - 1; t >= cu_seqlens[sequence]; --t) {
@@ -41,7 +43,9 @@ struct ReturnScan {
   float gamma;
   float* returns;
 
-  TRIREME_KERNEL void operator()(int64_t sequence) const {
+  template <class Team>
+  TRIREME_KERNEL void operator()(const Team& team, int64_t sequence) const {
+    if (team.rank() != 0) return;
     float next = 0.f;
     for (int64_t t = cu_seqlens[sequence + 1] - 1; t >= cu_seqlens[sequence]; --t) {
       next = (mask[t] != 0 ? rewards[t] : 0.f) + gamma * next;

@@ -5,10 +5,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/model/row_kernels.hpp"
 
@@ -22,8 +24,18 @@ using torch::autograd::variable_list;
 // Rows per task: a fixed number, so that sums over rows are cut alike for every number of threads.
 constexpr int64_t chunk_rows = 64;
 
-bool fused(const at::Tensor& x) {
-  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+bool has_kernels(const at::Tensor& x) { return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16; }
+
+// By kernels of our own: the row kernels of the host, or those of the device.
+bool fused(const at::Tensor& x) { return has_kernels(x) && (x.is_cpu() || (x.is_cuda() && kernels::device_kernels() != nullptr)); }
+
+template <class T>
+const kernels::DeviceRows<T>& on_device() {
+  if constexpr (std::is_same_v<T, float>) {
+    return kernels::device_kernels()->f32;
+  } else {
+    return kernels::device_kernels()->bf16;
+  }
 }
 
 // The tensor's elements as the row kernels take them: float, or bf16 as its bits.
@@ -65,6 +77,10 @@ struct RmsNorm : Function<RmsNorm> {
     at::Tensor y = at::empty_like(x);
     at::Tensor inverse_rms = at::empty({rows}, x.options().dtype(at::kFloat));
     with_type(x, [&]<class T>(T*) {
+      if (!x.is_cpu()) {
+        return on_device<T>().rms_norm(elements<T>(x), elements<T>(w), mutable_elements<T>(y), inverse_rms.mutable_data_ptr<float>(), rows,
+                                       columns, static_cast<float>(epsilon));
+      }
       for_row_chunks(rows, [&](int64_t, int64_t row, int64_t n) {
         rms_norm_rows(elements<T>(x) + row * columns, elements<T>(w), mutable_elements<T>(y) + row * columns,
                       inverse_rms.mutable_data_ptr<float>() + row, n, columns, static_cast<float>(epsilon));
@@ -84,6 +100,10 @@ struct RmsNorm : Function<RmsNorm> {
     // One partial weight gradient per chunk of rows, then added in order: the same sum for any number of threads.
     at::Tensor partial = at::zeros({base::ceil_div(rows, chunk_rows), columns}, x.options().dtype(at::kFloat));
     with_type(x, [&]<class T>(T*) {
+      if (!x.is_cpu()) {
+        return on_device<T>().rms_norm_backward(elements<T>(x), elements<T>(w), elements<T>(dy), inverse_rms.const_data_ptr<float>(),
+                                                mutable_elements<T>(dx), partial.mutable_data_ptr<float>(), rows, columns, chunk_rows);
+      }
       for_row_chunks(rows, [&](int64_t chunk, int64_t row, int64_t n) {
         const int64_t at = row * columns;
         rms_norm_backward_rows(elements<T>(x) + at, elements<T>(w), elements<T>(dy) + at,
@@ -101,6 +121,7 @@ struct SwiGlu : Function<SwiGlu> {
     const at::Tensor up = up_input.contiguous();
     at::Tensor y = at::empty_like(gate);
     with_type(gate, [&]<class T>(T*) {
+      if (!gate.is_cpu()) return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), gate.numel());
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         model::swiglu(elements<T>(gate) + first, elements<T>(up) + first, mutable_elements<T>(y) + first, last - first);
       });
@@ -116,6 +137,10 @@ struct SwiGlu : Function<SwiGlu> {
     at::Tensor dgate = at::empty_like(gate);
     at::Tensor dup = at::empty_like(up);
     with_type(gate, [&]<class T>(T*) {
+      if (!gate.is_cpu()) {
+        return on_device<T>().swiglu_backward(elements<T>(gate), elements<T>(up), elements<T>(dy), mutable_elements<T>(dgate),
+                                              mutable_elements<T>(dup), gate.numel());
+      }
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         swiglu_backward(elements<T>(gate) + first, elements<T>(up) + first, elements<T>(dy) + first,
                         mutable_elements<T>(dgate) + first, mutable_elements<T>(dup) + first, last - first);
@@ -131,6 +156,10 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at
   const int64_t heads = x.size(1), head_dim = x.size(2);
   at::Tensor y = at::empty_like(x);
   with_type(x, [&]<class T>(T*) {
+    if (!x.is_cpu()) {
+      return on_device<T>().rope(elements<T>(x), positions.const_data_ptr<int64_t>(), cos.const_data_ptr<float>(), sin.const_data_ptr<float>(),
+                                 mutable_elements<T>(y), x.size(0), heads, head_dim, direction);
+    }
     for_row_chunks(x.size(0), [&](int64_t, int64_t token, int64_t n) {
       const int64_t at = token * heads * head_dim;
       rope_rows(elements<T>(x) + at, positions.const_data_ptr<int64_t>() + token, cos.const_data_ptr<float>(),
@@ -227,7 +256,7 @@ std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tens
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids) {
-  return fused(weight) ? EmbeddingRows::apply(weight, ids) : at::embedding(weight, ids);
+  return weight.is_cpu() && has_kernels(weight) ? EmbeddingRows::apply(weight, ids) : at::embedding(weight, ids);
 }
 
 }  // namespace trireme::model

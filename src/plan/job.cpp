@@ -313,4 +313,23 @@ int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShap
   return std::min(std::max(granted, per_token * (max_len + 256)), useful);
 }
 
+KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas) {
+  const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
+  const int64_t wish = options.rollout.max_new_tokens;
+  const int64_t most = wish > 0 ? std::min(wish, room) : room;
+  const int64_t of_replica = base::ceil_div<int64_t>(options.rollout.batch_size, replicas) * options.rollout.n_samples_per_prompt;
+  return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
+}
+
+std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token) {
+  const int64_t length = std::max<int64_t>(need.expected_length, 1);
+  const int64_t held = bytes / bytes_per_token / length;
+  if (held >= need.sequences) return "";
+  const auto wanted = static_cast<double>(need.sequences * length * bytes_per_token);
+  return base::text("the KV cache of ", base::human_bytes(static_cast<double>(bytes)), " a rank holds ", held, " of the ", need.sequences,
+                    " sequences that a replica would decode together (", length, " tokens each, a mean prompt and half of the longest answer): the",
+                    " others wait or are computed again. generate.kv_memory = \"", base::human_bytes(wanted),
+                    "\" would hold them where memory allows; more generate.tensor_parallel ranks or fewer roles on a rank leave more");
+}
+
 }  // namespace trireme::plan

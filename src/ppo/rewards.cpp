@@ -48,6 +48,16 @@ void leave_one_out(std::span<float> rewards) {
   for (float& value : rewards) value = static_cast<float>(value - (center * n - value) / (n - 1));
 }
 
+// MaxRL (Tajwar, Zeng et al. 2026, arXiv 2602.02710, algorithm 1): the reward as a success; where nobody succeeds there is nothing to learn.
+void relative_to_mean(std::span<float> rewards) {
+  const double center = mean(rewards);
+  for (const float value : rewards) {
+    VALIDATE(value >= 0, ExitCode::bad_data, "algo.advantage.estimator = \"max_rl\" takes rewards as successes, 0 or more, and one is ", value,
+             ": use rewards from 0 to 1 without negative penalties, or another estimator");
+  }
+  for (float& value : rewards) value = center > 0 ? static_cast<float>((value - center) / center) : 0.f;
+}
+
 // In the order of config::estimator_table.
 constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()> baselines{
     keep,           // gae: the critic's values are its baseline
@@ -57,6 +67,7 @@ constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()>
     standardize,    // group_norm
     subtract_mean,  // dr_grpo
     subtract_mean,  // flash_reinforce
+    relative_to_mean,  // max_rl
 };
 
 float overlong_penalty(int64_t length, const LengthPenalty& penalty) {

@@ -10,6 +10,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::zero {
@@ -27,25 +28,29 @@ kernels::AdamWStep step_of(const OptimizerState& state, const AdamWOptions& opti
   return step;
 }
 
+kernels::AdamWShard shard_of(const OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute, size_t p) {
+  kernels::AdamWShard shard;
+  shard.master = map.data(state.master, p);
+  shard.moment1 = map.data(state.moment1, p);
+  shard.moment2 = map.data(state.moment2, p);
+  shard.gradient = map.data(state.gradient, p);
+  shard.elements = map.own(p).elements();
+  std::byte* slice = exchange.own_slice(p);
+  if (compute == at::kFloat) {
+    shard.compute_fp32 = reinterpret_cast<float*>(slice);
+  } else {
+    shard.compute_bf16 = reinterpret_cast<uint16_t*>(slice);
+  }
+  return shard;
+}
+
 int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
                        const AdamWOptions& options, double clip_factor) {
   int64_t changed = 0;
   std::vector<uint64_t> step_bits;  // what this step changed of a parameter
   for (size_t p = 0; p < map.parameters(); ++p) {
-    const base::Block own = map.own(p);
-    if (own.empty()) continue;
-    kernels::AdamWShard shard;
-    shard.master = map.data(state.master, p);
-    shard.moment1 = map.data(state.moment1, p);
-    shard.moment2 = map.data(state.moment2, p);
-    shard.gradient = map.data(state.gradient, p);
-    shard.elements = own.elements();
-    std::byte* slice = exchange.own_slice(p);
-    if (compute == at::kFloat) {
-      shard.compute_fp32 = reinterpret_cast<float*>(slice);
-    } else {
-      shard.compute_bf16 = reinterpret_cast<uint16_t*>(slice);
-    }
+    if (map.own(p).empty()) continue;
+    kernels::AdamWShard shard = shard_of(state, map, exchange, compute, p);
     if (!state.changed.empty()) {
       step_bits.resize(static_cast<size_t>((shard.elements + 63) / 64));
       shard.changed = step_bits.data();
@@ -59,6 +64,20 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
     }
   }
   return changed;
+}
+
+// One pass over the shard by our own kernel.
+int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                         const AdamWOptions& options, double clip_factor, const kernels::DeviceKernels& device) {
+  std::vector<int64_t> first_team{0};  // of each parameter among all counts
+  for (size_t p = 0; p < map.parameters(); ++p) first_team.push_back(first_team.back() + device.adamw_teams(map.own(p).elements()));
+  at::Tensor changed = at::zeros({first_team.back()}, state.master.options().dtype(at::kInt));
+  for (size_t p = 0; p < map.parameters(); ++p) {
+    if (map.own(p).empty()) continue;
+    const auto step = step_of(state, options, clip_factor, decays(map.layout().tensors()[p].name));
+    device.adamw(shard_of(state, map, exchange, compute, p), step, changed.mutable_data_ptr<int32_t>() + first_team[p]);
+  }
+  return changed.sum().item<int64_t>();
 }
 
 // LibTorch's fused AdamW on the flat shard's views, then one pass that rounds and counts.
@@ -99,6 +118,7 @@ int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExch
                      const AdamWOptions& options, double clip_factor) {
   const at::NoGradGuard no_gradients;
   if (state.master.device().is_cpu()) return update_on_host(state, map, exchange, compute, options, clip_factor);
+  if (const auto* device = kernels::device_kernels()) return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
   return update_on_device(state, map, exchange, compute, options, clip_factor);
 }
 

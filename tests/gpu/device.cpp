@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "driver/device.hpp"
+#include "trireme/machine/device.hpp"
 #include "support/world.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/driver/gpu.hpp"
@@ -20,8 +20,8 @@ class NeedsGpu : public testing::Environment {
  public:
   void SetUp() override {
     driver::enable_gpu();
-    if (driver::visible_gpus() > 0) {
-      driver::use_device(gpu(), false);
+    if (machine::visible_gpus() > 0) {
+      machine::use_device(gpu(), false);
       return;
     }
     if (world().rank() == 0) std::fprintf(stderr, "skipped: no GPU is visible to LibTorch\n");
@@ -36,10 +36,10 @@ class NeedsGpu : public testing::Environment {
 
 at::Device gpu() {
   static const int local_rank = comm::discover(world()).local_rank;
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % driver::visible_gpus()));
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % machine::visible_gpus()));
 }
 
-bool ranks_share_a_gpu() { return comm::discover(world()).local_size > driver::visible_gpus(); }
+bool ranks_share_a_gpu() { return comm::discover(world()).local_size > machine::visible_gpus(); }
 
 model::PackedBatch to_device(const model::PackedBatch& batch, at::Device device) {
   model::PackedBatch out = batch;

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "driver/device.hpp"
+#include "trireme/machine/device.hpp"
 #include "gpu/device.hpp"
 #include "support/world.hpp"
 #include "trireme/comm/shard_exchange.hpp"
@@ -75,7 +75,7 @@ TEST(GpuExchange, GathersEverySliceAndSumsEveryGradient) {
       EXPECT_TRUE(at::equal(sums[i].cpu(), want)) << "stage " << stage << ", parameter " << i;
     }
   }
-  driver::wait_for(gpu());
+  machine::wait_for(gpu());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "driver/checkpointing.hpp"
-#include "driver/host_mirror.hpp"
+#include "trireme/machine/host_mirror.hpp"
 #include "driver/weight_bridge.hpp"
 #include "gpu/device.hpp"
 #include "support/world.hpp"
@@ -24,7 +24,7 @@ TEST(GpuMirror, CopiesBothWaysAndKeepsItsAddresses) {
   const int64_t large = int64_t{20} << 20;  // more than one slab of 64 MiB holds
   at::Tensor a = at::full({large}, 2.5, floats_on_gpu()), b = at::arange(5, floats_on_gpu());
   a.narrow(0, large - 1, 1).fill_(9);
-  driver::HostMirror mirror(gpu());
+  machine::HostMirror mirror(gpu());
   ASSERT_TRUE(mirror.copies());
   auto* host_b = static_cast<float*>(mirror.add(b.data_ptr(), 5 * 4));
   auto* host_a = static_cast<float*>(mirror.add(a.data_ptr(), large * 4));

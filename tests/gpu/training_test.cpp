@@ -7,7 +7,9 @@
 
 #include "gpu/device.hpp"
 #include "support/world.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/model/device_rows.hpp"
 #include "unit/zero/tiny_model.hpp"
 
 namespace trireme::test {
@@ -100,6 +102,11 @@ TEST(GpuTraining, Bf16StepsStayNearThoseOfTheCpu) {
   const auto got = train(spec, gpu(), config::DType::bf16, -1);
   // A step moves a weight by at most lr: three steps in the other direction would be an error of 6e-2.
   expect_close(got, train(spec, at::kCPU, config::DType::bf16, -1), 5e-2, 3e-2);
+}
+
+TEST(GpuTraining, RowOperatorsAreOurOwnAndAgreeWithLibTorchs) {
+  EXPECT_NE(kernels::device_kernels(), nullptr) << "put aside at the start";
+  EXPECT_EQ(model::row_operators_problem(gpu()), "");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 #include "checkpoint/index.hpp"
 #include "driver/checkpointing.hpp"
-#include "driver/datasets.hpp"
+#include "trireme/learn/datasets.hpp"
 #include "driver/generator.hpp"
 #include "driver/models.hpp"
 #include "driver/trainer.hpp"
@@ -22,7 +22,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
-#include "trireme/driver/commands.hpp"
+#include "trireme/tools/commands.hpp"
 #include "trireme/learn/scoring.hpp"
 
 namespace trireme::driver {
@@ -56,7 +56,7 @@ class Folder : public testing::Environment {
       std::filesystem::create_directories(path());
       std::ofstream(path() / "config.json") << kShape;
       std::ofstream(path() / "prompts.jsonl") << kPrompts;
-      run_init({.shape = path() / "config.json",
+      tools::run_init({.shape = path() / "config.json",
                 .output = path() / "model",
                 .tokenizer = from_environment("TRIREME_SOURCE_DIR") / "inputs" / "tutorial" / "tokenizer",
                 .seed = 1,
@@ -97,7 +97,7 @@ struct TinyRun {
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
   std::unique_ptr<Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
-    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, Threads{}, shared);
+    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, machine::Threads{}, shared);
     made->start(int64_t{64} << 20);
     return made;
   }
@@ -300,7 +300,7 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   const auto made = run.make_generator();
   Generator& generator = *made;
   WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false).run(1, &run.trainer.actor(), &generator.weights());
-  const auto prompts = load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
+  const auto prompts = learn::load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
   PromptBatch batch{1, 0, {0, 1, 2, 3}};
   const Samples samples = *generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});

@@ -4,13 +4,15 @@
 
 #include <cstdint>
 
+#include "trireme/base/kernel_function.hpp"
+
 namespace trireme::base {
 
-[[gnu::always_inline]] inline float bf16_to_float(uint16_t bits) {
+[[gnu::always_inline]] TRIREME_KERNEL inline float bf16_to_float(uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
 }
 
-[[gnu::always_inline]] inline uint16_t float_to_bf16(float value) {
+[[gnu::always_inline]] TRIREME_KERNEL inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
   const uint32_t quiet = bits >> 16 | 0x40u;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/topology.hpp"
 
 namespace trireme::comm {
 
@@ -54,5 +55,9 @@ class Mesh {
   std::array<Comm, 4> along_;
   Comm batch_;  // where it is not all of them
 };
+
+// `ranks` as replicas (data) of `degree` ranks each (tensor), a replica inside a node wherever the node has as many left
+// (config::replica_groups). Collective over `world`.
+Mesh mesh_of_replicas(const CommView& world, const NodeTopology& topology, const std::vector<int>& ranks, int degree, const std::string& name);
 
 }  // namespace trireme::comm

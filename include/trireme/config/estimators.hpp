@@ -9,7 +9,7 @@
 
 namespace trireme::config {
 
-enum class Estimator { gae, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, flash_reinforce };
+enum class Estimator { gae, reinforce, rloo, reinforce_baseline, group_norm, dr_grpo, flash_reinforce, max_rl };
 
 // What a reward is compared with before it is spread over the tokens.
 enum class Comparison : uint8_t {
@@ -35,6 +35,7 @@ inline constexpr std::array estimator_table{
     EstimatorTraits{Estimator::group_norm, "group_norm", Comparison::group, false, false, false},
     EstimatorTraits{Estimator::dr_grpo, "dr_grpo", Comparison::group, false, false, false},
     EstimatorTraits{Estimator::flash_reinforce, "flash_reinforce", Comparison::batch, false, false, false},
+    EstimatorTraits{Estimator::max_rl, "max_rl", Comparison::group, false, false, false},
 };
 
 constexpr const EstimatorTraits& traits(Estimator estimator) { return estimator_table[static_cast<size_t>(estimator)]; }
@@ -44,7 +45,7 @@ constexpr bool in_order() {
   for (size_t i = 0; i < estimator_table.size(); ++i) {
     if (static_cast<size_t>(estimator_table[i].estimator) != i) return false;
   }
-  return estimator_table.back().estimator == Estimator::flash_reinforce;  // the last enumerator: none is missing
+  return estimator_table.back().estimator == Estimator::max_rl;  // the last enumerator: none is missing
 }
 static_assert(in_order(), "estimator_table has one line per enumerator, in their order");
 }  // namespace detail

@@ -380,6 +380,8 @@ struct Options {
   bool operator==(const Options&) const = default;
 
   // Zero means "as elsewhere" for some keys; these say what is meant.
+  // Whether the algorithm looks at the reference policy at all.
+  bool needs_reference() const { return algo.kl.init_coef != 0 || algo.kl.target.has_value(); }
   bool has_critic() const { return traits(algo.advantage.estimator).critic; }
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
   int64_t rollout_micro_batch_tokens() const {

@@ -59,6 +59,9 @@ struct StepOutput {
   std::vector<Result> finished;
 };
 
+// What the deck's generate.backend is here.
+BackendKind backend_kind(config::GenerateBackend backend);
+
 class Engine {
  public:
   // `weights` must outlive the engine and be this rank's slice; `tensor_parallel` joins the ranks of one replica (null view:

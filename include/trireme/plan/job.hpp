@@ -85,4 +85,14 @@ int64_t scoring_tokens(const Job& job, int ranks);
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,
                        int64_t sequences, int64_t max_len, int64_t free);
 
+// What the deck's rollouts need of a replica's KV cache at a time.
+struct KvNeed {
+  int64_t sequences = 0;        // that decode together: generate.max_batch, or all of the replica's where these are fewer
+  int64_t expected_length = 0;  // tokens: a mean prompt and half of what may be generated
+};
+// `prompt_tokens`: of a mean prompt.
+KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replicas);
+// A warning where `bytes` of cache hold fewer sequences than that, with what to set; "" where they do.
+std::string kv_shortage(const KvNeed& need, int64_t bytes, int64_t bytes_per_token);
+
 }  // namespace trireme::plan

@@ -50,7 +50,7 @@ TEST(Validate, FusedKernelsAreForCpus) {
 }
 
 TEST(Validate, CombinationsOfTheAlgorithm) {
-  for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo}) {
+  for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo, Estimator::max_rl}) {
     EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),
                 HasSubstr("with rollout.n_samples_per_prompt = 1"));
   }

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "driver/metrics.hpp"
+#include "trireme/report/metrics_file.hpp"
 #include "trireme/base/text.hpp"
 #include "unit/config/expect_error.hpp"
 
@@ -34,26 +35,26 @@ TEST(Metrics, FileIsCutBackToTheCheckpoint) {
   const auto path = std::filesystem::temp_directory_path() / base::text("trireme-metrics-", getpid());
   int64_t cursor = 0;
   {
-    MetricsFile file(path, 0);
+    report::MetricsFile file(path, 0);
     file.append("one");
     cursor = file.cursor();
     file.append("two, lost with the job");
   }
   {
-    MetricsFile file(path, cursor);
+    report::MetricsFile file(path, cursor);
     file.append("two");
   }
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
-  { MetricsFile file(path, 10000); }  // a cursor beyond the end does not grow the file
+  { report::MetricsFile file(path, 10000); }  // a cursor beyond the end does not grow the file
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
   std::filesystem::remove(path);
 }
 
 TEST(Metrics, PlotShowsTheCurve) {
-  const auto plot = text_plot({0, 0.5, 1}, "reward", 60, 3);
+  const auto plot = report::text_plot({0, 0.5, 1}, "reward", 60, 3);
   EXPECT_EQ(plot, "reward\n    1.000 |  *\n          | * \n    0.000 |*  \n          +---\n           1 3\n");
-  EXPECT_EQ(text_plot({1}, "reward"), "");
-  EXPECT_FALSE(text_plot(std::vector<double>(500, 0.25), "flat").empty());
+  EXPECT_EQ(report::text_plot({1}, "reward"), "");
+  EXPECT_FALSE(report::text_plot(std::vector<double>(500, 0.25), "flat").empty());
 }
 
 // Names of reward sources come from the deck.
@@ -108,8 +109,8 @@ TEST(Metrics, TheConsoleLeavesOutWhatWasNotComputed) {
 
 TEST(Metrics, FilesThatCannotBeWrittenAreErrors) {
   using config::error_of;
-  EXPECT_THAT(error_of(ExitCode::io_error, [] { MetricsFile("/dev/full", 0).append("line"); }), testing::HasSubstr("/dev/full"));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [] { MetricsFile file("/nonexistent/metrics.jsonl", 0); }), testing::HasSubstr("metrics.jsonl"));
+  EXPECT_THAT(error_of(ExitCode::io_error, [] { report::MetricsFile("/dev/full", 0).append("line"); }), testing::HasSubstr("/dev/full"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [] { report::MetricsFile file("/nonexistent/metrics.jsonl", 0); }), testing::HasSubstr("metrics.jsonl"));
 }
 
 // One star per column, higher for larger values, inside the frame.
@@ -121,7 +122,7 @@ TEST(Metrics, PlotIsAsWideAsAskedAndFollowsTheValues) {
   }
   constexpr int width = 40;
   constexpr int height = 12;
-  std::istringstream lines(text_plot(values, "title", width, height));
+  std::istringstream lines(report::text_plot(values, "title", width, height));
   std::string line;
   std::getline(lines, line);
   EXPECT_EQ(line, "title");

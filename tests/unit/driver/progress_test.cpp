@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "driver/progress.hpp"
+#include "trireme/driver/progress.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::driver {
@@ -67,6 +67,17 @@ TEST(Progress, EveryFieldIsNeeded) {
     wrong[key] = nlohmann::json::array({nlohmann::json::object()});
     EXPECT_THROW(progress_from_json(wrong.dump()), UserError) << key;
   }
+}
+
+TEST(Progress, KnowsTheComputeType) {
+  Progress progress;
+  progress.compute_type = "bf16";
+  EXPECT_EQ(progress_from_json(to_json(progress)).compute_type, "bf16");
+  std::string old = to_json(progress);
+  const size_t at = old.find("\"compute_type\":\"bf16\",");
+  ASSERT_NE(at, std::string::npos) << old;
+  old.erase(at, std::string("\"compute_type\":\"bf16\",").size());
+  EXPECT_EQ(progress_from_json(old).compute_type, "");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "driver/sample_log.hpp"
-#include "driver/tools/output.hpp"
+#include "trireme/report/sample_log.hpp"
+#include "tools/output.hpp"
 #include "support/samples.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/config/deck.hpp"
@@ -130,7 +130,7 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
   const int64_t all = 2 * world().size();
   for (const int64_t count : {int64_t{0}, int64_t{1}, all - 1, all, all + 5, int64_t{-1}}) {
     if (world().rank() == 0) fs::remove(path);
-    append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, count);
+    report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, count);
     if (world().rank() != 0) continue;
     const auto lines = read_lines(path);
     ASSERT_EQ(static_cast<int64_t>(lines.size()), count < 0 ? all : std::min(count, all));
@@ -154,22 +154,22 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
 
 // Nobody loses a run for its log of samples: a full disk is a warning (side_output()).
 TEST(SampleLog, AFullDiskEndsNoRun) {
-  EXPECT_NO_THROW(append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1));
+  EXPECT_NO_THROW(report::append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1));
 }
 
 TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {
   if (world().size() > 1) GTEST_SKIP() << "one rank calls it";
   const SharedFolder folder;
   const auto path = folder.path() / "samples.jsonl";
-  trim_sample_log(path, 3);
+  report::trim_sample_log(path, 3);
   EXPECT_FALSE(fs::exists(path)) << "nothing was logged yet";
-  for (int64_t iteration : {1, 2, 3, 4, 30}) append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), iteration, -1);
+  for (int64_t iteration : {1, 2, 3, 4, 30}) report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), iteration, -1);
   std::ofstream(path, std::ios::app) << "{\"iteration\": 2, \"id\": 7, \"prompt\": \"a line cut sho";
-  trim_sample_log(path, 3);
+  report::trim_sample_log(path, 3);
   std::vector<int64_t> iterations;
   for (const json& line : read_lines(path)) iterations.push_back(line.at("iteration"));
   EXPECT_THAT(iterations, ElementsAre(1, 1, 2, 2, 3, 3));
-  append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, 1);
+  report::append_sample_log(world(), path, answers().sorted(), prompts(), test::tokenizer(), 4, 1);
   EXPECT_EQ(read_lines(path).back().at("iteration"), 4) << "the next line begins on its own";
 }
 
@@ -194,9 +194,9 @@ TEST(SampleLog, IsCutInPlace) {
   const auto all = fs::file_size(path);
   fs::create_hard_link(path, folder.path() / "same");
   const auto before = peak_kib();
-  trim_sample_log(path, 12);
+  report::trim_sample_log(path, 12);
   EXPECT_EQ(fs::file_size(path), all);
-  trim_sample_log(path, 3);
+  report::trim_sample_log(path, 3);
   const auto kept = fs::file_size(path);
   EXPECT_LT(kept, all);
   EXPECT_LT(peak_kib() - before, 64 << 10);
@@ -205,9 +205,9 @@ TEST(SampleLog, IsCutInPlace) {
   in.seekg(static_cast<std::streamoff>(kept - 26));
   std::string tail(std::istreambuf_iterator<char>(in), {});
   EXPECT_TRUE(tail.ends_with("{\"iteration\": 3, \"id\": 1}\n")) << tail;
-  trim_sample_log(path, 1);
+  report::trim_sample_log(path, 1);
   EXPECT_EQ(fs::file_size(path), small + (uint64_t{256} << 20) + 1) << "what is no line of ours stays";
-  trim_sample_log(path, 0);
+  report::trim_sample_log(path, 0);
   EXPECT_EQ(fs::file_size(path), 0u);
 }
 
@@ -219,7 +219,7 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
   const auto path = folder.path() / "out.jsonl";
   std::ofstream(path) << "of the last time\n";
   {
-    OutputFile output(path);
+    tools::OutputFile output(path);
     output.write("one\n");
     EXPECT_EQ(base::read_file(path), "of the last time\n");
     EXPECT_EQ(base::read_file(folder.path() / "out.jsonl.partial"), "one\n") << "lines can be read as they come";
@@ -228,12 +228,12 @@ TEST(OutputFile, HasItsNameWhenItIsWhole) {
   }
   EXPECT_EQ(base::read_file(path), "one\ntwo\n");
   EXPECT_FALSE(fs::exists(folder.path() / "out.jsonl.partial"));
-  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { OutputFile output(folder.path() / "no-such" / "out"); }), HasSubstr("no-such/out"));
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { tools::OutputFile output(folder.path() / "no-such" / "out"); }), HasSubstr("no-such/out"));
 }
 
 TEST(OutputFile, ADashIsStandardOutput) {
   testing::internal::CaptureStdout();
-  OutputFile output("-");
+  tools::OutputFile output("-");
   output.write("line\n");
   output.finish();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "line\n");

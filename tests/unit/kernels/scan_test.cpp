@@ -10,6 +10,10 @@
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/kernels/scan.hpp"
 
+namespace trireme::kernels {
+void check_row_functors_by_exec();  // row_functors_test.cpp
+}
+
 namespace trireme::test {
 namespace {
 
@@ -86,6 +90,7 @@ TEST(Scan, WithoutRuntimeThenUnderKokkos) {  // one test: Kokkos starts once in 
   const kernels::Runtime runtime(1);
   EXPECT_NE(std::string(kernels::runtime_name()).find("Kokkos"), std::string::npos);
   check_all();
+  kernels::check_row_functors_by_exec();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "model/row_kernels_table.hpp"
 #include "trireme/base/isa.hpp"
+#include "trireme/model/device_rows.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/model/row_kernels.hpp"
 
@@ -197,6 +198,9 @@ TEST(RowKernels, one_row_gives_the_bits_of_many) {
   const at::Tensor all = rms_norm(x, w, 1e-5);
   for (const int64_t row : {0, 1, 63, 64}) EXPECT_TRUE(at::equal(rms_norm(x.narrow(0, row, 1), w, 1e-5), all.narrow(0, row, 1)));
 }
+
+// What a GPU's kernels are compared by at the start; the host's row kernels take the same test.
+TEST(Elementwise, RowOperatorsAgreeWithLibTorchs) { EXPECT_EQ(row_operators_problem(at::kCPU), ""); }
 
 }  // namespace
 }  // namespace trireme::model

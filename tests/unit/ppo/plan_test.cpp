@@ -127,5 +127,14 @@ TEST(Rewards, BadOptionsAreNamed) {
   EXPECT_THROW(apply_length_penalties({{1.f}, {1}, {1}}, penalty), UserError);
 }
 
+// The numbers of the paper's reference implementation and of prime-rl's tests.
+TEST(Baselines, MaxRlWeighsSuccessesByHowRareTheyAre) {
+  const std::vector<float> rewards{1, 0, 0, 0, /**/ 0, 0, 0, 0, /**/ 1, 1, 1, 1, /**/ 1, 1, 0, 0.f};
+  const std::vector<float> expected{3, -1, -1, -1, /**/ 0, 0, 0, 0, /**/ 0, 0, 0, 0, /**/ 1, 1, -1, -1};
+  EXPECT_EQ(apply_baseline(rewards, config::Estimator::max_rl, 4), expected);
+  const std::vector<float> punished{1, -0.5f};
+  EXPECT_THROW(apply_baseline(punished, config::Estimator::max_rl, 2), UserError);
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -1,0 +1,43 @@
+// The memory ledger at work: before any weight is read, all ranks compare what they will need with what is free; afterwards the plan stands
+// beside what was measured.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/topology.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/config/ranks.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/plan/admission.hpp"
+
+namespace trireme::machine {
+
+plan::ModelLayout layout_of(const model::ModelSpec& spec);
+// The models of a run, of which `actor` and `critic` (null: none) are known; reads config.json files of the others, on every rank alike.
+// Throws UserError as load_model_shape.
+plan::JobModels job_models(const config::Options& options, config::Command command, const model::ModelSpec& actor,
+                           const model::ModelSpec* critic);
+
+class MemoryCheck {
+ public:
+  // Collective over world, before weights are read and after the device was made current. Throws UserError(configuration), the same on
+  // every rank, where a GPU, a node or a control group has less free than the plan needs, or warns (run.memory_check); rank 0 logs the
+  // plan. options.model.dtype is settled.
+  void admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
+             const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
+  // planned_host_peak and, on GPUs, planned_device_peak and device_peak: bytes, the largest over ranks. Collective on GPUs.
+  std::map<std::string, int64_t> figures(const comm::CommView& world, at::Device device);
+  // "memory: host peak 1.20 GB planned, 1.10 GB measured" from those and the measured host_peak.
+  static std::string compare(const std::map<std::string, int64_t>& figures);
+
+ private:
+  int64_t planned_host_ = 0, planned_device_ = 0;  // of the rank that has most
+  int64_t device_free_ = 0, device_peak_ = 0;      // of this rank: before the first weight; most that was taken since
+};
+
+}  // namespace trireme::machine

@@ -1,0 +1,34 @@
+// metrics.jsonl, and a plot of its numbers in the terminal.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/files.hpp"
+
+namespace trireme::report {
+
+// A plot of `values` with axes, at most `width` x `height` characters, for terminals.
+std::string text_plot(const std::vector<double>& values, const std::string& title, int width = 60, int height = 10);
+
+// metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the checkpoint knew.
+class MetricsFile {
+ public:
+  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed).
+  MetricsFile(const std::filesystem::path& path, int64_t cursor);
+  // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
+  void append(const std::string& line);
+  // On the device, for a checkpoint that remembers the cursor.
+  void sync();
+  int64_t cursor() const { return cursor_; }
+
+ private:
+  std::filesystem::path path_;
+  base::FileDescriptor file_;
+  int64_t cursor_ = 0;
+  std::string waiting_;  // lines that could not be written yet
+};
+
+}  // namespace trireme::report

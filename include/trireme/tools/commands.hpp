@@ -1,0 +1,89 @@
+// The subcommands beside the pipelines, a function each; `cli` parses and calls. Which are collective over world stands with them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/comm/session.hpp"
+#include "trireme/config/options.hpp"
+
+namespace trireme::tools {
+
+// `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish. Collective; ranks are
+// replicas of `tensor_parallel` ranks each, rank 0 reads and writes.
+struct GenerateCommand {
+  std::filesystem::path model;
+  std::filesystem::path input;
+  std::filesystem::path output;
+  int64_t n = 1;
+  int64_t max_new_tokens = 64;
+  int64_t min_new_tokens = 0;
+  double temperature = 1;
+  double top_p = 1;
+  int64_t top_k = 0;
+  uint64_t seed = 1;
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  config::ComputeType dtype = config::ComputeType::automatic;
+  config::GenerateBackend backend = config::GenerateBackend::automatic;
+  int tensor_parallel = 1;
+  bool log_probs = false;
+  bool ignore_eos = false;
+};
+ExitCode run_generate(const GenerateCommand& command, const comm::Session& session);
+
+// `trireme score`: log-probabilities of given tokens, and rewards with a reward model. Collective; the model is sharded
+// over all ranks.
+struct ScoreCommand {
+  std::filesystem::path model;
+  std::filesystem::path reward_model;  // empty: none
+  std::filesystem::path input;
+  std::filesystem::path output;
+  config::ComputeType dtype = config::ComputeType::fp32;
+  double temperature = 1;
+  int64_t micro_batch_tokens = 4096;
+};
+ExitCode run_score(const ScoreCommand& command, const comm::Session& session);
+
+// `trireme tokenize`: text to ids, ids to text, or messages to text and ids. One process.
+enum class TokenizeMode : uint8_t { encode, decode, chat };
+struct TokenizeCommand {
+  std::filesystem::path model;
+  std::filesystem::path input;
+  std::filesystem::path output;
+  TokenizeMode mode = TokenizeMode::encode;
+};
+ExitCode run_tokenize(const TokenizeCommand& command);
+
+// `trireme init`: random weights of a given shape, as a Hugging Face folder. One process.
+struct InitCommand {
+  std::filesystem::path shape;      // config.json or its folder
+  std::filesystem::path output;
+  std::filesystem::path tokenizer;  // folder whose tokenizer files are copied; empty: none
+  uint64_t seed = 1;
+  config::DType dtype = config::DType::bf16;
+};
+ExitCode run_init(const InitCommand& command);
+
+// `trireme convert`: GGUF -> safetensors folder, checkpoint -> safetensors folder, safetensors -> safetensors of another
+// type. Tensor by tensor; never the whole model in memory. One process.
+struct ConvertCommand {
+  std::filesystem::path input;   // .gguf file, checkpoint folder or model folder
+  std::filesystem::path output;  // model folder
+  std::filesystem::path config;  // for checkpoints: folder with config.json and tokenizer; empty: the run's model.path
+  std::string part = "actor";    // of a checkpoint: actor, critic or ema
+  config::DType dtype = config::DType::bf16;
+};
+ExitCode run_convert(const ConvertCommand& command);
+
+// `trireme inspect PATH`: what is in a checkpoint, a model folder, a safetensors or GGUF file, or a trace. One process.
+struct InspectCommand {
+  std::filesystem::path path;
+  bool verify = false;
+};
+ExitCode run_inspect(const InspectCommand& command);
+
+}  // namespace trireme::tools

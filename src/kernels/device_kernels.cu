@@ -1,0 +1,91 @@
+// The functors of row_functors.hpp on a GPU: by Kokkos' device space where the site's Kokkos has one, else by our launcher.
+#include <stdexcept>
+#include <string>
+
+#include "kernels/lane_kernels.hpp"
+#include "kernels/row_functors.hpp"
+#include "trireme/kernels/device_kernels.hpp"
+
+#if defined(TRIREME_KOKKOS_DEVICE)
+#include "kernels/exec.hpp"
+#else
+#include "kernels/exec_cuda.cuh"
+#endif
+
+namespace trireme::kernels {
+namespace {
+
+constexpr int threads_per_row = 256;
+constexpr int threads_per_range = 256;
+
+template <class Functor>
+void start(const char* name, int64_t teams, int threads, const Functor& functor) {
+#if defined(TRIREME_KOKKOS_DEVICE)
+  if (teams > 0) exec::start_teams<Kokkos::DefaultExecutionSpace>(name, teams, threads, functor);
+#else
+  const cudaError_t error = exec::start_teams(teams, threads, functor);
+  if (error != cudaSuccess) throw std::runtime_error(std::string("the GPU refused the kernel ") + name + ": " + cudaGetErrorString(error));
+#endif
+}
+
+int64_t ranges(int64_t count) { return (count + range_per_team - 1) / range_per_team; }
+
+template <class T>
+void rms_norm(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows, int64_t columns, float epsilon) {
+  start("rms_norm", rows, threads_per_row, RmsNormRow<T>{x, weight, y, inverse_rms, columns, epsilon});
+}
+
+template <class T>
+void rms_norm_backward(const T* x, const T* weight, const T* dy, const float* inverse_rms, T* dx, float* dweight, int64_t rows, int64_t columns,
+                       int64_t chunk_rows) {
+  start("rms_norm_backward", (rows + chunk_rows - 1) / chunk_rows, threads_per_row,
+        RmsNormBackwardRows<T>{x, weight, dy, inverse_rms, dx, dweight, rows, columns, chunk_rows});
+}
+
+template <class T>
+void swiglu(const T* gate, const T* up, T* y, int64_t count) {
+  start("swiglu", ranges(count), threads_per_range, SwiGluRange<T>{gate, up, y, count});
+}
+
+template <class T>
+void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count) {
+  start("swiglu_backward", ranges(count), threads_per_range, SwiGluBackwardRange<T>{gate, up, dy, dgate, dup, count});
+}
+
+template <class T>
+void rope(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y, int64_t tokens, int64_t heads, int64_t head_dim,
+          float direction) {
+  start("rope", tokens, threads_per_row, RotateToken<T>{x, positions, cos, sin, y, heads, head_dim, direction});
+}
+
+template <class T>
+void adamw_of(const AdamWShard& s, T* compute, const AdamWFactors& f, int32_t* changed) {
+  start("adamw", ranges(s.elements), threads_per_range,
+        AdamWRange<T>{s.master, s.moment1, s.moment2, s.gradient, compute, changed, s.elements, f.clip, f.decay, f.rate1, f.beta2, f.rate2,
+                      f.step_size, f.root_scale, f.eps});
+}
+
+void adamw_on_device(const AdamWShard& shard, const AdamWStep& step, int32_t* changed) {
+  const AdamWFactors factors(step);
+  if (shard.compute_bf16 != nullptr) {
+    adamw_of(shard, shard.compute_bf16, factors, changed);
+  } else {
+    adamw_of(shard, shard.compute_fp32, factors, changed);
+  }
+}
+
+template <class T>
+constexpr DeviceRows<T> rows_of{rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rope<T>};
+
+#if defined(TRIREME_KOKKOS_DEVICE)
+constexpr const char* launched_by = "Kokkos' device space";
+#else
+constexpr const char* launched_by = "CUDA";
+#endif
+constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges};
+
+}  // namespace
+
+void enable_device_kernels() { set_device_kernels(&kernels_of_device); }
+
+}  // namespace trireme::kernels

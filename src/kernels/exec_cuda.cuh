@@ -1,0 +1,75 @@
+// The launcher of exec.hpp's functors for a Kokkos that has no device space: a team is a block of threads.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "trireme/base/kernel_function.hpp"
+
+namespace trireme::kernels::exec {
+
+// Both sides for the compiler's sake; the host's is never called.
+struct BlockTeam {
+  TRIREME_KERNEL int rank() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(threadIdx.x);
+#else
+    return 0;
+#endif
+  }
+  TRIREME_KERNEL int size() const {
+#if defined(__CUDA_ARCH__)
+    return static_cast<int>(blockDim.x);
+#else
+    return 1;
+#endif
+  }
+  template <class Body>
+  TRIREME_KERNEL void each(int64_t n, const Body& body) const {
+    for (int64_t i = rank(); i < n; i += size()) body(i);
+  }
+  template <class Value>
+  TRIREME_KERNEL Value sum(Value value) const {
+#if defined(__CUDA_ARCH__)
+    __shared__ Value of_warp[32];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    value = over_warp(value);
+    if (lane == 0) of_warp[warp] = value;
+    __syncthreads();
+    if (warp == 0) {
+      value = over_warp(lane < warps ? of_warp[lane] : Value{});
+      if (lane == 0) of_warp[0] = value;
+    }
+    __syncthreads();
+    value = of_warp[0];
+    __syncthreads();  // the next sum writes there
+#endif
+    return value;
+  }
+
+ private:
+#if defined(__CUDACC__)
+  template <class Value>
+  __device__ static Value over_warp(Value value) {
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffu, value, offset);
+    return value;
+  }
+#endif
+};
+
+template <class Functor>
+__global__ void run_teams(Functor functor, int64_t teams) {
+  for (int64_t team = blockIdx.x; team < teams; team += gridDim.x) functor(BlockTeam{}, team);
+}
+
+// functor(team, i) for i = 0 .. teams - 1, by `threads` threads each, a multiple of 32; on the default stream.
+template <class Functor>
+cudaError_t start_teams(int64_t teams, int threads, const Functor& functor) {
+  if (teams == 0) return cudaSuccess;
+  constexpr int64_t most_blocks = int64_t{1} << 20;
+  run_teams<<<static_cast<unsigned>(teams < most_blocks ? teams : most_blocks), static_cast<unsigned>(threads)>>>(functor, teams);
+  return cudaGetLastError();
+}
+
+}  // namespace trireme::kernels::exec

@@ -1,0 +1,79 @@
+#include "trireme/learn/datasets.hpp"
+
+#include <numeric>
+#include <span>
+
+#include "trireme/learn/same_inputs.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+
+namespace trireme::learn {
+namespace {
+
+void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tokens) {
+  const int64_t rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0});
+  std::string line = base::text("data: ", rows, " ", what);
+  if (counts.too_long > 0) line += base::text(", ", counts.too_long, " longer than ", max_tokens, " tokens left out");
+  if (counts.empty > 0) line += base::text(", ", counts.empty, " empty ones left out");
+  log::info(line);
+}
+
+}  // namespace
+
+data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens) {
+  const auto& data = options.data;
+  data::SetOptions set;
+  set.files.assign(files.begin(), files.end());
+  set.keys = {data.prompt_key, data.messages_key, data.label_key, data.response_key,
+              data.chosen_key, data.rejected_key, data.margin_key, data.text_key};
+  set.max_samples = data.max_samples;
+  set.max_tokens = max_tokens;
+  set.unusable = data.overlong_prompt == config::Overlong::stop ? data::Unusable::stop : data::Unusable::skip;
+  set.prompt_form = data.apply_chat_template ? data::PromptForm::user_turn : data::PromptForm::plain;
+  set.system_prompt = data.system_prompt;
+  return set;
+}
+
+data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
+                             const comm::CommView& world) {
+  const int64_t limit = options.max_len() - 1;
+  auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  require_same_rows(world, base::join(files), set);
+  if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
+  return set;
+}
+
+TrainingSet load_training(const config::Options& options, const config::Strings& files, config::Command command,
+                          const text::Tokenizer& tokenizer, const comm::CommView& world) {
+  const auto wanted = set_options(options, files, options.max_len());
+  const bool pairs = command == config::Command::rm || command == config::Command::dpo;
+  TrainingSet set = pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  require_same_rows(world, base::join(files), set);
+  if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
+  return set;
+}
+
+data::PromptSampler make_sampler(const config::Options& options, const std::vector<double>& weights, const data::SetCounts& counts) {
+  return data::PromptSampler({.sizes = counts.rows,
+                              .weights = weights,
+                              .seed = static_cast<uint64_t>(options.run.seed),
+                              .order = options.data.shuffle ? data::Order::shuffled : data::Order::file,
+                              .epoch_end = data::EpochEnd::carry_over});
+}
+
+PretrainingTexts::PretrainingTexts(const config::Options& options, const text::Tokenizer& tokenizer, const comm::CommView& world,
+                                   const comm::CommView& trainers)
+    : rows_(load_training(options, options.data.pretrain_dataset, config::Command::sft, tokenizer, world)),
+      sampler_(make_sampler(options, options.data.pretrain_probs, rows_.counts())),
+      rows_per_step_(options.ptx_batch_size()),
+      micro_batch_tokens_(options.train.micro_batch_tokens),
+      trainers_(trainers) {}
+
+PretrainingRows PretrainingTexts::draw(int64_t optimizer_steps) {
+  return [this, drawn = sampler_.draw(optimizer_steps * rows_per_step_)](int64_t step) {
+    const auto rows = std::span(drawn).subspan(static_cast<size_t>(step * rows_per_step_), static_cast<size_t>(rows_per_step_));
+    return share_out(rows_, rows, trainers_, micro_batch_tokens_);
+  };
+}
+
+}  // namespace trireme::learn

@@ -1,0 +1,135 @@
+#include "trireme/learn/same_inputs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/base/wire.hpp"
+#include "trireme/comm/agree.hpp"
+#include "trireme/config/changes.hpp"
+#include "trireme/config/deck.hpp"
+
+namespace trireme::learn {
+namespace {
+
+// FNV-1a of 64 bits: it is compared between processes of one program, nobody attacks it.
+class Fingerprint {
+ public:
+  void add(std::string_view bytes) {
+    for (const char byte : bytes) value_ = (value_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
+    value_ = (value_ ^ bytes.size()) * 0x100000001b3ULL;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325ULL;
+};
+
+uint64_t fingerprint(const data::PromptSet& prompts) {
+  Fingerprint all;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    all.add(prompts[row].prompt);
+    all.add(prompts[row].label);
+    all.add(base::to_bytes(prompts[row].ids));
+  }
+  return all.value();
+}
+
+uint64_t fingerprint(const learn::TrainingSet& rows) {
+  Fingerprint all;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    Samples sequences;
+    rows.append(row, sequences);
+    all.add(sequences.to_bytes());
+  }
+  return all.value();
+}
+
+std::string as_text(uint64_t value) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+constexpr uint64_t part_bytes = 65536;
+
+std::string part_of(const std::filesystem::path& file, uint64_t offset) {
+  std::ifstream in(file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(offset));
+  std::string bytes(part_bytes, '\0');
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  VALIDATE(!in.bad(), ExitCode::io_error, "cannot read ", file.string());
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  return bytes;
+}
+
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
+  if (std::filesystem::is_regular_file(folder)) return {folder};
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto kind = entry.path().extension();
+    if (kind == ".safetensors" || kind == ".gguf") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void require_same(const comm::CommView& world, const std::string& what, int64_t rows, uint64_t fingerprint) {
+  struct Read {
+    int64_t rows;
+    uint64_t fingerprint;
+  };
+  const Read first = world.broadcast_value(Read{rows, fingerprint}, 0);
+  comm::fail_together(world, [&] {
+    VALIDATE(first.rows == rows && first.fingerprint == fingerprint, ExitCode::bad_data, what, " differs from what rank 0 has read (", rows, " rows here, ",
+             first.rows, " there, or other tokens): a file that changed while the job started, a stale cache of its file system, or another tokenizer; start again");
+  });
+}
+
+}  // namespace
+
+void require_same_deck(const comm::CommView& world, const std::string& deck) {
+  const std::string first = world.broadcast(deck, 0);
+  comm::fail_together(world, [&] {
+    if (first == deck) return;
+    const auto changes = config::changed_keys(config::parse_deck(first, "rank 0's deck"), config::parse_deck(deck));
+    std::string keys = config::describe(changes, config::KeyKind::meaning);
+    const std::string conduct = config::describe(changes, config::KeyKind::conduct);
+    if (!keys.empty() && !conduct.empty()) keys += '\n';
+    throw UserError(ExitCode::configuration,
+                    base::text("this rank's deck is not that of rank 0 (rank 0's value -> this rank's):\n", keys + conduct,
+                               "\n: give every rank the same deck and overrides; start again when the file has changed meanwhile"));
+  });
+}
+
+void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts) {
+  require_same(world, what, prompts.size(), fingerprint(prompts));
+}
+
+void require_same_rows(const comm::CommView& world, const std::string& what, const TrainingSet& rows) {
+  require_same(world, what, rows.size(), fingerprint(rows));
+}
+
+std::string digest_of(const data::PromptSet& prompts) { return as_text(fingerprint(prompts)); }
+std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows)); }
+
+std::string digest_of_model(const std::filesystem::path& folder) {
+  Fingerprint all;
+  for (const auto& file : weight_files(folder)) {
+    const auto size = std::filesystem::file_size(file);
+    all.add(file.filename().string());
+    all.add(std::to_string(size));
+    all.add(part_of(file, 0));
+    all.add(part_of(file, size > part_bytes ? size - part_bytes : 0));
+  }
+  return as_text(all.value());
+}
+
+}  // namespace trireme::learn

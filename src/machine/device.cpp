@@ -1,0 +1,126 @@
+#include "torch/torch.hpp"
+
+#include "trireme/machine/device.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/job/node_limits.hpp"
+#include "trireme/kernels/device_kernels.hpp"
+#include "trireme/model/device_rows.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::machine {
+namespace {
+
+using GpuIdentity = std::string (*)(int);
+GpuIdentity& gpu_identity() {
+  static GpuIdentity identity = nullptr;
+  return identity;
+}
+
+// Most bytes that LibTorch's allocator held. What the exchange allocates comes on top; it is among the metrics.
+int64_t peak_device_bytes() {
+  const int64_t device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
+  const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+  return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+}
+
+// The program's kernels for this device, unless they compute something else than LibTorch's operators here.
+void use_own_kernels(at::Device device) {
+  const auto* own = kernels::device_kernels();
+  if (own == nullptr) return;
+  const std::string problem = model::row_operators_problem(device);
+  if (problem.empty()) return log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
+  kernels::set_device_kernels(nullptr);
+  log::warning(base::text("the program's kernels are put aside (", problem, "): LibTorch's operators do their work, which is slower"));
+}
+
+}  // namespace
+
+int visible_gpus() {
+  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+}
+
+at::Device choose_device(config::Device wanted, const comm::CommView& world, const comm::NodeTopology& topology) {
+  if (wanted == config::Device::cpu) return at::kCPU;
+  const int gpus = visible_gpus();
+  const bool built = at::detail::getCUDAHooks().hasCUDART();
+  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment, "run.device = \"cuda\", but ",
+           built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
+                 : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
+           " or set run.device = \"cpu\"");
+  const auto seen = world.gather_values(gpus);
+  const auto without = std::ranges::count(seen, 0);
+  const bool everywhere = without == 0;
+  if (!everywhere && without < world.size()) {
+    const auto rank = std::ranges::find(seen, 0) - seen.begin();
+    throw UserError(ExitCode::unfit_environment,
+                    base::text("no GPU is visible to ", without, " of ", world.size(), " ranks, while the others have some (the first is rank ", rank,
+                               " on ", topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
+                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or set run.device = \"cpu\""));
+  }
+  if (world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
+  if (!everywhere) return at::kCPU;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(topology.local_rank % gpus));
+}
+
+void use_device(at::Device device, bool deterministic) {
+  if (device.is_cpu()) return;
+  auto& context = at::globalContext();
+  if (deterministic) {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // cuBLAS repeats its sums only with workspaces of a fixed size
+    context.setDeterministicAlgorithms(true, false);
+  }
+  context.lazyInitDevice(device.type());
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  context.setAllowBF16ReductionCuBLAS(false);
+  trace::set_device_memory_source(&peak_device_bytes);
+  use_own_kernels(device);
+}
+
+void wait_for(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+int64_t free_memory(at::Device device) {
+  if (!device.is_cpu()) return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+  return job::available_memory().bytes;
+}
+
+int64_t held_memory(at::Device device) {
+  if (device.is_cpu()) return trace::host_memory().resident;
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
+void give_back_unused(at::Device device) {
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+}
+
+std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology, at::Device device) {
+  EXPECT(device.is_cpu() || gpu_identity() != nullptr);
+  const auto all = world.all_gather(base::text(topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
+  std::vector<int> out;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<size_t>(rank)] == all[static_cast<size_t>(world.rank())]) out.push_back(rank);
+  }
+  return out;
+}
+
+int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks) {
+  return std::ranges::count_if(ranks, [&here](int rank) { return std::ranges::find(here, rank) != here.end(); });
+}
+
+std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }
+
+void set_gpu_identity(GpuIdentity identity) { gpu_identity() = identity; }
+
+}  // namespace trireme::machine

@@ -1,0 +1,62 @@
+#include "torch/torch.hpp"
+
+#include "trireme/machine/host_mirror.hpp"
+
+#include <algorithm>
+
+#include "trireme/machine/device.hpp"
+#include "trireme/base/checked.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::machine {
+namespace {
+
+// LibTorch rounds page-locked allocations up to a power of two: many arrays of any size share slabs of such a size.
+constexpr int64_t kSlabBytes = int64_t{64} << 20;
+constexpr int64_t kAlignment = 64;
+
+at::Tensor bytes_at(void* address, int64_t bytes, at::Device device) {
+  return at::from_blob(address, {bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+}  // namespace
+
+std::byte* HostMirror::allocate(int64_t bytes) {
+  bytes = base::round_up(bytes, kAlignment);
+  if (bytes > left_) {
+    left_ = std::max(bytes, kSlabBytes);
+    slabs_.push_back(at::empty({left_}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
+    next_ = static_cast<std::byte*>(slabs_.back().mutable_data_ptr());
+    bytes_ += left_;
+  }
+  std::byte* memory = next_;
+  next_ += bytes;
+  left_ -= bytes;
+  return memory;
+}
+
+void* HostMirror::add(void* array, int64_t bytes) {
+  if (!copies() || !array) return array;
+  const auto [entry, added] = copies_.try_emplace(array, Copy{nullptr, bytes});
+  if (added) entry->second.host = allocate(bytes);
+  EXPECT(entry->second.bytes == bytes);
+  return entry->second.host;
+}
+
+void HostMirror::copy(Direction direction) {
+  if (copies_.empty()) return;
+  const at::NoGradGuard no_gradients;
+  constexpr bool kAsynchronous = true;
+  for (const auto& [array, copy] : copies_) {
+    if (copy.bytes == 0) continue;
+    at::Tensor host = bytes_at(copy.host, copy.bytes, at::kCPU), device = bytes_at(array, copy.bytes, device_);
+    if (direction == Direction::to_host) {
+      host.copy_(device, kAsynchronous);
+    } else {
+      device.copy_(host, kAsynchronous);
+    }
+  }
+  wait_for(device_);
+}
+
+}  // namespace trireme::machine

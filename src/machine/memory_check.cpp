@@ -1,0 +1,151 @@
+#include "torch/torch.hpp"
+
+#include "trireme/machine/memory_check.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "trireme/machine/device.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/job/node_limits.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::machine {
+namespace {
+
+plan::ModelLayout layout_at(const std::string& path, model::HeadKind head) {
+  return layout_of(model::describe(config::load_model_shape(path), head));
+}
+
+// What this rank's memory is, before the ledger is known.
+struct Place {
+  int64_t device_free = plan::free_unknown, host_free = plan::free_unknown;
+  std::string device_pool, host_pool;  // names that ranks of one GPU or one node and control group share
+};
+
+Place measure(const comm::NodeTopology& topology, at::Device device) {
+  Place out;
+  const auto host = job::available_memory();
+  out.host_free = host.bytes;
+  out.host_pool = base::text("node ", topology.host_of_node.at(static_cast<size_t>(topology.node)), ", ", host.limited_by);
+  if (device.is_cpu()) return out;
+  out.device_free = free_memory(device);
+  out.device_pool = base::text(topology.node, " ", gpu_bus(device.index()));
+  return out;
+}
+
+uint64_t number_of(const std::string& pool) { return std::hash<std::string>{}(pool); }
+
+std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::string& where, const plan::CutActor& cut) {
+  std::string out = base::text("this job needs more memory than there is (", where, "): ", plan::describe(pool), "\nlargest on rank ", pool.fullest,
+                               " (~: estimated):\n", plan::contributors(plan::memory_of_rank(job, pool.fullest), pool.place, pool.phase, 8));
+  const auto remedies = plan::nearest_fits(job, cut, 4);
+  if (remedies.empty()) out += "\nno single change of the deck, and no pair of changes, makes it fit: use a smaller model or a larger machine";
+  for (const auto& remedy : remedies) out += base::text("\nfits: ", remedy.change);
+  return out;
+}
+
+// Where roles and slices of a job are those of a pipeline without generation.
+config::RoleMap planned_roles(const config::RoleMap& roles, int ranks, config::Command command) {
+  if (command == config::Command::ppo) return roles;
+  config::RoleMap out;
+  out.trainer.resize(static_cast<size_t>(ranks));
+  std::iota(out.trainer.begin(), out.trainer.end(), 0);
+  return out;
+}
+
+void log_plan(const std::vector<plan::Pool>& pools) {
+  for (const plan::Place place : {plan::Place::device, plan::Place::host}) {
+    const plan::Pool* tightest = nullptr;
+    for (const plan::Pool& pool : pools) {
+      if (pool.place == place && (!tightest || pool.free - pool.need < tightest->free - tightest->need)) tightest = &pool;
+    }
+    if (tightest) log::info("memory: " + plan::describe(*tightest));
+  }
+}
+
+}  // namespace
+
+plan::ModelLayout layout_of(const model::ModelSpec& spec) {
+  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
+  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
+  return out;
+}
+
+plan::JobModels job_models(const config::Options& options, config::Command command, const model::ModelSpec& actor,
+                           const model::ModelSpec* critic) {
+  plan::JobModels out;
+  out.actor = layout_of(actor);
+  const bool ppo = command == config::Command::ppo;
+  if (ppo) out.slices = model::tensor_parallel_layout(actor, static_cast<int>(options.generate.tensor_parallel));
+  if (critic) out.critic = layout_of(*critic);
+  for (const auto& source : options.reward.source) {
+    if (ppo && source.kind == config::RewardKind::model) out.reward_models.push_back(layout_at(source.path, model::HeadKind::score));
+  }
+  if (ppo ? options.needs_reference() : command == config::Command::dpo) {
+    out.reference = options.reference.path.empty() ? out.actor : layout_at(options.reference.path, model::HeadKind::language);
+  }
+  return out;
+}
+
+void MemoryCheck::admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
+                        const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device) {
+  const trace::Region region{"memory check"};
+  world.barrier();  // devices are current, plugins started: what is free now is what the job can have
+  const Place place = measure(topology, device);
+  const auto places = world.all_gather(place.device_pool);
+  const auto sharers = std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
+  device_free_ = device.is_cpu() ? 0 : place.device_free;
+  // The same job on every rank, so that each knows the ledgers of all: what the rank with least has.
+  const plan::Machine machine{.name = "this", .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
+                              .host_bytes = world.min(place.host_free)};
+  const plan::JobModels models = job_models(options, command, actor, critic);
+  const config::RoleMap map = planned_roles(roles, world.size(), command);
+  const plan::Job job{options, map, topology.node_of, models, machine, options.model.compute(), command};
+  const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
+  plan::RankNeed mine = plan::need_of(ledger);
+  std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
+  std::tie(mine.device_pool, mine.host_pool) = std::tuple(number_of(place.device_pool), number_of(place.host_pool));
+  planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
+  planned_device_ = world.max(ledger.peak(plan::Place::device));
+
+  const auto pools = plan::pools_of(world.gather_values(mine));
+  const int worst = plan::worst_pool(pools);
+  if (world.rank() == 0) log_plan(pools);
+  if (worst < 0) return;
+  const plan::Pool& pool = pools[static_cast<size_t>(worst)];
+  const auto names = world.all_gather(pool.place == plan::Place::device ? "GPU " + place.device_pool : place.host_pool);
+  const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
+  const std::string message = refusal(job, pool, names[static_cast<size_t>(pool.ranks.front())], cut);
+  const bool refuses = options.run.memory_check == config::MemoryCheck::refuse;
+  VALIDATE(!refuses, ExitCode::configuration, message,
+           "\nwhere the estimate is wrong: run.memory_check = \"warn\" goes on (docs/user/plan.md)");
+  if (world.rank() == 0) log::warning(message);
+}
+
+std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world, at::Device device) {
+  std::map<std::string, int64_t> out{{"planned_host_peak", planned_host_}};
+  if (device.is_cpu()) return out;
+  device_peak_ = std::max(device_peak_, device_free_ - free_memory(device));  // LibTorch's allocator gives nothing back
+  out["planned_device_peak"] = planned_device_;
+  out["device_peak"] = world.max(device_peak_);
+  return out;
+}
+
+std::string MemoryCheck::compare(const std::map<std::string, int64_t>& figures) {
+  std::string out;
+  for (const std::string place : {"host", "device"}) {
+    const auto planned = figures.find("planned_" + place + "_peak"), measured = figures.find(place + "_peak");
+    if (planned == figures.end() || measured == figures.end()) continue;
+    const auto gigabytes = [](int64_t bytes) { return base::text(base::fixed(static_cast<double>(bytes) * 1e-9, 3), " GB"); };
+    out += base::text(out.empty() ? "memory: " : "; ", place, " peak ", gigabytes(planned->second), " planned, ", gigabytes(measured->second),
+                      " measured (of the rank that has most)");
+  }
+  return out;
+}
+
+}  // namespace trireme::machine

@@ -1,0 +1,49 @@
+#include "torch/torch.hpp"
+
+#include "trireme/model/device_rows.hpp"
+
+#include <c10/util/accumulate.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "elementwise.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::model {
+
+std::string row_operators_problem(at::Device device) {
+  constexpr int64_t tokens = 70, heads = 3, head_dim = 64, columns = heads * head_dim;  // more than one chunk of rows
+  std::string problem;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const double tolerance = type == at::kFloat ? 1e-5 : 2e-2;
+    const auto values = [&](at::IntArrayRef shape, double frequency) {  // all sizes and signs, none at random
+      const at::Tensor steps = at::arange(tokens * columns, at::TensorOptions().dtype(at::kFloat).device(device)).mul(frequency);
+      return steps.sin().mul(2).narrow(0, 0, c10::multiply_integers(shape)).view(shape).to(type).requires_grad_(true);
+    };
+    const at::Tensor x = values({tokens, columns}, 0.37), up = values({tokens, columns}, 0.11), weight = values({columns}, 0.73);
+    const at::Tensor slope = values({tokens, columns}, 0.19).detach();
+    const at::Tensor positions = at::arange(tokens, at::TensorOptions().dtype(at::kLong).device(device));
+    const at::Tensor angles = at::arange(tokens * head_dim / 2, at::TensorOptions().dtype(at::kFloat).device(device)).mul(0.01).view({tokens, -1});
+    const Rope rope{angles.cos(), angles.sin()};
+    const auto compare = [&](const char* name, const at::Tensor& ours, const at::Tensor& composed, const std::vector<at::Tensor>& inputs) {
+      auto mine = torch::autograd::grad({ours}, inputs, {slope.view_as(ours)});
+      auto theirs = torch::autograd::grad({composed}, inputs, {slope.view_as(ours)});
+      mine.push_back(ours);
+      theirs.push_back(composed);
+      for (size_t i = 0; i < mine.size(); ++i) {
+        const double scale = std::max(1.0, theirs[i].abs().max().to(at::kDouble).item<double>());
+        const double error = mine[i].to(at::kDouble).sub(theirs[i].to(at::kDouble)).abs().max().item<double>() / scale;
+        if (!(error <= tolerance) && problem.empty()) problem = base::text(name, " in ", c10::toString(type), " differs from LibTorch's by ", error);
+      }
+    };
+    compare("rms_norm", rms_norm(x, weight, 1e-5), rms_norm_composed(x, weight, 1e-5), {x, weight});
+    compare("swiglu", swiglu(x, up), swiglu_composed(x, up), {x, up});
+    const at::Tensor q = x.view({tokens, heads, head_dim});
+    compare("rope", apply_rope(q, q, positions, rope).first, apply_rope_composed(q, positions, rope), {x});
+  }
+  return problem;
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,82 @@
+#include "trireme/report/metrics_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
+
+namespace trireme::report {
+namespace {
+
+constexpr size_t most_waiting = size_t{16} << 20;
+
+}  // namespace
+
+std::string text_plot(const std::vector<double>& values, const std::string& title, int width, int height) {
+  std::vector<double> finite;
+  for (const double value : values) {
+    if (std::isfinite(value)) finite.push_back(value);
+  }
+  if (finite.size() < 2) return "";
+  auto [low, high] = std::pair(*std::min_element(finite.begin(), finite.end()), *std::max_element(finite.begin(), finite.end()));
+  if (high - low < 1e-12) high = low + 1;
+  const int columns = std::min<int>(width, static_cast<int>(finite.size()));
+  std::vector<std::string> rows(static_cast<size_t>(height), std::string(static_cast<size_t>(columns), ' '));
+  for (int c = 0; c < columns; ++c) {  // a column shows the mean of its share of the values
+    const size_t first = finite.size() * static_cast<size_t>(c) / static_cast<size_t>(columns);
+    const size_t last = std::max(first + 1, finite.size() * (static_cast<size_t>(c) + 1) / static_cast<size_t>(columns));
+    double sum = 0;
+    for (size_t i = first; i < last; ++i) sum += finite[i];
+    const double level = (sum / static_cast<double>(last - first) - low) / (high - low);
+    const int row = height - 1 - std::clamp(static_cast<int>(std::lround(level * (height - 1))), 0, height - 1);
+    rows[static_cast<size_t>(row)][static_cast<size_t>(c)] = '*';
+  }
+  std::string out = title + "\n";
+  for (int r = 0; r < height; ++r) {
+    const double level = high - (high - low) * r / std::max(1, height - 1);
+    std::array<char, 16> label{};
+    std::snprintf(label.data(), label.size(), "%9.3f", level);
+    out += base::text(r % 3 == 0 || r == height - 1 ? label.data() : "         ", " |", rows[static_cast<size_t>(r)], "\n");
+  }
+  out += base::text("          +", std::string(static_cast<size_t>(columns), '-'), "\n           1", 
+                    std::string(static_cast<size_t>(std::max(1, columns - 1 - static_cast<int>(std::to_string(finite.size()).size()))), ' '),
+                    finite.size(), "\n");
+  return out;
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : path_(path), cursor_(cursor) {
+  file_ = base::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_.valid()) base::throw_errno(errno, "open", path);
+  const off_t end = ::lseek(file_.get(), 0, SEEK_END);
+  cursor_ = std::min<int64_t>(cursor, end);
+  if (::ftruncate(file_.get(), cursor_) != 0) base::throw_errno(errno, "truncate", path);
+  if (::lseek(file_.get(), cursor_, SEEK_SET) < 0) base::throw_errno(errno, "seek in", path);
+}
+
+void MetricsFile::append(const std::string& line) {
+  waiting_ += line + "\n";
+  if (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
+  try {
+    base::write_all(file_.get(), waiting_, path_);
+  } catch (const UserError&) {
+    // Half a line would spoil the next one. The lines are kept and written with a later one.
+    if (::ftruncate(file_.get(), cursor_) == 0) ::lseek(file_.get(), cursor_, SEEK_SET);
+    throw;
+  }
+  cursor_ += static_cast<int64_t>(waiting_.size());
+  waiting_.clear();
+}
+
+void MetricsFile::sync() {
+  if (::fdatasync(file_.get()) != 0) base::throw_errno(errno, "sync", path_);
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,123 @@
+#include "trireme/report/sample_log.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/report/side_output.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/data/jsonl.hpp"
+
+namespace trireme::report {
+namespace {
+
+// All of them, or none: half a line would spoil the next one.
+void append_lines(const std::filesystem::path& path, const std::string& lines) {
+  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.valid()) base::throw_errno(errno, "open", path);
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  try {
+    base::write_all(file.get(), lines, path);
+  } catch (const UserError&) {
+    if (::ftruncate(file.get(), size) != 0) log::warning(base::text(path.string(), " may end in half a line"));
+    throw;
+  }
+}
+
+}  // namespace
+
+void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
+                       const data::PromptSet& prompts, const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
+  // Each rank offers its first `count`; the smallest ids of all are among them.
+  const int64_t offered = count < 0 ? samples.size() : std::min(count, samples.size());
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < offered; ++i) rows.push_back(i);
+  const auto parts = world.gather(samples.select(rows).to_bytes(), 0);
+  if (world.rank() != 0) return;
+  Samples all;
+  for (const auto& part : parts) {
+    const Samples one = Samples::from_bytes(part);
+    for (int64_t i = 0; i < one.size(); ++i) all.append(one, i);
+  }
+  all = all.sorted();
+  std::string lines;
+  for (int64_t i = 0; i < all.size() && (count < 0 || i < count); ++i) {
+    const auto s = static_cast<size_t>(i);
+    const auto response = all.tokens_of(i).subspan(static_cast<size_t>(all.prompt_len[s]));
+    data::JsonObject line;
+    line.add("iteration", iteration).add("id", static_cast<int64_t>(all.id[s]));
+    line.add("prompt", prompts[all.prompt_row[s]].prompt);
+    line.add("response", tokenizer.decode(response, text::Skip::nothing));
+    line.add("output_ids", response);
+    line.add("label", prompts[all.prompt_row[s]].label);
+    line.add("reward", double{all.reward[s]});
+    line.add("finish_reason", to_string(all.finish_reason[s]));
+    lines += line.str() + '\n';
+  }
+  side_output(path.filename().string(), [&] { append_lines(path, lines); });
+}
+
+namespace {
+
+// Every line begins {"iteration": N.
+bool is_beyond(const std::string& head, int64_t iteration) {
+  constexpr std::string_view key = "{\"iteration\":";
+  return head.starts_with(key) && std::strtoll(head.c_str() + key.size(), nullptr, 10) > iteration;
+}
+
+// Bytes in front of the first line of a later iteration, or of a last line that a kill cut short. The file may be larger than the
+// memory, and so may be a line of it.
+uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iteration) {
+  constexpr size_t head_bytes = 64;
+  std::vector<char> buffer(size_t{1} << 20);
+  std::string head;
+  uint64_t line = 0;  // where it begins
+  uint64_t offset = 0;
+  for (ssize_t n = 0; (n = ::read(file, buffer.data(), buffer.size())) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) base::throw_errno(errno, "cannot read", path);
+    const std::string_view chunk(buffer.data(), static_cast<size_t>(n));
+    for (size_t at = 0; at < chunk.size();) {
+      const size_t end = std::min(chunk.find('\n', at), chunk.size());
+      head += chunk.substr(at, std::min(end - at, head_bytes - head.size()));
+      const bool whole_head = head.size() == head_bytes || end < chunk.size();
+      if (whole_head && is_beyond(head, iteration)) return line;
+      at = end + 1;
+      if (end == chunk.size()) continue;
+      line = offset + at;
+      head.clear();
+    }
+    offset += chunk.size();
+  }
+  return line;
+}
+
+}  // namespace
+
+void sync_sample_log(const std::filesystem::path& path) {
+  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid() && errno == ENOENT) return;
+  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  if (::fdatasync(file.get()) != 0) base::throw_errno(errno, "sync", path);
+}
+
+void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
+  const base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid() && errno == ENOENT) return;
+  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  const uint64_t kept = bytes_to_keep(file.get(), path, iteration);
+  const auto size = static_cast<uint64_t>(::lseek(file.get(), 0, SEEK_END));
+  if (kept == size) return;
+  const bool cut = ::ftruncate(file.get(), static_cast<off_t>(kept)) == 0 && ::fsync(file.get()) == 0;
+  if (!cut) base::throw_errno(errno, "cannot shorten", path);
+}
+
+}  // namespace trireme::report

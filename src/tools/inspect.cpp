@@ -1,0 +1,121 @@
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/base/files.hpp"
+#include "trireme/checkpoint/reader.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/tools/commands.hpp"
+#include "trireme/model/gguf.hpp"
+#include "trireme/model/model_files.hpp"
+
+namespace trireme::tools {
+namespace {
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+void print_weights(const model::WeightSource& weights) {
+  int64_t elements = 0;
+  for (const auto& name : weights.names()) {
+    const auto& spec = weights.spec(name);
+    elements += spec.elements();
+    print(base::text("  ", name, "  ", base::shape_text(spec.shape), "  ", weights.type_name(name), "\n"));
+  }
+  print(base::text(weights.names().size(), " tensors, ", elements, " elements\n"));
+}
+
+void inspect_model(const std::filesystem::path& path) {
+  const auto folder = model::open_model(path);
+  print(base::text(path.string(), ": ", config::describe(folder.shape), "\n"));
+  print_weights(*folder.weights);
+}
+
+// Slices by name: how many, and their seconds together.
+struct TraceTotals {
+  std::map<std::string, std::pair<int64_t, double>> by_name;
+  size_t events = 0;
+  double end = 0;
+};
+
+TraceTotals total_up(const nlohmann::json& trace) {
+  const auto& events = trace.is_array() ? trace : trace.at("traceEvents");
+  TraceTotals totals;
+  totals.events = events.size();
+  for (const auto& event : events) {
+    if (event.value("ph", "") != "X") continue;
+    const double seconds = event.value("dur", 0.0) * 1e-6;
+    auto& entry = totals.by_name[event.value("name", "")];
+    ++entry.first;
+    entry.second += seconds;
+    totals.end = std::max(totals.end, event.value("ts", 0.0) * 1e-6 + seconds);
+  }
+  return totals;
+}
+
+void inspect_trace(const std::filesystem::path& path) {
+  const auto json = nlohmann::json::parse(base::read_file(path), nullptr, false);
+  VALIDATE(!json.is_discarded(), ExitCode::bad_data, path.string(), " is not JSON");
+  TraceTotals totals;
+  try {
+    totals = total_up(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(ExitCode::bad_data, base::text(path.string(), " is JSON but no trace (", error.what(), "): expected an object with traceEvents"));
+  }
+  print(base::text(path.string(), ": ", totals.events, " events, ", base::human_seconds(totals.end), "\n"));
+  for (const auto& [name, entry] : totals.by_name) {
+    print(base::text("  ", name, "  ", entry.first, " x, ", base::human_seconds(entry.second), " in all\n"));
+  }
+}
+
+// Every checkpoint of the folder, or the one that it is; damaged ones are listed like the others, and counted at the end.
+void inspect_checkpoints(const std::filesystem::path& path, bool verify) {
+  const auto steps = checkpoint::list_steps(path);
+  if (steps.empty()) return print(checkpoint::inspect(path, verify));
+  std::vector<std::string> damaged;
+  for (const int64_t step : steps) {
+    const auto folder = path / checkpoint::folder_name(step);
+    try {
+      print(checkpoint::inspect(folder, verify));
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::bad_data) throw;
+      damaged.emplace_back(error.what());
+      print(base::text("checkpoint ", folder.string(), "\n  DAMAGED\n"));
+    }
+  }
+  VALIDATE(damaged.empty(), ExitCode::bad_data, damaged.size(), " of ", steps.size(), " checkpoints are damaged:\n", base::join(damaged, "\n"));
+}
+
+bool is_checkpoint(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") || !checkpoint::list_steps(path).empty();
+}
+
+}  // namespace
+
+ExitCode run_inspect(const InspectCommand& command) {
+  const auto& path = command.path;
+  VALIDATE(std::filesystem::exists(path), ExitCode::input_missing, path.string(), " does not exist: check the path");
+  if (std::filesystem::is_directory(path)) {
+    if (is_checkpoint(path)) {
+      inspect_checkpoints(path, command.verify);
+    } else if (is_checkpoint(path / "ckpt")) {
+      inspect_checkpoints(path / "ckpt", command.verify);
+    } else {
+      inspect_model(path);
+    }
+  } else if (path.extension() == ".gguf") {
+    inspect_model(path);
+  } else if (path.extension() == ".safetensors") {
+    print_weights(model::SafetensorsSource(path));
+  } else if (path.extension() == ".json") {
+    inspect_trace(path);
+  } else {
+    throw UserError(ExitCode::usage, base::text(path.string(), ": inspect takes a checkpoint, a model folder, a .safetensors or .gguf "
+                                                "file, or a trace.json"));
+  }
+  return ExitCode::done;
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,130 @@
+#include "torch/torch.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/machine/compute_type.hpp"
+#include "trireme/machine/threads.hpp"
+#include "tools/output.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/data/jsonl.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/tools/commands.hpp"
+#include "trireme/comm/topology.hpp"
+#include "trireme/learn/scoring.hpp"
+#include "trireme/model/model_files.hpp"
+#include "trireme/reward/model_source.hpp"
+
+namespace trireme::tools {
+namespace {
+
+// Records that all ranks together score between two writes.
+constexpr size_t kRecordsPerRank = 64;
+
+class ScoreTool {
+ public:
+  ScoreTool(const ScoreCommand& command, const comm::Session& session)
+      : command_(command),
+        world_(session.world()),
+        tokenizer_(text::Tokenizer::load(command.model)),
+        inputs_(data::read_inputs(command.input)) {
+    config::Options options;
+    options.model.path = command.model.string();
+    options.model.dtype = command.dtype;
+    machine::plan_threads(options, world_, comm::discover(world_), {1, 0, 0}).trainer.use();
+    const auto folder = model::open_model(command.model);
+    const auto spec = model::describe(folder.shape, model::HeadKind::language);
+    model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
+    tokenizer_.check_model(spec.shape.vocab);
+    max_positions_ = spec.shape.max_positions;
+    model_ = std::make_unique<zero::ShardedModel>(
+        spec, world_, std::nullopt, at::kCPU,
+        zero::ShardedModelOptions{.name = "model", .compute = config::compute_type(command.dtype), .training = zero::Training::frozen});
+    model_->load([&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, *folder.weights, 0, out); });
+    if (!command.reward_model.empty()) {
+      config::RewardSource source;
+      source.kind = config::RewardKind::model;
+      source.path = command.reward_model.string();
+      reward_ = reward::make_model(source, "reward",
+                                   {.ranks = world_,
+                                    .device = at::kCPU,
+                                    .dtype = config::compute_type(command.dtype),
+                                    .max_len = max_positions_,
+                                    .batch_tokens = command.micro_batch_tokens,
+                                    .policy_tokenizer = command.model});
+    }
+  }
+
+  ExitCode run() {
+    std::optional<OutputFile> output;
+    if (world_.rank() == 0) output.emplace(command_.output);
+    const size_t chunk = kRecordsPerRank * static_cast<size_t>(world_.size());
+    for (size_t first = 0; first < inputs_.size(); first += chunk) {
+      const auto lines = score(first, std::min(first + chunk, inputs_.size()));
+      const auto parts = world_.gather(lines, 0);
+      for (const auto& part : parts) output->write(part);
+    }
+    if (output) output->finish();
+    return ExitCode::done;
+  }
+
+ private:
+  // Contiguous shares, so that the gathered parts are in input order.
+  std::string score(size_t first, size_t last) {
+    const size_t count = last - first;
+    const auto ranks = static_cast<size_t>(world_.size());
+    const auto me = static_cast<size_t>(world_.rank());
+    const size_t begin = first + count * me / ranks;
+    const size_t end = first + count * (me + 1) / ranks;
+    Samples samples;
+    std::vector<reward::Request> requests;
+    for (size_t i = begin; i < end; ++i) add(i, samples, requests);
+    const at::Tensor log_probs = learn::action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, at::kCPU);
+    reward::Scores rewards;
+    if (reward_) rewards = reward_->score(requests);
+    std::string lines;
+    const float* values = log_probs.const_data_ptr<float>();
+    for (int64_t s = 0; s < samples.size(); ++s) {
+      data::JsonObject line;
+      line.add("index", static_cast<int64_t>(begin) + s);
+      line.add("log_probs", std::span<const float>(values + samples.begin(s) + 1, static_cast<size_t>(samples.length(s) - 1)));
+      if (reward_) line.add("reward", double{rewards.values[static_cast<size_t>(s)]});
+      lines += line.str() + "\n";
+    }
+    return lines;
+  }
+
+  void add(size_t i, Samples& samples, std::vector<reward::Request>& requests) const {
+    const auto ids = inputs_[i].encode(tokenizer_);
+    VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the text has no token");
+    VALIDATE(static_cast<int64_t>(ids.size()) <= max_positions_, ExitCode::bad_data, inputs_[i].where, ": the text has ", ids.size(),
+             " tokens, the model takes ", max_positions_, ": shorten it");
+    samples.add({.id = i, .prompt_row = static_cast<int64_t>(i), .ids = ids, .action_ranges = {{1, static_cast<int64_t>(ids.size())}}});
+    reward::Request request;
+    request.id = i;
+    request.ids.assign(ids.begin(), ids.end());
+    request.response = inputs_[i].text.value_or(tokenizer_.decode(ids));
+    requests.push_back(std::move(request));
+  }
+
+  ScoreCommand command_;
+  comm::CommView world_;
+  text::Tokenizer tokenizer_;
+  std::vector<data::InputRecord> inputs_;
+  int64_t max_positions_ = 0;
+  std::unique_ptr<zero::ShardedModel> model_;
+  std::unique_ptr<reward::Source> reward_;
+};
+
+}  // namespace
+
+ExitCode run_score(const ScoreCommand& command, const comm::Session& session) {
+  ScoreCommand settled = command;
+  settled.dtype = config::to_choice(machine::settle_compute_type(command.dtype, session.world()));
+  return ScoreTool(settled, session).run();
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,215 @@
+// The functors that GPUs run, on the host: by one thread, by four that make a team, and by Kokkos' host space, against fp64 and against the
+// host's own optimizer pass.
+#include "kernels/row_functors.hpp"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kernels/exec.hpp"
+#include "kernels/lane_kernels.hpp"
+#include "trireme/kernels/adamw.hpp"
+
+namespace trireme::kernels {
+namespace {
+
+constexpr int team_size = 4;
+
+// Threads of the host as the threads of a block.
+struct Threads {
+  int mine;
+  std::barrier<>* barrier;
+  double* values;
+
+  int rank() const { return mine; }
+  int size() const { return team_size; }
+  template <class Body>
+  void each(int64_t n, const Body& body) const {
+    for (int64_t i = mine; i < n; i += team_size) body(i);
+  }
+  template <class Value>
+  Value sum(Value value) const {
+    values[mine] = static_cast<double>(value);
+    barrier->arrive_and_wait();
+    double total = 0;
+    for (int thread = 0; thread < team_size; ++thread) total += values[thread];
+    barrier->arrive_and_wait();
+    return static_cast<Value>(total);
+  }
+};
+
+template <class Functor>
+void by_one(int64_t teams, const Functor& functor) {
+  for (int64_t team = 0; team < teams; ++team) functor(exec::OneThread{}, team);
+}
+
+template <class Functor>
+void by_four(int64_t teams, const Functor& functor) {
+  std::barrier<> barrier(team_size);
+  double values[team_size] = {};
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < team_size; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int64_t team = 0; team < teams; ++team) {
+        functor(Threads{thread, &barrier, values}, team);
+        barrier.arrive_and_wait();
+      }
+    });
+  }
+}
+
+template <class T>
+std::vector<T> numbers(int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<T> out(static_cast<size_t>(count));
+  for (T& value : out) value = narrow<T>(normal(random));
+  return out;
+}
+
+template <class T>
+double tolerance() {
+  return sizeof(T) == sizeof(float) ? 1e-5 : 1e-2;
+}
+
+// |a - b| within the type's rounding of the larger.
+template <class T>
+void expect_near(T got, double expected) {
+  EXPECT_NEAR(static_cast<double>(widen(got)), expected, tolerance<T>() * std::max(1.0, std::abs(expected)));
+}
+
+double at(const auto& values, int64_t i) { return static_cast<double>(widen(values[static_cast<size_t>(i)])); }
+
+template <class T, class Run>
+void check_rms_norm(const Run& run) {
+  constexpr int64_t rows = 7, columns = 50, chunk = 3;
+  const auto x = numbers<T>(rows * columns, 1), weight = numbers<T>(columns, 2), dy = numbers<T>(rows * columns, 3);
+  std::vector<T> y(x.size()), dx(x.size());
+  std::vector<float> inverse_rms(rows), dweight(3 * columns, 0.f);
+  run(rows, RmsNormRow<T>{x.data(), weight.data(), y.data(), inverse_rms.data(), columns, 1e-5f});
+  run(int64_t{3}, RmsNormBackwardRows<T>{x.data(), weight.data(), dy.data(), inverse_rms.data(), dx.data(), dweight.data(), rows, columns, chunk});
+  std::vector<double> slope_of_weight(3 * columns, 0.0);
+  for (int64_t row = 0; row < rows; ++row) {
+    double squares = 0, dot = 0;
+    for (int64_t i = 0; i < columns; ++i) {
+      const double v = at(x, row * columns + i);
+      squares += v * v;
+      dot += at(weight, i) * at(dy, row * columns + i) * v;
+    }
+    const double r = 1 / std::sqrt(squares / columns + 1e-5);
+    for (int64_t i = 0; i < columns; ++i) {
+      const double v = at(x, row * columns + i), d = at(dy, row * columns + i);
+      expect_near(y[static_cast<size_t>(row * columns + i)], at(weight, i) * v * r);
+      expect_near(dx[static_cast<size_t>(row * columns + i)], r * (at(weight, i) * d - v * r * r * dot / columns));
+      slope_of_weight[static_cast<size_t>(row / chunk * columns + i)] += d * v * r;
+    }
+  }
+  for (size_t i = 0; i < dweight.size(); ++i) EXPECT_NEAR(static_cast<double>(dweight[i]), slope_of_weight[i], 3 * tolerance<T>());
+}
+
+template <class T, class Run>
+void check_swiglu(const Run& run) {
+  constexpr int64_t count = 2 * range_per_team + 77;
+  const auto gate = numbers<T>(count, 4), up = numbers<T>(count, 5), dy = numbers<T>(count, 6);
+  std::vector<T> y(gate.size()), dgate(gate.size()), dup(gate.size());
+  run(int64_t{3}, SwiGluRange<T>{gate.data(), up.data(), y.data(), count});
+  run(int64_t{3}, SwiGluBackwardRange<T>{gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), count});
+  for (int64_t i = 0; i < count; ++i) {
+    const double g = at(gate, i), u = at(up, i), d = at(dy, i), s = 1 / (1 + std::exp(-g));
+    expect_near(y[static_cast<size_t>(i)], g * s * u);
+    expect_near(dgate[static_cast<size_t>(i)], d * u * s * (1 + g * (1 - s)));
+    expect_near(dup[static_cast<size_t>(i)], d * g * s);
+  }
+}
+
+template <class T, class Run>
+void check_rotation(const Run& run) {
+  constexpr int64_t tokens = 5, heads = 3, head_dim = 8, half = head_dim / 2;
+  const auto x = numbers<T>(tokens * heads * head_dim, 7);
+  const std::vector<int64_t> positions{4, 0, 2, 2, 1};
+  std::vector<float> cos, sin;
+  for (int64_t i = 0; i < tokens * half; ++i) {
+    cos.push_back(std::cos(0.3f * static_cast<float>(i)));
+    sin.push_back(std::sin(0.3f * static_cast<float>(i)));
+  }
+  std::vector<T> y(x.size()), back(x.size());
+  run(tokens, RotateToken<T>{x.data(), positions.data(), cos.data(), sin.data(), y.data(), heads, head_dim, 1.f});
+  run(tokens, RotateToken<T>{y.data(), positions.data(), cos.data(), sin.data(), back.data(), heads, head_dim, -1.f});
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t head = 0; head < heads; ++head) {
+      for (int64_t i = 0; i < half; ++i) {
+        const int64_t low = (token * heads + head) * head_dim + i;
+        const double angle = 0.3 * static_cast<double>(positions[static_cast<size_t>(token)] * half + i), a = at(x, low), b = at(x, low + half);
+        expect_near(y[static_cast<size_t>(low)], a * std::cos(angle) - b * std::sin(angle));
+        expect_near(y[static_cast<size_t>(low + half)], b * std::cos(angle) + a * std::sin(angle));
+        EXPECT_NEAR(at(back, low), a, 4 * tolerance<T>()) << "turned there and back";
+      }
+    }
+  }
+}
+
+// The host's pass is tested against fp64; the functor gives its bits.
+template <class T, class Run>
+void check_adamw(const Run& run) {
+  constexpr int64_t count = range_per_team + 333;
+  const AdamWStep step{.lr = 1e-3, .weight_decay = 0.1, .clip_factor = 0.7, .step = 3};
+  struct Shard {
+    std::vector<float> master = numbers<float>(count, 8), moment1 = numbers<float>(count, 9), moment2 = numbers<float>(count, 10);
+    std::vector<T> compute = numbers<T>(count, 11);
+  } host, ours;
+  for (Shard* shard : {&host, &ours}) {
+    for (float& value : shard->moment2) value *= value;
+    for (size_t i = 0; i < shard->compute.size(); i += 2) shard->compute[i] = narrow<T>(shard->master[i]);  // many stay what they are
+  }
+  const auto gradient = numbers<float>(count, 12);
+  AdamWShard pointers{.master = host.master.data(), .moment1 = host.moment1.data(), .moment2 = host.moment2.data(), .gradient = gradient.data()};
+  pointers.elements = count;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    pointers.compute_fp32 = host.compute.data();
+  } else {
+    pointers.compute_bf16 = host.compute.data();
+  }
+  const int64_t changed = adamw(pointers, step);
+  const AdamWFactors f(step);
+  std::vector<int32_t> counts(2, -1);
+  run(int64_t{2}, AdamWRange<T>{ours.master.data(), ours.moment1.data(), ours.moment2.data(), gradient.data(), ours.compute.data(), counts.data(), count,
+                                f.clip, f.decay, f.rate1, f.beta2, f.rate2, f.step_size, f.root_scale, f.eps});
+  EXPECT_EQ(counts[0] + counts[1], changed);
+  EXPECT_EQ(ours.master, host.master);
+  EXPECT_EQ(ours.moment1, host.moment1);
+  EXPECT_EQ(ours.moment2, host.moment2);
+  EXPECT_EQ(ours.compute, host.compute);
+}
+
+template <class Run>
+void check_all(const Run& run) {
+  check_rms_norm<float>(run);
+  check_rms_norm<uint16_t>(run);
+  check_swiglu<float>(run);
+  check_swiglu<uint16_t>(run);
+  check_rotation<float>(run);
+  check_rotation<uint16_t>(run);
+  check_adamw<float>(run);
+  check_adamw<uint16_t>(run);
+}
+
+TEST(RowFunctors, ByOneThread) {
+  check_all([](int64_t teams, const auto& functor) { by_one(teams, functor); });
+}
+
+TEST(RowFunctors, ByThreadsThatShareATeam) {
+  check_all([](int64_t teams, const auto& functor) { by_four(teams, functor); });
+}
+
+}  // namespace
+
+// In scan_test.cpp, where Kokkos is started.
+void check_row_functors_by_exec() {
+  check_all([](int64_t teams, const auto& functor) { exec::for_each_team("test", teams, functor); });
+}
+
+}  // namespace trireme::kernels

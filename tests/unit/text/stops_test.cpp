@@ -1,0 +1,71 @@
+// How answers end: special tokens, texts, and what must not end one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/samples.hpp"
+#include "trireme/text/stops.hpp"
+#include "unit/config/expect_error.hpp"
+
+namespace trireme::text {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// <|pad|> 256, <|bos|> 257, <|eos|> 258; below them the bytes.
+constexpr int64_t vocabulary = 272;
+
+Stops stops(bool ignore_eos, const std::vector<int64_t>& ids, const std::vector<std::string>& strings) {
+  return stops_of(test::tokenizer(), ignore_eos, ids, strings, vocabulary, "rollout.stop_token_ids");
+}
+
+TEST(Stops, ATextThatIsOneSpecialTokenIsAStopId) {
+  const Stops found = stops(false, {}, {"<|pad|>", "end", "a", "<|eos|>", "x<|bos|>"});
+  EXPECT_THAT(found.ids, ElementsAre(256, 258));
+  EXPECT_THAT(found.strings, ElementsAre("end", "a", "x<|bos|>")) << "an ordinary token may be a part of another text";
+}
+
+TEST(Stops, IdsOfTheDeckCountWithAndWithoutTheEndToken) {
+  EXPECT_THAT(stops(false, {271, 5, 258}, {}).ids, ElementsAre(5, 258, 271));
+  EXPECT_THAT(stops(true, {271, 5}, {}).ids, ElementsAre(5, 271));
+  EXPECT_THAT(stops(true, {}, {}).ids, IsEmpty());
+  for (const int64_t wrong : {int64_t{-1}, vocabulary, int64_t{1} << 40}) {
+    const auto message = config::error_of(ExitCode::configuration, [&] { stops(false, {3, wrong}, {}); });
+    EXPECT_THAT(message, AllOf(HasSubstr("rollout.stop_token_ids"), HasSubstr(base::text(wrong)), HasSubstr("272")));
+  }
+}
+
+// Tokens until the predicate says stop; -1: never.
+int64_t stopped_after(const std::vector<std::string>& strings, const std::vector<int32_t>& tokens) {
+  const auto stop = stop_string_predicate(test::tokenizer(), strings);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (stop(tokens[i])) return static_cast<int64_t>(i) + 1;
+  }
+  return -1;
+}
+
+TEST(StopStrings, SeeSpecialTokens) {
+  const auto x = test::tokenizer().encode("x").front();
+  EXPECT_EQ(stopped_after({"x<|bos|>"}, {x, 256, x, 257, x}), 4);
+  EXPECT_EQ(stopped_after({"<|bos|>x"}, {x, 257, x}), 3);
+}
+
+// The engine does not obey it before min_new_tokens: a text that came by then must not end the answer later.
+TEST(StopStrings, AreSaidOnceWhenTheyAreComplete) {
+  const auto stop = stop_string_predicate(test::tokenizer(), {"ab", "a longer one"});
+  std::vector<bool> said;
+  for (const auto token : test::tokenizer().encode("xabxxab")) said.push_back(stop(token));
+  EXPECT_THAT(said, ElementsAre(false, false, true, false, false, false, true));
+}
+
+TEST(StopStrings, AreFoundAcrossTokensAndCharacters) {
+  const auto tokens = test::tokenizer().encode("say \xC3\xBC now");
+  EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(test::tokenizer().encode("say \xC3\xBC n").size()));
+  EXPECT_EQ(stopped_after({"never"}, tokens), -1);
+  EXPECT_FALSE(stop_string_predicate(test::tokenizer(), {}));
+}
+
+}  // namespace
+}  // namespace trireme::text
