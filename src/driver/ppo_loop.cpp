@@ -13,7 +13,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
-#include "trireme/kernels/runtime.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
@@ -324,7 +323,6 @@ bool PpoLoop::evaluate_held_out(IterationMetrics& metrics) {
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
   config::refuse_unbuilt(options, config::Command::ppo);
-  const kernels::Runtime kernels;
   return PpoLoop(options, session).run();
 }
 

@@ -11,6 +11,7 @@
 #include "trireme/machine/threads.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/kernels/runtime.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/model/stored_type.hpp"
 #include "trireme/trace/region.hpp"
@@ -39,6 +40,7 @@ struct Run {
   std::vector<job::RankPlace> places;  // of all ranks
   machine::ThreadPlan threads;
   at::Device device;
+  kernels::Runtime kernels;  // Kokkos, on the trainer's threads
   machine::MemoryCheck memory;  // asked once the device is current, before weights are read
 };
 

@@ -15,7 +15,6 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
-#include "trireme/kernels/runtime.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -182,7 +181,6 @@ namespace {
 
 ExitCode run_steps(const config::Options& options, const comm::Session& session, config::Command command) {
   config::refuse_unbuilt(options, command);
-  const kernels::Runtime kernels;
   return StepLoop(options, session, command).run();
 }
 

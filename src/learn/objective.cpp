@@ -29,7 +29,7 @@ Tensor side(const Tensor& values, int64_t which) { return values.view({-1, 2}).s
 
 double sum_of(const Tensor& values) { return values.sum(at::kDouble).item<double>(); }
 
-class Imitation final : public Objective {
+class SftObjective final : public Objective {
  public:
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override { return {"loss"}; }
@@ -44,9 +44,9 @@ class Imitation final : public Objective {
 };
 
 // F28 on scores read where the reward model is read (F5): at the last token.
-class Ranking final : public Objective {
+class RewardModelObjective final : public Objective {
  public:
-  explicit Ranking(config::PreferenceLoss kind) : kind_(kind) {}
+  explicit RewardModelObjective(config::PreferenceLoss kind) : kind_(kind) {}
   model::HeadKind head() const override { return model::HeadKind::score; }
   std::vector<std::string> quantities() const override {
     return {"loss", "accuracy", "chosen_reward", "rejected_reward", "reward_square"};
@@ -82,9 +82,9 @@ class Ranking final : public Objective {
   config::PreferenceLoss kind_;
 };
 
-class Preference final : public Objective {
+class DpoObjective final : public Objective {
  public:
-  Preference(const config::DpoOptions& options, std::unique_ptr<zero::ShardedModel> reference)
+  DpoObjective(const config::DpoOptions& options, std::unique_ptr<zero::ShardedModel> reference)
       : options_(options), reference_(std::move(reference)) {
     EXPECT(reference_ != nullptr);
   }
@@ -148,9 +148,9 @@ model::HeadKind head_of(config::Command command) {
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference) {
   switch (command) {
-    case config::Command::sft: return std::make_unique<Imitation>();
-    case config::Command::rm: return std::make_unique<Ranking>(options.algo.rm.loss);
-    case config::Command::dpo: return std::make_unique<Preference>(options.algo.dpo, std::move(reference));
+    case config::Command::sft: return std::make_unique<SftObjective>();
+    case config::Command::rm: return std::make_unique<RewardModelObjective>(options.algo.rm.loss);
+    case config::Command::dpo: return std::make_unique<DpoObjective>(options.algo.dpo, std::move(reference));
     case config::Command::ppo: break;
   }
   throw InternalError("ppo is no supervised training");

@@ -17,7 +17,7 @@ std::string row_operators_problem(at::Device device) {
   constexpr int64_t tokens = 70, heads = 3, head_dim = 64, columns = heads * head_dim;  // more than one chunk of rows
   std::string problem;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const double tolerance = type == at::kFloat ? 1e-5 : 2e-2;
+    const double tolerance = type == at::kFloat ? 1e-5 : 5e-2;  // bf16: sums of rounded values of either sign
     const auto values = [&](at::IntArrayRef shape, double frequency) {  // all sizes and signs, none at random
       const at::Tensor steps = at::arange(tokens * columns, at::TensorOptions().dtype(at::kFloat).device(device)).mul(frequency);
       return steps.sin().mul(2).narrow(0, 0, c10::multiply_integers(shape)).view(shape).to(type).requires_grad_(true);
@@ -29,7 +29,7 @@ std::string row_operators_problem(at::Device device) {
     const Rope rope{angles.cos(), angles.sin()};
     const auto compare = [&](const char* name, const at::Tensor& ours, const at::Tensor& composed, const std::vector<at::Tensor>& inputs) {
       auto mine = torch::autograd::grad({ours}, inputs, {slope.view_as(ours)});
-      auto theirs = torch::autograd::grad({composed}, inputs, {slope.view_as(ours)});
+      auto theirs = torch::autograd::grad({composed}, inputs, {slope.view_as(ours).to(composed.scalar_type())});
       mine.push_back(ours);
       theirs.push_back(composed);
       for (size_t i = 0; i < mine.size(); ++i) {
@@ -38,10 +38,12 @@ std::string row_operators_problem(at::Device device) {
         if (!(error <= tolerance) && problem.empty()) problem = base::text(name, " in ", c10::toString(type), " differs from LibTorch's by ", error);
       }
     };
-    compare("rms_norm", rms_norm(x, weight, 1e-5), rms_norm_composed(x, weight, 1e-5), {x, weight});
-    compare("swiglu", swiglu(x, up), swiglu_composed(x, up), {x, up});
+    // What LibTorch composes of bf16 rounds at each step, its sums over rows most of all: the reference goes through fp32.
+    const at::Tensor wide = x.to(at::kFloat);
+    compare("rms_norm", rms_norm(x, weight, 1e-5), rms_norm_composed(wide, weight.to(at::kFloat), 1e-5), {x, weight});
+    compare("swiglu", swiglu(x, up), swiglu_composed(wide, up.to(at::kFloat)), {x, up});
     const at::Tensor q = x.view({tokens, heads, head_dim});
-    compare("rope", apply_rope(q, q, positions, rope).first, apply_rope_composed(q, positions, rope), {x});
+    compare("rope", apply_rope(q, q, positions, rope).first, apply_rope_composed(wide.view(q.sizes()), positions, rope), {x});
   }
   return problem;
 }
