@@ -44,10 +44,9 @@ struct Meeting {
   explicit Meeting(int ranks) : barrier(ranks), parts(static_cast<size_t>(ranks)) {}
 };
 
-class ShardPolicy : public model::PackedPolicy {
+class ShardStrategy : public model::Strategy {
  public:
-  ShardPolicy(const model::PackedBatch& batch, Meeting& meeting, int rank, base::Block vocabulary)
-      : PackedPolicy(batch), meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
+  ShardStrategy(Meeting& meeting, int rank, base::Block vocabulary) : meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
   at::Tensor reduce(const at::Tensor& partial) override {
     meeting_.parts[static_cast<size_t>(rank_)] = partial;
     meeting_.barrier.arrive_and_wait();
@@ -104,8 +103,8 @@ TEST(TensorParallel, shards_add_up_to_the_whole_model) {
           if (part.dim() == 2) part = part.narrow(1, block.column, block.columns);
           shard.parameters[i] = part.contiguous();
         }
-        ShardPolicy policy(batch, meeting, rank, layout.block(spec.index_of(model::Role::embedding), rank));
-        shard_logits[static_cast<size_t>(rank)] = at::linear(shard.hidden(batch, policy), shard.head());
+        ShardStrategy strategy(meeting, rank, layout.block(spec.index_of(model::Role::embedding), rank));
+        shard_logits[static_cast<size_t>(rank)] = at::linear(shard.hidden(batch, strategy), shard.head());
       });
     }
     for (auto& thread : threads) thread.join();
