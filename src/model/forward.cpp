@@ -70,10 +70,11 @@ struct StageRun {
     return at::masked_fill(embedding_rows(weight, local), outside.unsqueeze(1), 0);
   }
 
-  at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const {
-    const int64_t length = weight.size(0);
-    if (x.size(1) == length) return rms_norm(x, weight, spec.shape.norm_eps);
-    return rms_norm(x.view({x.size(0), x.size(1) / length, length}), weight, spec.shape.norm_eps).view(x.sizes());
+  at::Tensor norm(const Operation& operation, const at::Tensor& x) const {
+    const at::Tensor& weight = parameter(operation.weight);
+    if (operation.in == Value::stream) return rms_norm(x, weight, spec.shape.norm_eps);
+    // Of heads, which tensor-parallel ranks share: each has the whole weight and a part of its gradient.
+    return rms_norm(heads(x), strategy.spread(weight), spec.shape.norm_eps).view(x.sizes());
   }
 
   at::Tensor linear(const Operation& operation, const at::Tensor& x) const {
@@ -93,7 +94,7 @@ struct StageRun {
     const at::Tensor& other = values[static_cast<size_t>(operation.other)];
     switch (operation.kind) {
       case OperationKind::look_up: return look_up(parameter(operation.weight));
-      case OperationKind::norm: return norm(x, parameter(operation.weight));
+      case OperationKind::norm: return norm(operation, x);
       case OperationKind::spread: return strategy.spread(x);
       case OperationKind::linear: return linear(operation, x);
       case OperationKind::rotate: return apply_rope(heads(x), part.positions, rope).view(x.sizes());
