@@ -19,6 +19,8 @@ constexpr std::array kinds{
     ParameterKind{Role::q_bias, "self_attn.q_proj.bias", "attn_q.bias", Extent::q, Extent::none, Start::zeros},
     ParameterKind{Role::k_bias, "self_attn.k_proj.bias", "attn_k.bias", Extent::kv, Extent::none, Start::zeros},
     ParameterKind{Role::v_bias, "self_attn.v_proj.bias", "attn_v.bias", Extent::kv, Extent::none, Start::zeros},
+    ParameterKind{Role::q_norm, "self_attn.q_norm.weight", "attn_q_norm.weight", Extent::head, Extent::none, Start::ones},
+    ParameterKind{Role::k_norm, "self_attn.k_norm.weight", "attn_k_norm.weight", Extent::head, Extent::none, Start::ones},
     ParameterKind{Role::o, "self_attn.o_proj.weight", "attn_output.weight", Extent::hidden, Extent::q, Start::normal},
     ParameterKind{Role::o_bias, "self_attn.o_proj.bias", "attn_output.bias", Extent::hidden, Extent::none, Start::zeros},
     ParameterKind{Role::post_norm, "post_attention_layernorm.weight", "ffn_norm.weight", Extent::hidden, Extent::none, Start::ones},
@@ -96,6 +98,10 @@ StageBuilder block_stage(const config::ModelShape& shape) {
   s.linear(Value::normed, Role::v, bias(Role::v_bias), Value::v);
   s.linear(Value::normed, Role::k, bias(Role::k_bias), Value::k);
   s.linear(Value::normed, Role::q, bias(Role::q_bias), Value::q);
+  if (config::traits(shape.architecture).head_norms) {
+    s.norm(Value::q, Role::q_norm, Value::q);
+    s.norm(Value::k, Role::k_norm, Value::k);
+  }
   s.rotate(Value::q);
   s.rotate(Value::k);
   s.attend(Value::attended);

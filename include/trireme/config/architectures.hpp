@@ -10,7 +10,7 @@
 
 namespace trireme::config {
 
-enum class Architecture { llama, mistral, qwen2 };
+enum class Architecture { llama, mistral, qwen2, qwen3 };
 
 enum class AttentionBiases : uint8_t {
   none,
@@ -36,12 +36,14 @@ struct ArchitectureTraits {
   AttentionBiases biases;
   bool mlp_bias_key;              // config.json may say mlp_bias
   WindowKey window;
+  bool head_norms;                // an RMS norm of each head of q and k, before they are rotated
 };
 
 inline constexpr std::array architecture_table{
-    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0, AttentionBiases::by_key, true, WindowKey::none},
-    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0, AttentionBiases::none, false, WindowKey::size},
-    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0, AttentionBiases::qkv, false, WindowKey::flag},
+    ArchitectureTraits{Architecture::llama, "llama", "Llama", "llama", true, 2048, 0, AttentionBiases::by_key, true, WindowKey::none, false},
+    ArchitectureTraits{Architecture::mistral, "mistral", "Mistral", "", false, 131072, 0, AttentionBiases::none, false, WindowKey::size, false},
+    ArchitectureTraits{Architecture::qwen2, "qwen2", "Qwen2", "qwen2", false, 32768, 0, AttentionBiases::qkv, false, WindowKey::flag, false},
+    ArchitectureTraits{Architecture::qwen3, "qwen3", "Qwen3", "qwen3", false, 32768, 128, AttentionBiases::by_key, false, WindowKey::flag, true},
 };
 
 constexpr const ArchitectureTraits& traits(Architecture architecture) { return architecture_table[static_cast<size_t>(architecture)]; }

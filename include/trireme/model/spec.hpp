@@ -21,8 +21,10 @@ enum class Role : uint8_t {
   q_bias,
   k_bias,
   v_bias,
+  q_norm,
+  k_norm,
   o,
-  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [D, H*hd]
+  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [hd] [hd] [D, H*hd]
   post_norm,
   gate,
   up,

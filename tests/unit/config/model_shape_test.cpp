@@ -38,7 +38,7 @@ Json with(const char* key, Json value) {
 }
 
 TEST(ModelShape, PublishedModelsGoThroughBothDirections) {
-  for (const char* name : {"llama3-8b", "llama3-70b", "smollm2-135m", "smollm2-360m", "smollm2-1.7b", "qwen2.5-0.5b", "qwen2.5-7b"}) {
+  for (const char* name : {"llama3-8b", "llama3-70b", "smollm2-135m", "smollm2-360m", "smollm2-1.7b", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b"}) {
     const ModelShape shape = load_model_shape(source_dir() + "/inputs/models/" + name);
     EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape) << name;
   }
@@ -97,6 +97,23 @@ TEST(ModelShape, BiasesFollowTheArchitecture) {
   const ModelShape shape = parse(qwen);
   EXPECT_TRUE(shape.qkv_bias);
   EXPECT_FALSE(shape.o_bias);
+}
+
+TEST(ModelShape, Qwen3HasHeadsOfItsOwnWidth) {
+  Json qwen = small();
+  qwen["architectures"] = {"Qwen3ForCausalLM"};
+  qwen["model_type"] = "qwen3";
+  qwen.erase("head_dim");
+  EXPECT_EQ(parse(qwen).head_dim, 128);  // as transformers, whatever the hidden size
+  EXPECT_FALSE(parse(qwen).qkv_bias);
+  qwen["head_dim"] = 24;
+  qwen["attention_bias"] = true;
+  const ModelShape shape = parse(qwen);
+  EXPECT_EQ(shape.head_dim, 24);
+  EXPECT_TRUE(shape.qkv_bias && shape.o_bias);
+  EXPECT_EQ(parse_model_shape(to_config_json(shape)), shape);
+  qwen["use_sliding_window"] = true;
+  EXPECT_THAT(refusal(qwen), HasSubstr("use_sliding_window"));
 }
 
 TEST(ModelShape, MistralOnlyWithoutAWindow) {
@@ -158,7 +175,7 @@ TEST(ModelShape, PublishedFamiliesThatAreKnown) {
 // Everything else must be refused, and with the word that says why.
 TEST(ModelShape, PublishedFamiliesThatAreNot) {
   for (const char* architecture : {"GPT2LMHeadModel", "GPTNeoXForCausalLM", "OPTForCausalLM", "FalconForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM",
-                                   "Gemma3ForConditionalGeneration", "Phi3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen3ForCausalLM",
+                                   "Gemma3ForConditionalGeneration", "Phi3ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration",
                                    "Qwen3MoeForCausalLM", "MixtralForCausalLM", "DeepseekV3ForCausalLM", "CohereForCausalLM", "StableLmForCausalLM", "GraniteForCausalLM",
                                    "Olmo2ForCausalLM", "SmolLM3ForCausalLM", "Llama4ForConditionalGeneration", "MllamaForConditionalGeneration",
                                    "LlamaForTokenClassification", "llamaforcausallm"}) {

@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PublishedShape,
                          testing::Values(Published{"llama3-8b", 8030261248}, Published{"llama3-70b", 70553706496},
                                          Published{"smollm2-135m", 134515008}, Published{"smollm2-360m", 361821120},
                                          Published{"smollm2-1.7b", 1711376384}, Published{"qwen2.5-0.5b", 494032768},
-                                         Published{"qwen2.5-7b", 7615616512}));
+                                         Published{"qwen2.5-7b", 7615616512}, Published{"qwen3-0.6b", 596049920}));
 
 TEST(Describe, lists_what_the_shape_asks_for) {
   for (const bool tied : {false, true}) {

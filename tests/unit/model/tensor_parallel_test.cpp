@@ -102,10 +102,15 @@ at::Tensor slice_of(const at::Tensor& whole, const base::Block& block) {
   return whole.dim() == 2 ? rows.narrow(1, block.column, block.columns).contiguous() : rows.contiguous();
 }
 
-// Logits, and the gradients of the sum of their squares: a shard's are slices of the whole model's.
+// Logits, and the gradients of the sum of their squares: a shard's are slices of the whole model's, but for rounding (those of q and k are
+// small differences of large numbers).
 TEST(TensorParallel, shards_add_up_to_the_whole_model) {
-  for (const auto& [groups, ranks] : {std::pair(2, 2), std::pair(3, 2), std::pair(3, 3), std::pair(4, 1)}) {
-    const auto spec = model::describe(shape_of(groups), model::HeadKind::language);
+  using config::Architecture;
+  for (const auto& [architecture, groups, ranks] : {std::tuple(Architecture::llama, 2, 2), std::tuple(Architecture::qwen3, 2, 2), std::tuple(Architecture::qwen3, 3, 2),
+                                                    std::tuple(Architecture::llama, 3, 3), std::tuple(Architecture::llama, 4, 1)}) {
+    auto shape = shape_of(groups);
+    shape.architecture = architecture;
+    const auto spec = model::describe(shape, model::HeadKind::language);
     WholeModel whole(spec, DrawnWeights(spec));
     const std::vector<int32_t> a{1, 100, 50, 3, 99, 0, 7}, b{42}, c{5, 6, 5, 6};
     const std::vector<std::span<const int32_t>> sequences{a, b, c};
@@ -137,7 +142,7 @@ TEST(TensorParallel, shards_add_up_to_the_whole_model) {
     EXPECT_TRUE(at::allclose(at::cat(shard_logits, 1), logits, 1e-5, 1e-5)) << groups << " groups on " << ranks << " ranks";
     for (size_t i = 0; i < spec.parameters.size(); ++i) {
       const at::Tensor& want = whole.parameters[i].grad();
-      const double limit = 1e-5 * want.abs().max().item<double>();
+      const double limit = 1e-4 * want.abs().max().item<double>();
       for (int rank = 0; rank < ranks; ++rank) {
         const at::Tensor& got = shards[static_cast<size_t>(rank)].parameters[i].grad();
         EXPECT_LE(got.sub(slice_of(want, layout.block(i, rank))).abs().max().item<double>(), limit)
