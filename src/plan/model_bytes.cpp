@@ -55,6 +55,12 @@ int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
 
 }  // namespace
 
+int64_t elements(const ModelLayout& model) {
+  int64_t sum = 0;
+  for (const auto& tensor : model.tensors) sum = checked_add(sum, tensor.elements());
+  return sum;
+}
+
 int64_t shard_elements(const ModelLayout& model, int ranks) {
   int64_t sum = 0;
   for (const auto& tensor : model.tensors) sum = checked_add(sum, round_up(slice(tensor, ranks), shard_align));

@@ -76,7 +76,7 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
     model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
   });
   if (environment.ranks.rank() == 0) {
-    log::info(base::text("reward model ", name, ": ", path.string(), ", ", folder.shape.parameter_count(), " parameters on ",
+    log::info(base::text("reward model ", name, ": ", path.string(), ", ", spec.elements(), " parameters on ",
                          environment.ranks.size(), " ranks"));
   }
   return out;

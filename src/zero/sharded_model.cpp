@@ -53,7 +53,7 @@ struct ShardedModel::Impl {
         compute(scalar_type(wanted.compute)),
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
-        loop(spec, *exchange, where, compute, recomputed_blocks(wanted, spec.shape)) {
+        loop(spec, *exchange, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(device.is_cpu() || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     if (trainable()) {

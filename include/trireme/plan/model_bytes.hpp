@@ -17,6 +17,7 @@ struct ModelLayout {
   std::vector<base::TensorSpec> tensors;
   std::vector<std::vector<size_t>> stages;
 };
+int64_t elements(const ModelLayout& model);  // of all parameters
 
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {

@@ -21,8 +21,9 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/config/choices.hpp"
-#include "trireme/model/forward.hpp"
+#include "trireme/model/packed_batch.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/model/strategy.hpp"
 
 namespace trireme::zero {
 
@@ -37,6 +38,8 @@ struct ShardedModelOptions {
   int64_t recompute = -1;
   bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
+  // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
+  std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
 };
 
 struct AdamWOptions {
@@ -68,8 +71,8 @@ struct MemoryUse {
   int64_t activations = 0;  // most bytes of stage inputs that one pass kept
 };
 
-// hidden [T, D] after the final norm and the head's weight, [V, D] or [1, D]; both in the compute dtype, valid during the
-// call only.
+// hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the head's weight, [V, D] or [1, D]; both in
+// the compute dtype, valid during the call only.
 using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
 // The scalar to differentiate.
 using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;
