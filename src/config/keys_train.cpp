@@ -85,6 +85,16 @@ void add_train_keys(KeyList<Options>& keys) {
       .at_least(-1)
       .departs("OpenRLHF goes on for ever.");
 
+  keys.add(KEY(train.divergence.kl), "The run ends with exit code 70 when the mean KL to the reference stays above this. \"none\": not looked at.").above(0).departs("Not in OpenRLHF.");
+  keys.add(KEY(train.divergence.entropy), "The same when the entropy stays below this; it is computed with actor.entropy_coef only.").departs("Not in OpenRLHF.");
+  keys.add(KEY(train.divergence.reward_drop), "The same when the mean reward stays so much below the best that this start has seen.").above(0).departs("Not in OpenRLHF.");
+  keys.add(KEY(train.divergence.patience), "Iterations in a row with a limit of train.divergence passed that end the run.").at_least(1).departs("Not in OpenRLHF.");
+  keys.add(KEY(train.replica_check),
+           "Iterations between two comparisons of the weights that shard groups (train.shard_group) hold alike: bits that differ come from a processor or "
+           "memory that computes wrong, and end the run with the tensor and the ranks. 0: never.")
+      .at_least(0)
+      .departs("Not in OpenRLHF; Megatron-LM: --check-weight-hash-across-dp-replicas-interval.");
+
   add_generate_keys(keys);
 
   add_weightsync_keys(keys);

@@ -7,6 +7,8 @@
 
 #include "driver/ppo_metrics.hpp"
 #include "driver/refuse.hpp"
+#include "driver/replica_check.hpp"
+#include "driver/same_inputs.hpp"
 #include "driver/sample_log.hpp"
 #include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
@@ -48,6 +50,14 @@ std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokeniz
   return load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
+Inputs inputs_of(const Run& run, const data::PromptSet& prompts) {
+  if (!run.leads()) return {};
+  Inputs inputs{{"data.prompt_dataset", digest_of(prompts)}};
+  const std::string& reference = run.options.reference.path.empty() ? run.options.model.path : run.options.reference.path;
+  if (needs_reference(run.options) && std::filesystem::exists(reference)) inputs.emplace_back("reference.path", digest_of_model(reference));
+  return inputs;
+}
+
 std::optional<PretrainingTexts> load_texts(const Run& run, const text::Tokenizer& tokenizer) {
   if (run.options.actor.ptx_coef <= 0) return std::nullopt;
   return PretrainingTexts(run.options, tokenizer, run.roles);
@@ -65,9 +75,11 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       texts_(load_texts(run_, tokenizer_)),
       exchange_(run_.roles.world),
       roles_(run_, tokenizer_, prompts_, schedule_steps(run_.options, iterations_)),
+      bad_batches_(run_.folder.path(), run_.roles.world.rank()),
       control_(run_,
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
+                .inputs = inputs_of(run_, prompts_),
                 .pending_rollout = [this] { return pending_ ? to_stored(*pending_) : std::string(); }},
                iterations_) {}
 
@@ -107,7 +119,7 @@ ExitCode PpoLoop::run() {
     if (const auto code = iterate(progress, metrics)) return *code;  // stopped inside it
     progress.iteration = iteration;
     add_thread_metrics(run_.roles.world, run_.threads, roles_.trainer.get(), roles_.generator.get(), metrics);
-    roles_.add_memory(metrics);
+    roles_.add_metrics(metrics);
     control_.report(metrics, progress, watch.seconds());
     if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
   }
@@ -150,7 +162,7 @@ std::optional<ExitCode> PpoLoop::finish_learning(Unfinished unfinished, Progress
   Rollout rollout = to_trainers(unfinished.samples, metrics.iteration);
   std::optional<Learning> learning;
   if (roles_.trainer) {
-    const comm::CommView trainers = run_.roles.trainers.view();
+    const comm::CommView trainers = run_.roles.trainers.all();
     learning = learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
   }
   if (learn(learning, rollout.cards, rollout.owner, progress, metrics)) return std::nullopt;
@@ -250,9 +262,9 @@ Rollout PpoLoop::to_trainers(const Samples& samples, int64_t iteration) {
 std::optional<Learning> PpoLoop::begin_learning(Samples samples, const Cards& cards, const Progress& progress) {
   const trace::Phase phase{"train", progress.iteration + 1};
   run_.context.begin("train", progress.iteration + 1, iterations_);
+  roles_.release_caches();
   Trainer* trainer = roles_.trainer.get();
   if (!trainer) return std::nullopt;
-  release_cache();
   Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
   learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
@@ -260,9 +272,11 @@ std::optional<Learning> PpoLoop::begin_learning(Samples samples, const Cards& ca
   return learning;
 }
 
-// Training and rollouts of a rank take turns: the memory of the KV cache is free for activations.
-void PpoLoop::release_cache() {
-  if (roles_.trainer && roles_.generator && run_.options.train.async_depth == 0) roles_.generator->release_cache();
+void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
+  const int64_t every = run_.options.train.replica_check;
+  if (every == 0 || iteration % every != 0 || run_.roles.trainers.size(comm::Axis::data) == 1) return;
+  require_equal_replicas(run_.roles, "actor", trainer.actor());
+  if (trainer.critic()) require_equal_replicas(run_.roles, "critic", *trainer.critic());
 }
 
 bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress,
@@ -271,7 +285,10 @@ bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
                           .before_step = [this] { control_.before_step(); },
-                          .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.view()); }};
+                          .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
+                            bad_batches_.save(step, iteration, number);
+                          },
+                          .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
   if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(cards.size())));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;
@@ -280,6 +297,7 @@ bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const
     finished = trainer->take_steps(learning->experience, cards, owner, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
+      check_replicas(*trainer, metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
       add_training_metrics(run_.options, run_.roles, settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);

@@ -67,7 +67,7 @@ void add_training_metrics(const config::Options& options, const Roles& roles, do
                           const PipelineTotals& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
   std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences};
-  sum_over(roles.trainers.view(), sums);
+  sum_over(roles.trainers.batch(), sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
   metrics.set("policy_loss", update.policy_loss);

@@ -36,6 +36,7 @@ std::string to_json(const Progress& p) {
                         {"rewards", p.rewards},
                         {"command", p.command},
                         {"deck", p.deck},
+                        {"inputs", p.inputs},
                         {"resumed_from", p.resumed_from},
                         {"compute_type", p.compute_type}}
       .dump();
@@ -71,6 +72,7 @@ Progress progress_from_json(const std::string& text) {
     }
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
+    p.inputs = json.value("inputs", Inputs{});
     p.resumed_from = json.value("resumed_from", std::string{});
     if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
     return p;

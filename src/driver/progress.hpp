@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/data/sampler.hpp"
@@ -25,6 +26,9 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
+// Digests of what a run reads, by deck key.
+using Inputs = std::vector<std::pair<std::string, std::string>>;
+
 struct Progress {
   int64_t iteration = 0;        // finished iterations
   std::string phase = "iteration";  // where in the next one the checkpoint lies (unfinished.hpp); "iteration": between two of them
@@ -42,6 +46,7 @@ struct Progress {
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
+  Inputs inputs;                // empty in checkpoints from before they were stored
   std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
   std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;

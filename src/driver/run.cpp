@@ -43,7 +43,7 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       context(options, roles, folder, session.facts().thread_multiple),
       places(shared_places(options, roles)),
       threads(plan_threads(options, places, roles.world.rank())),
-      device(choose_device(options, roles)) {
+      device(choose_device(options.run.device, roles.world, roles.topology)) {
   log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);

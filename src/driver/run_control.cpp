@@ -1,32 +1,62 @@
 #include "driver/run_control.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "driver/sample_log.hpp"
 #include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
 namespace {
 
-// What the deck says otherwise than when the checkpoint was saved.
-void report_changed_keys(const std::string& saved, const std::string& deck) {
+// Names in `inputs` whose digest is another one than in `saved`; what was not saved cannot be told.
+std::vector<std::string> changed_inputs(const Inputs& saved, const Inputs& inputs) {
+  std::vector<std::string> out;
+  for (const auto& [name, digest] : inputs) {
+    const auto found = std::find_if(saved.begin(), saved.end(), [&, &key = name](const auto& one) { return one.first == key; });
+    if (found != saved.end() && found->second != digest) out.push_back(name);
+  }
+  return out;
+}
+
+bool is_allowed(const std::string& key, const config::Strings& allowed) {
+  return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
+    return key == one || (key.starts_with(one) && (one.ends_with('.') || key[one.size()] == '.'));
+  });
+}
+
+// What the deck says otherwise than when the checkpoint was saved: conduct is told, meaning is refused unless ckpt.allow_changes has its key. Rank 0.
+void check_changes(const Progress& saved, const std::string& deck, const Inputs& inputs, const config::Strings& allowed) {
   std::vector<config::ChangedKey> changes;
   try {
-    changes = config::changed_keys(config::parse_deck(saved, "the checkpoint's deck"), config::parse_deck(deck));
+    changes = config::changed_keys(config::parse_deck(saved.deck, "the checkpoint's deck"), config::parse_deck(deck));
   } catch (const UserError& error) {
     log::warning(base::text("the deck in the checkpoint is one of another version, so what has changed since cannot be listed (", error.what(), ")"));
-    return;
   }
-  const std::string meaning = config::describe(changes, config::KeyKind::meaning);
-  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's; changed keys:\n" + meaning);
+  std::vector<std::string> refused;
+  for (const config::ChangedKey& change : changes) {
+    if (change.kind == config::KeyKind::meaning && !is_allowed(change.key, allowed)) refused.push_back(change.key);
+  }
+  std::string meaning = config::describe(changes, config::KeyKind::meaning);
+  for (const std::string& name : changed_inputs(saved.inputs, inputs)) {
+    meaning += base::text(meaning.empty() ? "" : "\n", name, ": the files have other content than when the run began");
+    if (!is_allowed(name, allowed)) refused.push_back(name);
+  }
   const std::string conduct = config::describe(changes, config::KeyKind::conduct);
   if (!conduct.empty()) log::info("changed since the checkpoint, without a change of what is computed:\n" + conduct);
+  VALIDATE(refused.empty(), ExitCode::configuration, "this deck computes something else than the checkpoint's; changed keys:\n", meaning,
+           "\nIf that is meant, start once with ckpt.allow_changes = [\"", base::join(refused, "\", \""),
+           "\"]; a new run belongs into another run.dir");
+  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's, as ckpt.allow_changes allows; changed keys:\n" + meaning);
 }
 
 }  // namespace
@@ -61,7 +91,11 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
     progress.command = command;
     progress.schedule_steps = schedule_steps;
   }
-  if (found && run_.leads()) report_changed_keys(found->deck, run_.folder.deck());
+  savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
+  comm::fail_together_on_root(run_.roles.world, [&] {
+    if (found) check_changes(*found, run_.folder.deck(), savable_.inputs, run_.options.ckpt.allow_changes);
+  });
+  progress.inputs = savable_.inputs;
   if (found && !progress.inside_iteration()) target_reached(progress);
   progress.deck = run_.folder.deck();
   progress.compute_type = config::to_string(run_.options.model.compute());
@@ -89,6 +123,7 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
   last_ = metrics;
+  divergence_.look_at(metrics);
 }
 
 std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, const IterationMetrics& metrics) const {
@@ -136,7 +171,11 @@ bool RunControl::target_reached(const Progress& progress) {
 void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
   run_.context.saving(true);
-  if (metrics_file_) side_output("metrics.jsonl", [&] { metrics_file_->sync(); });  // its cursor goes into the checkpoint
+  if (run_.leads()) {  // what the checkpoint lies behind
+    side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
+    side_output("samples.jsonl", [&] { sync_sample_log(run_.folder.path() / "samples.jsonl"); });
+    side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
+  }
   checkpoints_.save(progress, {savable_.pending_rollout(), unfinished_}, wait);
   run_.context.saving(false);
   const bool ended = !goes_on(progress.iteration);

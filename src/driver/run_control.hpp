@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
+#include "driver/divergence.hpp"
 #include "driver/metrics.hpp"
 #include "driver/progress.hpp"
 #include "driver/run.hpp"
@@ -22,6 +23,8 @@ struct Savable {
   std::vector<SavedModel> models;
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
   std::function<void(const std::string& name)> export_trained;
+  // Digests of what the run reads: data, reference.
+  Inputs inputs = {};
   // This rank's part of a rollout that waits for the next iteration.
   std::function<std::string()> pending_rollout = [] { return std::string(); };
 };
@@ -84,6 +87,7 @@ class RunControl {
   Checkpointing checkpoints_;
   std::unique_ptr<MetricsFile> metrics_file_;  // on rank 0
   IterationMetrics last_;
+  Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;
   std::string unfinished_;
   job::StopReason why_ = job::StopReason::none;  // agree_to_leave

@@ -1,11 +1,16 @@
 #include "driver/same_inputs.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <span>
+#include <cstdio>
+#include <fstream>
 #include <string_view>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/samples.hpp"
+#include "trireme/base/wire.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
@@ -26,9 +31,53 @@ class Fingerprint {
   uint64_t value_ = 0xcbf29ce484222325ULL;
 };
 
-template <class T>
-std::string_view bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+uint64_t fingerprint(const data::PromptSet& prompts) {
+  Fingerprint all;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    all.add(prompts[row].prompt);
+    all.add(prompts[row].label);
+    all.add(base::to_bytes(prompts[row].ids));
+  }
+  return all.value();
+}
+
+uint64_t fingerprint(const learn::TrainingSet& rows) {
+  Fingerprint all;
+  for (int64_t row = 0; row < rows.size(); ++row) {
+    Samples sequences;
+    rows.append(row, sequences);
+    all.add(sequences.to_bytes());
+  }
+  return all.value();
+}
+
+std::string as_text(uint64_t value) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+constexpr uint64_t part_bytes = 65536;
+
+std::string part_of(const std::filesystem::path& file, uint64_t offset) {
+  std::ifstream in(file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(offset));
+  std::string bytes(part_bytes, '\0');
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  VALIDATE(!in.bad(), ExitCode::io_error, "cannot read ", file.string());
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  return bytes;
+}
+
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
+  if (std::filesystem::is_regular_file(folder)) return {folder};
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto kind = entry.path().extension();
+    if (kind == ".safetensors" || kind == ".gguf") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 void require_same(const comm::CommView& world, const std::string& what, int64_t rows, uint64_t fingerprint) {
@@ -60,23 +109,26 @@ void require_same_deck(const comm::CommView& world, const std::string& deck) {
 }
 
 void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts) {
-  Fingerprint all;
-  for (int64_t row = 0; row < prompts.size(); ++row) {
-    all.add(prompts[row].prompt);
-    all.add(prompts[row].label);
-    all.add(bytes_of(prompts[row].ids));
-  }
-  require_same(world, what, prompts.size(), all.value());
+  require_same(world, what, prompts.size(), fingerprint(prompts));
 }
 
 void require_same_rows(const comm::CommView& world, const std::string& what, const learn::TrainingSet& rows) {
+  require_same(world, what, rows.size(), fingerprint(rows));
+}
+
+std::string digest_of(const data::PromptSet& prompts) { return as_text(fingerprint(prompts)); }
+std::string digest_of(const learn::TrainingSet& rows) { return as_text(fingerprint(rows)); }
+
+std::string digest_of_model(const std::filesystem::path& folder) {
   Fingerprint all;
-  for (int64_t row = 0; row < rows.size(); ++row) {
-    Samples sequences;
-    rows.append(row, sequences);
-    all.add(sequences.to_bytes());
+  for (const auto& file : weight_files(folder)) {
+    const auto size = std::filesystem::file_size(file);
+    all.add(file.filename().string());
+    all.add(std::to_string(size));
+    all.add(part_of(file, 0));
+    all.add(part_of(file, size > part_bytes ? size - part_bytes : 0));
   }
-  require_same(world, what, rows.size(), all.value());
+  return as_text(all.value());
 }
 
 }  // namespace trireme::driver

@@ -2,6 +2,7 @@
 // while they started, or a stale cache of a network file system, must not become a hang or wrong numbers.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "trireme/comm/comm.hpp"
@@ -17,5 +18,11 @@ void require_same_deck(const comm::CommView& world, const std::string& deck);
 // than rank 0 (which also shows another tokenizer).
 void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts);
 void require_same_rows(const comm::CommView& world, const std::string& what, const learn::TrainingSet& rows);
+
+// Digests that a checkpoint keeps, so that a later start notices other rows, or another tokenizer, under the same names. Local.
+std::string digest_of(const data::PromptSet& prompts);
+std::string digest_of(const learn::TrainingSet& rows);
+// The same of a model's folder: names and sizes of its weight files, their first and last 64 KiB.
+std::string digest_of_model(const std::filesystem::path& folder);
 
 }  // namespace trireme::driver

@@ -102,6 +102,13 @@ uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iter
 
 }  // namespace
 
+void sync_sample_log(const std::filesystem::path& path) {
+  const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid() && errno == ENOENT) return;
+  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  if (::fdatasync(file.get()) != 0) base::throw_errno(errno, "sync", path);
+}
+
 void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
   const base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "driver/models.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -22,15 +23,11 @@ namespace {
 
 std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const Roles& roles,
                                                const model::ModelSpec& spec, at::Device device, const char* name) {
-  const std::optional<comm::CommView> replicas =
-      roles.shard_groups > 1 ? std::optional(roles.shard_replicas.view()) : std::nullopt;
-  return std::make_unique<zero::ShardedModel>(
-      spec, roles.shard_group.view(), replicas, device,
-      zero::ShardedModelOptions{.name = name,
-                                .compute = options.model.compute(),
-                                .training = zero::Training::trainable,
-                                .recompute = options.train.recompute,
-                                .track_changes = device.is_cpu() && sends_deltas(options, roles)});
+  return make_sharded(roles.trainers, spec, device, {.name = name,
+                                                      .compute = options.model.compute(),
+                                                      .training = zero::Training::trainable,
+                                                      .recompute = options.train.recompute,
+                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles)});
 }
 
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
@@ -50,7 +47,7 @@ double learning_rate(const zero::LearningRate& schedule, int64_t step) { return 
 Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
                  const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps)
     : options_(options),
-      ranks_(roles.trainers.view()),
+      ranks_(roles.trainers.batch()),
       device_(device),
       threads_(std::move(threads)),
       actor_(make_model(options, roles, actor, device, "actor")),
@@ -167,12 +164,16 @@ bool Trainer::take_steps(const ppo::Experience& experience, const Cards& cards, 
       const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
       settings.before_step();
       const bool talks = ranks_.rank() == 0;
+      const auto look_at = [&](learn::SkippedSteps& skips, const char* name, const zero::StepResult& result) {
+        if (!result.updated) settings.skipped(step, report.steps + 1);
+        skips.count(name, result, talks);
+      };
       if (critic_) {
-        critic_skips_.count("critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report), talks);
+        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = learning_rate(actor_rate_, actor_->steps());
-        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report), talks);
+        look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report));
       }
       ++report.steps;
     }

@@ -67,6 +67,10 @@ class Request {
   std::unique_ptr<Impl> impl_;
 };
 
+// From now on ranks compare the collectives that they have called (operation, elements, type, root) every so many calls on each communicator; 0: never.
+// Give the same on all ranks, between two collectives of all of them.
+void compare_collectives(int64_t every);
+
 class CommView {
  public:
   CommView() = default;  // one rank, no MPI
@@ -108,6 +112,19 @@ class CommView {
   std::vector<T> all_gather(std::span<const T> mine) const {
     std::vector<T> all;
     for (auto& part : gather_ragged(mine)) all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+    return all;
+  }
+  // The values of to[r] go to rank r; those that come here, in order of the ranks that sent them. Nothing travels where there are none.
+  template <class T>
+  std::vector<T> all_to_all_values(const std::vector<std::vector<T>>& to) const {
+    std::vector<std::string> messages;
+    for (const auto& values : to) messages.push_back(values.empty() ? std::string() : base::to_bytes(values));
+    std::vector<T> all;
+    for (const std::string& message : all_to_all(messages)) {
+      if (message.empty()) continue;
+      auto part = base::from_bytes<std::vector<T>>(message);
+      all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+    }
     return all;
   }
   // Point to point. Messages over 2^31 bytes are split inside.
@@ -159,6 +176,9 @@ class CommView {
   friend class Comm;
   friend class Session;
   struct State;
+  struct Noted;
+  // All ranks, behind the same number of calls: throws InternalError on all of them, with the first call that differs.
+  void compare_calls() const;
   std::shared_ptr<State> state_;
   int rank_ = 0;
   int size_ = 1;

@@ -22,9 +22,9 @@ struct LifeSign {
   double silent = 0;     // seconds without any progress of the process, pauses of the whole process not counted
   bool waiting = false;  // for other ranks
   bool io = false;       // inside reading or writing
-  std::string host;
-  std::string where;  // open regions, outermost first
-  std::string call;   // the collective it is in, with its number and bytes; empty: in none
+  std::string host{};
+  std::string where{};  // open regions, outermost first
+  std::string call{};   // the collective it is in, with its number and bytes; empty: in none
   job::StopReason wish = job::StopReason::none;  // what this rank was asked for: the others hear of it
 };
 

@@ -269,6 +269,15 @@ struct AlgoOptions {
   bool operator==(const AlgoOptions&) const = default;
 };
 
+// Limits beyond which a run is ended; "none": not looked at.
+struct DivergenceOptions {
+  std::optional<double> kl;           // most
+  std::optional<double> entropy;      // least
+  std::optional<double> reward_drop;  // below the best mean reward of this start
+  int64_t patience = 3;               // iterations in a row
+  bool operator==(const DivergenceOptions&) const = default;
+};
+
 struct TrainOptions {
   int64_t batch_size = 128;  // sequences per optimizer step
   int64_t micro_batch_tokens = 16192;
@@ -283,6 +292,8 @@ struct TrainOptions {
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;
+  DivergenceOptions divergence;
+  int64_t replica_check = 0;  // iterations between two comparisons of replicas' weights; 0: never
   int64_t max_skipped_steps = 10;  // in a row; -1: no limit
   bool operator==(const TrainOptions&) const = default;
 };
@@ -312,6 +323,7 @@ struct CkptOptions {
   int64_t keep = 3;
   std::string resume = "auto";  // auto | never | a checkpoint folder
   std::string path;             // empty: <run.dir>/ckpt
+  Strings allow_changes;        // keys, or sections with a dot behind, that may differ from the checkpoint's
   SaveHf save_hf = SaveHf::end;
   std::string best_metric;  // empty: no best checkpoint is kept
   std::optional<double> target;  // of best_metric, at which the run ends

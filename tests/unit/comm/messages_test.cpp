@@ -95,7 +95,7 @@ TEST(Transfers, TagsTellMessagesApartInAnyOrder) {
     for (int tag = 0; tag < messages; ++tag) out.push_back(text_for(world().rank(), tag));
     for (int tag = messages - 1; tag >= 0; --tag) {  // received in the opposite order
       auto& buffer = in[static_cast<size_t>(tag)];
-      buffer.assign(text_for(previous(), Tag{tag}).size(), '?');
+      buffer.assign(text_for(previous(), tag).size(), '?');
       pending.push_back(world().receive_begin(buffer.data(), static_cast<int64_t>(buffer.size()), previous(), Tag{tag}));
     }
     for (int tag = 0; tag < messages; ++tag) {
@@ -103,7 +103,7 @@ TEST(Transfers, TagsTellMessagesApartInAnyOrder) {
       pending.push_back(world().send_begin(text.data(), static_cast<int64_t>(text.size()), next(), Tag{tag}));
     }
     for (auto& request : pending) request.wait();
-    for (int tag = 0; tag < messages; ++tag) EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), Tag{tag})) << "tag " << tag;
+    for (int tag = 0; tag < messages; ++tag) EXPECT_EQ(in[static_cast<size_t>(tag)], text_for(previous(), tag)) << "tag " << tag;
   });
 }
 

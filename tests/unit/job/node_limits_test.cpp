@@ -12,6 +12,7 @@
 namespace trireme::job {
 namespace {
 
+using base::text;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
