@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "driver/bad_batch.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "driver/exchange.hpp"
 #include "driver/ppo_roles.hpp"
@@ -41,6 +42,8 @@ class PpoLoop {
   Rollout to_trainers(const Samples& samples, int64_t iteration);
   // What this trainer learns from; null where the rank is none.
   std::optional<Learning> begin_learning(Samples samples, const Cards& cards, const Progress& progress);
+  // When train.replica_check is due.
+  void check_replicas(Trainer& trainer, int64_t iteration);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
   bool learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress, IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
@@ -60,6 +63,7 @@ class PpoLoop {
   PpoRoles roles_;
   std::optional<Samples> pending_;  // the next iteration's rollout (train.async_depth = 1), or one that a stop found whole
   std::optional<Unfinished> unfinished_;  // what an earlier start has done of the first iteration
+  BadBatches bad_batches_;
   RunControl control_;              // last: it saves what stands above
 };
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <span>
 #include <string_view>
 #include <vector>
 
