@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/side_output.hpp"
+#include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/data/jsonl.hpp"
@@ -57,7 +57,7 @@ void BadBatches::save(const learn::UpdateStep& step, int64_t iteration, int64_t 
   for (const ppo::Experience& batch : step.micro_batches) lines += lines_of(batch.to_samples(), suspects);
   if (lines.empty()) return;
   const auto file = folder_ / base::text("iteration-", iteration, "-step-", number, "-rank-", rank_, ".jsonl");
-  side_output(file.string(), [&] {
+  report::side_output(file.string(), [&] {
     std::filesystem::create_directories(folder_);
     base::write_file_atomically(file, lines);
   });
