@@ -31,13 +31,7 @@ int64_t peak_device_bytes() {
   return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
 }
 
-}  // namespace
-
-int visible_gpus() {
-  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
-}
-
-at::Device choose_device(const config::Options& options, const Roles& roles) {
+at::Device device_of(const config::Options& options, const Roles& roles) {
   if (options.run.device == config::Device::cpu) return at::kCPU;
   const int gpus = visible_gpus();
   const bool built = at::detail::getCUDAHooks().hasCUDART();
@@ -59,6 +53,21 @@ at::Device choose_device(const config::Options& options, const Roles& roles) {
   if (!everywhere) return at::kCPU;
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(roles.topology.local_rank % gpus));
 }
+
+}  // namespace
+
+int visible_gpus() {
+  return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+}
+
+at::Device choose_device(const config::Options& options, const Roles& roles) {
+  const at::Device device = device_of(options, roles);
+  VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
+           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
+  return device;
+}
+
+at::Device state_device(const config::Options& options, at::Device device) { return options.train.optimizer_offload ? at::Device(at::kCPU) : device; }
 
 void use_device(at::Device device, bool deterministic) {
   if (device.is_cpu()) return;

@@ -18,8 +18,11 @@ int visible_gpus();
 
 // The device of this rank: what the deck says, or with run.device = "auto" a GPU when every rank of the world sees one. Ranks of
 // a node take its GPUs in turn. Throws unfit_environment when the deck asks for a GPU that is not there. Collective over
-// world. Makes no context: child processes may still be started.
+// world. Makes no context: child processes may still be started. Throws UserError(configuration) for train.optimizer_offload on CPUs.
 at::Device choose_device(const config::Options& options, const Roles& roles);
+
+// Where the fp32 weights and the moments of the models lie that are trained on `device` (train.optimizer_offload).
+at::Device state_device(const config::Options& options, at::Device device);
 
 // Makes the device current for this process: for LibTorch, whose work then goes to the device's default stream, and for the
 // exchange, which takes the current device and orders itself after that stream. bf16 products are added up in fp32.

@@ -1,11 +1,13 @@
 // Who does what: the role map of the deck as communicators. The only place that knows world ranks.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/ring_memory.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/config/options.hpp"
@@ -28,6 +30,8 @@ struct Roles {
   comm::Comm shard_replicas;  // of trainers: ranks that hold the same rows in different groups; one rank when there is one group
   int shard_groups = 1;
   comm::Comm rewards;
+
+  std::shared_ptr<comm::RingMemory> rings = std::make_shared<comm::RingMemory>();  // of all models of this rank: they run one after the other
 
   int tensor_parallel = 1;
   int replicas = 1;           // generator replicas

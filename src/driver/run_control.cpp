@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/device.hpp"
 #include "driver/side_output.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -35,7 +36,7 @@ RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
     : run_(run),
       savable_(std::move(savable)),
       iterations_(iterations),
-      checkpoints_(run.options, run.roles, run.folder, run.device, run.session.facts().thread_multiple) {
+      checkpoints_(run.options, run.roles, run.folder, state_device(run.options, run.device), run.session.facts().thread_multiple) {
   for (const SavedModel& model : savable_.models) checkpoints_.add(model);
   run_.context.watch(&checkpoints_);
 }

@@ -58,7 +58,10 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   const ModelStart start = reference_start(run_.options, start_);
   auto reference = std::make_unique<zero::ShardedModel>(
       start.spec, run_.roles.shard_group.view(), std::nullopt, run_.device,
-      zero::ShardedModelOptions{.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen});
+      zero::ShardedModelOptions{.name = "reference",
+                                .compute = run_.options.model.compute(),
+                                .training = zero::Training::frozen,
+                                .rings = run_.roles.rings});
   reference->load(start.reader());
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
@@ -68,7 +71,11 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
   const std::optional<comm::CommView> replicas = roles.shard_groups > 1 ? std::optional(roles.shard_replicas.view()) : std::nullopt;
   return std::make_unique<zero::ShardedModel>(
       start_.spec, roles.shard_group.view(), replicas, run_.device,
-      zero::ShardedModelOptions{.name = "actor", .compute = run_.options.model.compute(), .recompute = run_.options.train.recompute});
+      zero::ShardedModelOptions{.name = "actor",
+                                .compute = run_.options.model.compute(),
+                                .recompute = run_.options.train.recompute,
+                                .offload = run_.options.train.optimizer_offload,
+                                .rings = roles.rings});
 }
 
 Progress StepLoop::resume_or_start() {

@@ -51,6 +51,7 @@ class RankLedger {
     const bool ppo = job_.command == config::Command::ppo;
     if (ppo && contains(job_.roles.reward, rank_)) frozen_models();
     if (contains(job_.roles.trainer, rank_)) trained_models();
+    rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
     return std::move(ledger_);
   }
@@ -87,13 +88,30 @@ class RankLedger {
     const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how);
     const int64_t others = how == Exchange::window ? count - 1 : 0;
     add(owner, "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, others * bytes.weights_own);
-    add(owner, "ring of two stages", bytes.weights_ring);
-    add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
-    add(owner, "received gradients", bytes.receive);
-    add(owner, "fp32 master weights", bytes.master);
+    if (how == Exchange::window) {
+      add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
+    } else {
+      ring_.weights = std::max(ring_.weights, bytes.weights_ring);
+      ring_.gradients = std::max(ring_.gradients, bytes.gradient_slots);
+      ring_.received = std::max(ring_.received, bytes.receive);
+    }
     add(owner, "fp32 gradients", bytes.gradients);
-    add(owner, "Adam's moments", bytes.moments);
-    add(owner, "moving average", bytes.average);
+    const bool offload = place_ == Place::device && options().train.optimizer_offload;
+    const Place state = offload ? Place::host : place_;
+    for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master}, {"Adam's moments", bytes.moments}, {"moving average", bytes.average}}) {
+      ledger_.add({owner, what, state, size, every_phase, Accuracy::exact});
+    }
+    if (offload && bytes.moments > 0) {  // fp32 weights and two moments, and what is rounded and compared
+      const int64_t piece = std::min(offload_piece, shard_elements(model, static_cast<int>(count)));
+      add(owner, "step: a piece of the optimizer's state", piece * (3 * 4 + 2 * element()), phase_bit(Phase::step), Accuracy::estimate);
+    }
+  }
+
+  // One for all models, which run one after the other (comm::RingMemory).
+  void rings() {
+    add("all models", "ring of two stages", ring_.weights);
+    add("all models", "gradients of two stages", ring_.gradients);
+    add("all models", "received gradients", ring_.received);
   }
 
   void frozen_models() {
@@ -200,7 +218,7 @@ class RankLedger {
     int64_t elements = shard_elements(job_.models.actor, ranks);
     const int64_t actor = elements;
     if (job_.models.critic) elements += shard_elements(*job_.models.critic, ranks);
-    add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
+    if (!options().train.optimizer_offload) add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
     if (job_.command != config::Command::ppo) return;
     add_host("weight sync", "page-locked own slices", element() * actor);
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
@@ -235,6 +253,9 @@ class RankLedger {
   int rank_;
   Place place_;
   Ledger ledger_;
+  struct {
+    int64_t weights = 0, gradients = 0, received = 0;
+  } ring_;
 };
 
 // Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.

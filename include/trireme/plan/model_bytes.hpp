@@ -41,6 +41,9 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
 inline constexpr int64_t norm_chunk = int64_t{1} << 22;
 
+// Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
+inline constexpr int64_t offload_piece = int64_t{1} << 24;
+
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 

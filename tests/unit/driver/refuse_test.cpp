@@ -10,7 +10,7 @@ namespace {
 TEST(Refuse, NamesEveryKeyAtOnce) {
   config::Options options;
   EXPECT_NO_THROW(refuse_unbuilt(options, config::Command::ppo));
-  options.train.optimizer_offload = true;
+  options.train.reduce_dtype = config::DType::bf16;
   options.train.async_depth = 1;
   options.algo.dynamic_filtering_enable = true;
   options.run.mismatch_check = 8;
@@ -20,7 +20,7 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::configuration);
     const std::string text = error.what();
-    for (const char* key : {"train.optimizer_offload", "train.async_depth", "run.mismatch_check"}) {
+    for (const char* key : {"train.reduce_dtype", "train.async_depth", "run.mismatch_check"}) {
       EXPECT_NE(text.find(key), std::string::npos) << key;
     }
   }
@@ -30,7 +30,6 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
 TEST(Refuse, EveryKeyAlone) {
   using config::Options;
   const std::vector<std::pair<std::string, void (*)(Options&)>> keys{
-      {"train.optimizer_offload", [](Options& o) { o.train.optimizer_offload = true; }},
       {"train.reduce_dtype", [](Options& o) { o.train.reduce_dtype = config::DType::bf16; }},
       {"run.mismatch_check", [](Options& o) { o.run.mismatch_check += 1; }},
   };
