@@ -52,7 +52,7 @@ readonly packages=(
   "python3-venv           environment of the comparison with transformers"
   "libopenmpi-dev         MPI"
   "openmpi-bin            mpirun"
-  "libhdf5-openmpi-dev    parallel HDF5: checkpoints"
+  "libhdf5-openmpi-dev    HDF5: checkpoints"
   "hdf5-tools             h5ls, h5dump: look into checkpoints"
   "libtrilinos-kokkos-dev Kokkos: kernels"
   "libtomlplusplus-dev    decks"

@@ -100,6 +100,7 @@ void dd(const std::string& arguments) {
 }
 
 // The usual way: every dataset by one collective write.
+#if defined(H5_HAVE_PARALLEL)
 void save_collectively(const comm::CommView& world, const std::filesystem::path& file, const checkpoint::Content& content) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_fapl_mpio(access, static_cast<MPI_Comm>(world.native()), MPI_INFO_NULL);
@@ -140,6 +141,7 @@ void save_collectively(const comm::CommView& world, const std::filesystem::path&
   ::fsync(fd);
   ::close(fd);
 }
+#endif
 
 class Rows {
  public:
@@ -207,10 +209,12 @@ void measure(const comm::CommView& world, const Arguments& arguments, bool threa
     }
     rows.add("save, without reading back", timed(world, [&] { checkpoint::save(world, folder, 3 * r + 1, model.content, {.keep = 2, .verify = false}); }));
     rows.add("stall of a background save, 1 s step", stall_of_background(world, folder, 3 * r + 2, model, background, 1.0));
+#if defined(H5_HAVE_PARALLEL)
     if (arguments.collective) {
       rows.add("collective HDF5, fsynced", timed(world, [&] { save_collectively(world, plain, model.content); }));
       on_root(world, [&] { std::filesystem::remove(plain); });
     }
+#endif
     const auto newest = folder / checkpoint::folder_name(3 * r + 2);
     on_root(world, [&] { drop_cache(newest / "data.h5"); });
     rows.add("dd of the file, cold", timed(world, [&] { on_root(world, [&] { dd("if=" + (newest / "data.h5").string() + " of=/dev/null"); }); }));
@@ -231,7 +235,9 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--dir", out.dir, "folder to write into")->capture_default_str();
   app.add_option("--repetitions", out.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
+#if defined(H5_HAVE_PARALLEL)
   app.add_flag("--collective", out.collective, "write through MPI-IO");
+#endif
   perf::parse_or_exit(app, argc, argv);
   return out;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
@@ -17,6 +18,7 @@ namespace trireme::checkpoint {
 struct PageEdge {
   int64_t offset = 0;  // in the file
   std::string bytes;
+  static constexpr auto fields = std::tuple{&PageEdge::offset, &PageEdge::bytes};
   int64_t end() const { return offset + static_cast<int64_t>(bytes.size()); }
 };
 

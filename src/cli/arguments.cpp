@@ -11,6 +11,7 @@
 #include "trireme/config/deck.hpp"
 #include "trireme/config/key_table.hpp"
 #include "trireme/driver/dry_run.hpp"
+#include "trireme/job/facts.hpp"
 
 namespace trireme::cli {
 namespace {
@@ -41,13 +42,7 @@ void add_dtype(CLI::App& app, config::ComputeType& dtype) {
 }
 void add_dtype(CLI::App& app, config::DType& dtype) { add_words(app, dtype, "Type of the stored weights"); }
 
-// Rank 0 of a launcher's job speaks; the others see the same mistake and stay silent.
-bool speaks() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
-  }
-  return true;
-}
+bool speaks() { return job::speaks_for_job(job::process_environment); }
 
 [[noreturn]] void print_and_leave(const std::string& text) {
   if (speaks()) std::fputs(text.c_str(), stdout);

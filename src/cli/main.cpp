@@ -13,6 +13,7 @@
 #include "cli/variant.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/job/facts.hpp"
 
 namespace {
 
@@ -48,14 +49,6 @@ Failure describe_current() {
   } catch (...) {
     return {to_int(ExitCode::internal), "an exception of an unknown kind"};
   }
-}
-
-// Before MPI: every rank of a job sees the same mistake; one says it.
-bool first_of_job() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string(rank) == "0";
-  }
-  return true;
 }
 
 // Inside MPI: an error that every rank meets is said once and the job ends by itself; an error that some ranks meet leaves
@@ -109,7 +102,7 @@ int main(int argc, char** argv) {
     return to_int(invocation.action(nullptr));
   } catch (...) {
     const Failure failure = describe_current();
-    if (first_of_job()) trireme::log::error(failure.message);
+    if (trireme::job::speaks_for_job(trireme::job::process_environment)) trireme::log::error(failure.message);
     trireme::job::record_verdict(failure.code);  // by every rank: no one waits for another here
     return failure.code;
   }

@@ -51,7 +51,7 @@ constexpr std::array kinds{Kind{"kill", "", 0},           Kind{"segv", "", 0},  
                            Kind{"suspend", "", 0},        Kind{"exit", "code", 255},  Kind{"delay", "ms", 1e9},
                            Kind{"alloc_fail", "", 0},     Kind{"io_fail", "errno", 4095}, Kind{"nan", "", 0}};
 
-bool is_number_of(std::string_view place) { return place == "loss" || place == "grad" || place == "weight"; }
+bool is_number_of(std::string_view place) { return place == "loss" || place == "grad" || place == "weight" || place == "generator"; }
 
 std::optional<int64_t> to_pass(std::string_view text) {
   if (text == "*") return 0;
@@ -65,7 +65,7 @@ Fault parse_fault(std::string_view text) {
   const auto parts = split(text, 5);
   const auto* const kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.name == parts[0]; });
   if (kind == kinds.end()) malformed("at", text, "kill|segv|hang|suspend|exit|delay|alloc_fail|io_fail|nan:rank:place:pass[:value]");
-  const std::string form = base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight" : "place", ":pass",
+  const std::string form = base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place", ":pass",
                                       kind->value.empty() ? "" : base::text(":", kind->value));
   if (parts.size() != (kind->value.empty() ? 4u : 5u)) malformed("at", text, form);
   const auto rank = to_rank(parts[1]);

@@ -87,6 +87,8 @@ constexpr std::array not_built{
     NotBuilt{"partial_rollout", "partial rollouts"},
     NotBuilt{"ring_attn", "context parallelism"},
     NotBuilt{"context_parallel", "context parallelism"},
+    NotBuilt{"train.tensor_parallel", "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
+    NotBuilt{"actor.tensor_parallel", "tensor parallelism in training (generate.tensor_parallel is that of generation)"},
     NotBuilt{"pipeline_parallel", "pipeline parallelism"},
     NotBuilt{"wandb", "Weights & Biases (metrics.jsonl has everything, and the program opens no connection)"},
     NotBuilt{"tensorboard", "TensorBoard files (metrics.jsonl has everything)"},

@@ -76,7 +76,7 @@ float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedMode
 checkpoint::Content Checkpointing::content(const Progress& progress, const std::string& pending) {
   checkpoint::Content content;
   // One shard group writes; its replicas hold the same values.
-  const bool writes = roles_.trainer && roles_.shard_replicas->rank() == 0;
+  const bool writes = roles_.writes_shard();
   for (const SavedModel& saved : models_) {
     for (const Part& part : parts_of(saved)) {
       for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {

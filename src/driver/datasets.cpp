@@ -66,7 +66,7 @@ PretrainingTexts::PretrainingTexts(const config::Options& options, const text::T
       sampler_(make_sampler(options, options.data.pretrain_probs, rows_.counts())),
       rows_per_step_(options.ptx_batch_size()),
       micro_batch_tokens_(options.train.micro_batch_tokens),
-      trainers_(roles.trainers.view()) {}
+      trainers_(roles.trainers.batch()) {}
 
 learn::PretrainingRows PretrainingTexts::draw(int64_t optimizer_steps) {
   return [this, drawn = sampler_.draw(optimizer_steps * rows_per_step_)](int64_t step) {

@@ -31,40 +31,33 @@ int64_t peak_device_bytes() {
   return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
 }
 
-at::Device device_of(const config::Options& options, const Roles& roles) {
-  if (options.run.device == config::Device::cpu) return at::kCPU;
-  const int gpus = visible_gpus();
-  const bool built = at::detail::getCUDAHooks().hasCUDART();
-  VALIDATE(gpus > 0 || options.run.device != config::Device::cuda, ExitCode::unfit_environment, "run.device = \"cuda\", but ",
-           built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
-                 : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
-           " or set run.device = \"cpu\"");
-  const auto seen = roles.world.gather_values(gpus);
-  const auto without = std::ranges::count(seen, 0);
-  const bool everywhere = without == 0;
-  if (!everywhere && without < roles.world.size()) {
-    const auto rank = std::ranges::find(seen, 0) - seen.begin();
-    throw UserError(ExitCode::unfit_environment,
-                    base::text("no GPU is visible to ", without, " of ", roles.world.size(), " ranks, while the others have some (the first is rank ", rank,
-                               " on ", roles.topology.host_of_node[static_cast<size_t>(roles.topology.node_of[static_cast<size_t>(rank)])],
-                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or set run.device = \"cpu\""));
-  }
-  if (roles.world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
-  if (!everywhere) return at::kCPU;
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(roles.topology.local_rank % gpus));
-}
-
 }  // namespace
 
 int visible_gpus() {
   return at::globalContext().hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
 }
 
-at::Device choose_device(const config::Options& options, const Roles& roles) {
-  const at::Device device = device_of(options, roles);
-  VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
-           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
-  return device;
+at::Device choose_device(config::Device wanted, const comm::CommView& world, const comm::NodeTopology& topology) {
+  if (wanted == config::Device::cpu) return at::kCPU;
+  const int gpus = visible_gpus();
+  const bool built = at::detail::getCUDAHooks().hasCUDART();
+  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment, "run.device = \"cuda\", but ",
+           built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
+                 : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
+           " or set run.device = \"cpu\"");
+  const auto seen = world.gather_values(gpus);
+  const auto without = std::ranges::count(seen, 0);
+  const bool everywhere = without == 0;
+  if (!everywhere && without < world.size()) {
+    const auto rank = std::ranges::find(seen, 0) - seen.begin();
+    throw UserError(ExitCode::unfit_environment,
+                    base::text("no GPU is visible to ", without, " of ", world.size(), " ranks, while the others have some (the first is rank ", rank,
+                               " on ", topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
+                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or set run.device = \"cpu\""));
+  }
+  if (world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
+  if (!everywhere) return at::kCPU;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(topology.local_rank % gpus));
 }
 
 at::Device state_device(const config::Options& options, at::Device device) { return options.train.optimizer_offload ? at::Device(at::kCPU) : device; }
@@ -91,13 +84,28 @@ int64_t free_memory(at::Device device) {
   return job::available_memory().bytes;
 }
 
-int generators_on_device(const Roles& roles, at::Device device) {
+int64_t held_memory(at::Device device) {
+  if (device.is_cpu()) return trace::host_memory().resident;
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
+void give_back_unused(at::Device device) {
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+}
+
+std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology, at::Device device) {
   EXPECT(device.is_cpu() || gpu_identity() != nullptr);
-  const auto all = roles.world.all_gather(base::text(roles.topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
-  const auto& generators = roles.map.generator;
-  return static_cast<int>(std::ranges::count_if(generators, [&](int rank) {
-    return all[static_cast<size_t>(rank)] == all[static_cast<size_t>(roles.world.rank())];
-  }));
+  const auto all = world.all_gather(base::text(topology.node, " ", device.is_cpu() ? "" : gpu_identity()(device.index())));
+  std::vector<int> out;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<size_t>(rank)] == all[static_cast<size_t>(world.rank())]) out.push_back(rank);
+  }
+  return out;
+}
+
+int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks) {
+  return std::ranges::count_if(ranks, [&here](int rank) { return std::ranges::find(here, rank) != here.end(); });
 }
 
 std::string gpu_bus(int gpu) { return gpu_identity() ? gpu_identity()(gpu) : std::string(); }

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/topology.hpp"
 #include "trireme/config/options.hpp"
 
 namespace trireme::driver {
@@ -18,8 +20,8 @@ int visible_gpus();
 
 // The device of this rank: what the deck says, or with run.device = "auto" a GPU when every rank of the world sees one. Ranks of
 // a node take its GPUs in turn. Throws unfit_environment when the deck asks for a GPU that is not there. Collective over
-// world. Makes no context: child processes may still be started. Throws UserError(configuration) for train.optimizer_offload on CPUs.
-at::Device choose_device(const config::Options& options, const Roles& roles);
+// world. Makes no context: child processes may still be started.
+at::Device choose_device(config::Device wanted, const comm::CommView& world, const comm::NodeTopology& topology);
 
 // Where the fp32 weights and the moments of the models lie that are trained on `device` (train.optimizer_offload).
 at::Device state_device(const config::Options& options, at::Device device);
@@ -35,13 +37,20 @@ void wait_for(at::Device device);
 // Bytes that are free on the device now; for the CPU what job::available_memory() says of this node and the job's control group.
 int64_t free_memory(at::Device device);
 
-// Generator ranks on this rank's device, on the CPU those of its node: they share the memory for KV caches. Collective over world.
-int generators_on_device(const Roles& roles, at::Device device);
+// Bytes that this process holds: on a GPU of LibTorch's allocator, on the CPU in physical memory.
+int64_t held_memory(at::Device device);
+// What LibTorch's allocator keeps for later goes back to the GPU, where other processes can have it.
+void give_back_unused(at::Device device);
+
+// Ranks of world with this rank's device, on the CPU those of its node: they share its memory. Collective over world.
+std::vector<int> ranks_on_device(const comm::CommView& world, const comm::NodeTopology& topology, at::Device device);
+// How many of `ranks` are among those `here`.
+int64_t count_here(const std::vector<int>& here, const std::vector<int>& ranks);
 
 // PCI address of the n-th GPU that this process sees; "" in the CPU variant of the program.
 std::string gpu_bus(int gpu);
 
-// How generators_on_device() tells one GPU from another; set by enable_gpu().
+// How ranks_on_device() tells one GPU from another; set by enable_gpu().
 void set_gpu_identity(std::string (*identity)(int gpu));
 
 }  // namespace trireme::driver

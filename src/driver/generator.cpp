@@ -24,7 +24,7 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.backend = engine_backend(options.generate.backend);
   engine.kv_bytes =
-      plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel,
+      plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
                            config::bytes_per_element(options.model.compute()), options.generate.max_batch, options.max_len(), kv_memory);
   return engine;
 }
@@ -33,7 +33,7 @@ generate::GeneratorWeights make_weights(const config::Options& options, const Ro
                                         const std::vector<const std::byte*>& shared) {
   const auto type = options.model.compute();
   if (shared.empty()) {
-    return {spec, type, roles.tensor_ranks->rank(), roles.tensor_parallel, device.is_cuda() ? generate::Place::cuda : generate::Place::host};
+    return {spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(), device.is_cuda() ? generate::Place::cuda : generate::Place::host};
   }
   auto weights = generate::GeneratorWeights::aliasing(spec, type);
   weights.alias(shared);
@@ -153,7 +153,7 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
 void Generator::start(int64_t kv_memory) {
   const auto engine = engine_options(options_, roles_, spec_, threads_, kv_memory);
   kv_bytes_ = engine.kv_bytes;
-  engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine, roles_.tensor_ranks.view());
+  engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine, roles_.generators.along(comm::Axis::tensor));
 }
 
 GeneratorMemory Generator::memory() const {
@@ -185,7 +185,7 @@ Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& ba
   std::vector<generate::Request> requests;
   std::unordered_map<uint64_t, int64_t> row_of;
   for (size_t p = 0; p < batch.rows.size(); ++p) {
-    if (static_cast<int>(p) % roles_.replicas != roles_.replica) continue;
+    if (static_cast<int>(p) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
@@ -194,12 +194,15 @@ Samples Generator::rollout(const data::PromptSet& prompts, const PromptBatch& ba
     }
   }
   Samples samples;
+  const generate::EngineCounters before = engine_->counters();
   engine_->run(std::move(requests), [&](generate::Result result) {
     if (!roles_.leads_replica()) return;
     const int64_t row = row_of.at(result.id);
     append(samples, std::move(result), prompts[row], row, options_.max_len());
   });
   meter_.stop();
+  trace::count("prompt_tokens_computed", engine_->counters().prefill_tokens - before.prefill_tokens);
+  trace::count("tokens_decoded", engine_->counters().decode_tokens - before.decode_tokens);
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return samples.sorted();
 }

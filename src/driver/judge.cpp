@@ -15,7 +15,7 @@ bool needs_reference(const config::Options& options) { return options.algo.kl.in
 
 Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, Threads threads)
-    : options_(options), ranks_(roles.rewards.view()), rings_(roles.rings), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
+    : options_(options), ranks_(roles.rewards.all()), rings_(roles.rings), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.

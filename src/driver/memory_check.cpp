@@ -3,7 +3,6 @@
 #include "driver/memory_check.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <tuple>
@@ -41,13 +40,6 @@ Place measure(const Roles& roles, at::Device device) {
 }
 
 uint64_t number_of(const std::string& pool) { return std::hash<std::string>{}(pool); }
-
-std::vector<plan::RankNeed> exchange(const comm::CommView& world, const plan::RankNeed& mine) {
-  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
-  std::vector<plan::RankNeed> all;
-  for (const std::string& part : world.all_gather(bytes)) std::memcpy(&all.emplace_back(), part.data(), sizeof mine);
-  return all;
-}
 
 std::string refusal(const plan::Job& job, const plan::Pool& pool, const std::string& where, const plan::CutActor& cut) {
   std::string out = base::text("this job needs more memory than there is (", where, "): ", plan::describe(pool), "\nlargest on rank ", pool.fullest,
@@ -122,7 +114,7 @@ void MemoryCheck::admit(const config::Options& options, const Roles& roles, conf
   planned_host_ = roles.world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = roles.world.max(ledger.peak(plan::Place::device));
 
-  const auto pools = plan::pools_of(exchange(roles.world, mine));
+  const auto pools = plan::pools_of(roles.world.gather_values(mine));
   const int worst = plan::worst_pool(pools);
   if (roles.world.rank() == 0) log_plan(pools);
   if (worst < 0) return;

@@ -61,6 +61,13 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
   return start;
 }
 
+std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const model::ModelSpec& spec, at::Device device,
+                                                 zero::ShardedModelOptions options) {
+  const bool sums = options.training == zero::Training::trainable && mesh.size(comm::Axis::data) > 1;
+  const auto copies = sums ? std::optional(mesh.along(comm::Axis::data)) : std::nullopt;
+  return std::make_unique<zero::ShardedModel>(spec, mesh.along(comm::Axis::shard), copies, device, std::move(options));
+}
+
 void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic) {
   const std::string key = options.model.max_len > 0 ? "model.max_len" : "data.max_len";
   std::vector<std::string> mistakes;
@@ -97,7 +104,7 @@ void export_model(const config::Options& options, const Roles& roles, const mode
   try {
     comm::fail_together_on_root(roles.world, [&] { exported.create(); });
     comm::fail_together(roles.world, [&] {
-      if (model && roles.shard_replicas->rank() == 0) {
+      if (model && roles.writes_shard()) {
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
           if (block.empty()) continue;

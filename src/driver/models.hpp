@@ -31,6 +31,10 @@ ModelStart actor_start(const config::Options& options);  // with a language-mode
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
+// A model cut along the mesh's shards; a trainable one sums its gradients over the copies along `data`, too. Collective over the mesh.
+std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const model::ModelSpec& spec, at::Device device,
+                                                 zero::ShardedModelOptions options);
+
 // Whether every model of a PPO run takes sequences as long as the deck allows: actor, and as far as the run has them critic,
 // reference and reward models. Reads config.json only, on every rank; nothing is collective. Throws UserError(configuration)
 // naming the keys of all that are too short.

@@ -115,7 +115,7 @@ ExitCode PpoLoop::run() {
 
     if (control_.evaluation_due(iteration)) evaluate_held_out(metrics);
     add_thread_metrics(run_.roles.world, run_.threads, roles_.trainer.get(), roles_.generator.get(), metrics);
-    roles_.add_memory(metrics);
+    roles_.add_metrics(metrics);
     control_.report(metrics, progress, watch.seconds());
     if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
   }
@@ -199,8 +199,7 @@ TrainingState PpoLoop::learn(Rollout rollout, const Progress& progress, Iteratio
                           .before_step = [this] { control_.before_step(); }};
   if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(rollout.cards.size())));  // on every rank
   TrainingState state = progress.training;
-  // Training and rollouts of a rank take turns: the memory of the KV cache is free for activations.
-  if (roles_.trainer && roles_.generator && run_.options.train.async_depth == 0) roles_.generator->release_cache();
+  roles_.release_caches();
   if (Trainer* trainer = roles_.trainer.get()) {
     ppo::Experience experience = ppo::Experience::from(std::move(rollout.samples));
     const auto mismatch = trainer->score(experience, progress.version);  // log-probs, values

@@ -68,7 +68,7 @@ void add_training_metrics(const config::Options& options, const Roles& roles, do
                           const std::optional<double>& kl, IterationMetrics& metrics) {
   const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
   std::vector<double> sums{total(pipeline.group_std), total(pipeline.returns), static_cast<double>(pipeline.group_std.size())};
-  sum_over(roles.trainers.view(), sums);
+  sum_over(roles.trainers.batch(), sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
   metrics.set("policy_loss", update.policy_loss);

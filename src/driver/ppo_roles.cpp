@@ -47,18 +47,20 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {
   const Roles& roles = run.roles;
-  const int sharers = generators_on_device(roles, run.device);
+  const std::vector<int> here = ranks_on_device(roles.world, roles.topology, run.device);
+  const bool beside_trainers = trainer || (!run.device.is_cpu() && count_here(here, roles.map.trainer) > 0);
+  caches_in_the_way_ = generator && beside_trainers && run.options.train.async_depth == 0;
   roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
   if (generator) {
-    generator->start(free_memory(run.device) / std::max(1, sharers));
+    generator->start(free_memory(run.device) / std::max<int64_t>(1, count_here(here, roles.map.generator)));
     if (roles.world.rank() == roles.map.generator.front()) {
       for (const auto& line : generator->describe()) log::info("generator: " + line);
     }
   }
   const int64_t least = roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
-  const auto shortage = kv_shortage(kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas), least,
-                                    plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel,
+  const auto shortage = kv_shortage(kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas()), least,
+                                    plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel(),
                                                              config::bytes_per_element(run.options.model.compute())));
   if (run.leads() && !shortage.empty()) log::warning(shortage);
 }
@@ -98,7 +100,16 @@ weightsync::SyncCounters PpoRoles::sync_weights(int64_t version) {
   return counters;
 }
 
-void PpoRoles::add_memory(IterationMetrics& metrics) const {
+void PpoRoles::release_caches() {
+  if (!caches_in_the_way_) return;
+  const int64_t held = held_memory(run.device);
+  generator->release_cache();
+  if (!run.device.is_cpu() && !trainer) give_back_unused(run.device);  // another process waits for it
+  trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, held - held_memory(run.device)));
+}
+
+void PpoRoles::add_metrics(IterationMetrics& metrics) const {
+  if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
   std::vector<ModelMemory> models = judge ? judge->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());

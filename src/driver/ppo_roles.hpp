@@ -31,8 +31,10 @@ struct PpoRoles {
   std::vector<SavedModel> saved() const;
   // Trainers to generators. Counters of this rank; collective over world.
   weightsync::SyncCounters sync_weights(int64_t version);
-  // Bytes of all models of all ranks. Collective over world.
-  void add_memory(IterationMetrics& metrics) const;
+  // Bytes of all models of all ranks, syncs that had to be repeated. Collective over world.
+  void add_metrics(IterationMetrics& metrics) const;
+  // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout. Local.
+  void release_caches();
   // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.
   void export_trained(const std::string& name) const;
 
@@ -50,6 +52,7 @@ struct PpoRoles {
   void compare_numerics();
 
   std::unique_ptr<WeightBridge> weight_bridge_;
+  bool caches_in_the_way_ = false;  // of this rank: what its KV cache takes, training could use
 };
 
 }  // namespace trireme::driver

@@ -10,47 +10,21 @@ namespace {
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
 
-int index_in(const std::vector<int>& ranks, int rank) {
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
-void make_trainers(Roles& roles, const config::Options& options) {
-  const auto& ranks = roles.map.trainer;
-  const auto count = static_cast<int>(ranks.size());
+comm::Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
+  const auto count = static_cast<int>(roles.map.trainer.size());
   const int group = options.train.shard_group > 0 ? static_cast<int>(options.train.shard_group) : count;
-  roles.shard_groups = count / group;
-  roles.trainers = comm::Comm::subset(roles.world, ranks, "trainers");
-  const int mine = roles.trainer ? index_in(ranks, roles.world.rank()) : -1;
-  roles.shard_group = comm::Comm::split(roles.world, mine < 0 ? -1 : mine / group, mine, "shard group");
-  roles.shard_replicas = comm::Comm::split(roles.world, mine < 0 ? -1 : mine % group, mine, "shard replicas");
+  return {roles.world, roles.map.trainer, {.data = count / group, .shard = group}, "trainers"};
 }
 
-void make_generators(Roles& roles, const config::Options& options) {
-  roles.tensor_parallel = static_cast<int>(options.generate.tensor_parallel);
-  const auto groups = roles.replica_ranks();
-  roles.replicas = static_cast<int>(groups.size());
-  int place = -1;
-  for (int replica = 0; replica < roles.replicas; ++replica) {
-    const auto& group = groups[static_cast<size_t>(replica)];
-    if (!contains(group, roles.world.rank())) continue;
-    roles.replica = replica;
-    place = index_in(group, roles.world.rank());
-  }
-  roles.tensor_ranks = comm::Comm::split(roles.world, roles.replica, place, "tensor-parallel ranks");
+comm::Mesh generator_mesh(const config::Options& options, const Roles& roles) {
+  const auto degree = static_cast<int>(options.generate.tensor_parallel);
+  const auto replicas = config::replica_groups(roles.map.generator, roles.topology.node_of, degree);
+  std::vector<int> ranks;
+  for (const auto& replica : replicas) ranks.insert(ranks.end(), replica.begin(), replica.end());
+  return {roles.world, std::move(ranks), {.data = static_cast<int>(replicas.size()), .tensor = degree}, "generators"};
 }
 
 }  // namespace
-
-std::vector<std::vector<int>> Roles::replica_ranks() const {
-  return config::replica_groups(map.generator, topology.node_of, tensor_parallel);
-}
-
-std::vector<std::vector<int>> Roles::shard_ranks() const {
-  std::vector<std::vector<int>> out(static_cast<size_t>(shard_groups));
-  const size_t group = map.trainer.size() / out.size();
-  for (size_t i = 0; i < map.trainer.size(); ++i) out[i / group].push_back(map.trainer[i]);
-  return out;
-}
 
 std::string Roles::text() const {
   std::vector<std::string> names;
@@ -69,9 +43,9 @@ Roles make_roles(const config::Options& options, const comm::CommView& world) {
   roles.trainer = contains(roles.map.trainer, world.rank());
   roles.generator = contains(roles.map.generator, world.rank());
   roles.reward = contains(roles.map.reward, world.rank());
-  make_trainers(roles, options);
-  make_generators(roles, options);
-  roles.rewards = comm::Comm::subset(world, roles.map.reward, "rewards");
+  roles.trainers = trainer_mesh(options, roles);
+  roles.generators = generator_mesh(options, roles);
+  roles.rewards = {world, roles.map.reward, {.shard = static_cast<int>(roles.map.reward.size())}, "rewards"};
   return roles;
 }
 

@@ -1,4 +1,4 @@
-// Who does what: the role map of the deck as communicators. The only place that knows world ranks.
+// Who does what: the role map of the deck as meshes of ranks. The only place that knows world ranks.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/mesh.hpp"
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/topology.hpp"
@@ -15,7 +16,7 @@
 
 namespace trireme::driver {
 
-// Communicators of this rank's roles. Collective construction over world; destroyed in the same order everywhere.
+// Destroyed in the same order everywhere: the meshes own communicators.
 struct Roles {
   comm::CommView world;
   config::RoleMap map;
@@ -25,24 +26,23 @@ struct Roles {
   bool generator = false;
   bool reward = false;
 
-  comm::Comm trainers;        // null on other ranks
-  comm::Comm shard_group;     // of trainers: ranks that cut one copy of the model
-  comm::Comm shard_replicas;  // of trainers: ranks that hold the same rows in different groups; one rank when there is one group
-  int shard_groups = 1;
-  comm::Comm rewards;
+  // How the ranks of each role divide their work. Trainers: data x shard, a line along `shard` being a shard group. Generators: data x
+  // tensor, a line along `tensor` being a replica. Rewards: their frozen models are cut over all of them.
+  comm::Mesh trainers;
+  comm::Mesh generators;
+  comm::Mesh rewards;
 
   std::shared_ptr<comm::RingMemory> rings = std::make_shared<comm::RingMemory>();  // of all models of this rank: they run one after the other
 
-  int tensor_parallel = 1;
-  int replicas = 1;           // generator replicas
-  int replica = -1;           // of this rank
-  comm::Comm tensor_ranks;    // the ranks of this replica
-
+  int tensor_parallel() const { return generators.size(comm::Axis::tensor); }
+  int replicas() const { return generators.size(comm::Axis::data); }
   // World ranks: [replica][tensor-parallel rank], [group][shard].
-  std::vector<std::vector<int>> replica_ranks() const;
-  std::vector<std::vector<int>> shard_ranks() const;
+  std::vector<std::vector<int>> replica_ranks() const { return generators.lines(comm::Axis::tensor); }
+  std::vector<std::vector<int>> shard_ranks() const { return trainers.lines(comm::Axis::shard); }
   // First tensor-parallel rank of its replica: the one that hands samples on.
-  bool leads_replica() const { return generator && tensor_ranks->rank() == 0; }
+  bool leads_replica() const { return generator && generators.place(comm::Axis::tensor) == 0; }
+  // Of the trainers that hold the same rows of a model the one that writes them.
+  bool writes_shard() const { return trainer && trainers.place(comm::Axis::data) == 0; }
   bool colocated() const { return map.trainer == map.generator; }
   // "trainer, generator" for tables.
   std::string text() const;

@@ -6,6 +6,7 @@
 #include "driver/compute_type.hpp"
 #include "driver/device.hpp"
 #include "driver/same_inputs.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
@@ -43,7 +44,9 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       context(options, roles, folder, session.facts().thread_multiple),
       places(shared_places(options, roles)),
       threads(plan_threads(options, places, roles.world.rank())),
-      device(choose_device(options, roles)) {
+      device(choose_device(options.run.device, roles.world, roles.topology)) {
+  VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
+           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
   log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);

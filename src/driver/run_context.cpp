@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <map>
 
 #include "driver/faults.hpp"
 #include "driver/instruction_set.hpp"
@@ -15,6 +16,7 @@
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/data/jsonl.hpp"
 #include "trireme/job/affinity.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/facts.hpp"
@@ -81,6 +83,17 @@ comm::LifeSign life_sign(const std::string& host) {
 
 trace::Gather gather_of(const comm::CommView& world) {
   return [world](const std::string& mine) { return world.gather(mine, 0); };
+}
+
+// Totals over ranks, as a JSON object.
+std::string counts_of_all(const comm::CommView& world) {
+  std::vector<std::pair<std::string, int64_t>> mine;
+  for (const auto& entry : trace::counts()) mine.emplace_back(entry.first, entry.second);
+  std::map<std::string, int64_t> all;
+  for (const auto& [name, count] : world.all_gather<std::pair<std::string, int64_t>>(mine)) all[name] += count;
+  data::JsonObject out;
+  for (const auto& [name, count] : all) out.add(name, count);
+  return out.str();
 }
 
 std::string role_summary(const trace::RoleTable& role) {
@@ -312,13 +325,14 @@ void RunContext::merge_trace() {
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
+  const std::string counts = counts_of_all(roles_.world);
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
   side_output("summary.json", [&] {
     base::write_file_atomically(folder_.path() / "summary.json",
                                 base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                           "],\"last\":", to_json(last), "}\n"));
+                                           "],\"counts\":", counts, ",\"last\":", to_json(last), "}\n"));
   });
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);

@@ -1,11 +1,11 @@
 #include "driver/same_inputs.hpp"
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/samples.hpp"
+#include "trireme/base/wire.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
@@ -25,11 +25,6 @@ class Fingerprint {
  private:
   uint64_t value_ = 0xcbf29ce484222325ULL;
 };
-
-template <class T>
-std::string_view bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
 
 void require_same(const comm::CommView& world, const std::string& what, int64_t rows, uint64_t fingerprint) {
   struct Read {
@@ -64,7 +59,7 @@ void require_same_rows(const comm::CommView& world, const std::string& what, con
   for (int64_t row = 0; row < prompts.size(); ++row) {
     all.add(prompts[row].prompt);
     all.add(prompts[row].label);
-    all.add(bytes_of(prompts[row].ids));
+    all.add(base::to_bytes(prompts[row].ids));
   }
   require_same(world, what, prompts.size(), all.value());
 }

@@ -56,26 +56,19 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   run_.memory.admit(run_.options, run_.roles, run_.command, start_.spec, nullptr, run_.device);
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
   const ModelStart start = reference_start(run_.options, start_);
-  auto reference = std::make_unique<zero::ShardedModel>(
-      start.spec, run_.roles.shard_group.view(), std::nullopt, run_.device,
-      zero::ShardedModelOptions{.name = "reference",
-                                .compute = run_.options.model.compute(),
-                                .training = zero::Training::frozen,
-                                .rings = run_.roles.rings});
+  auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
+                                {.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen, .rings = run_.roles.rings});
   reference->load(start.reader());
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
 
 std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
-  const Roles& roles = run_.roles;
-  const std::optional<comm::CommView> replicas = roles.shard_groups > 1 ? std::optional(roles.shard_replicas.view()) : std::nullopt;
-  return std::make_unique<zero::ShardedModel>(
-      start_.spec, roles.shard_group.view(), replicas, run_.device,
-      zero::ShardedModelOptions{.name = "actor",
-                                .compute = run_.options.model.compute(),
-                                .recompute = run_.options.train.recompute,
-                                .offload = run_.options.train.optimizer_offload,
-                                .rings = roles.rings});
+  return make_sharded(run_.roles.trainers, start_.spec, run_.device,
+                      {.name = "actor",
+                       .compute = run_.options.model.compute(),
+                       .recompute = run_.options.train.recompute,
+                       .offload = run_.options.train.optimizer_offload,
+                       .rings = run_.roles.rings});
 }
 
 Progress StepLoop::resume_or_start() {
@@ -126,8 +119,8 @@ void StepLoop::add_thread_metrics(int worked, IterationMetrics& metrics) const {
 
 void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
-  const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.view(), run_.options.train.micro_batch_tokens);
-  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.view());
+  const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   std::vector<double> means(objective_->quantities().size(), 0.0);
   for (const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
@@ -139,7 +132,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics
   const double rate = learning_rate(*rate_, model_->steps());
   control_.before_step();
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
-  sum_over(run_.roles.trainers.view(), means);
+  sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
   metrics.set("grad_norm", result.grad_norm);
   metrics.set("lr", rate);
@@ -153,8 +146,8 @@ void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
   run_.context.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
   std::iota(rows.begin(), rows.end(), int64_t{0});
-  const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.view(), run_.options.train.micro_batch_tokens);
-  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.view());
+  const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
+  const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   std::vector<double> means(objective_->quantities().size(), 0.0);
   for (const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
@@ -163,7 +156,7 @@ void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
       objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
     });
   }
-  sum_over(run_.roles.trainers.view(), means);
+  sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
   if (run_.command != config::Command::rm) return;
   reward_scale_ = {finished_, metrics.get("eval_reward_mean"),

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "driver/models.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -22,17 +23,13 @@ namespace {
 
 std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const Roles& roles,
                                                const model::ModelSpec& spec, at::Device device, const char* name) {
-  const std::optional<comm::CommView> replicas =
-      roles.shard_groups > 1 ? std::optional(roles.shard_replicas.view()) : std::nullopt;
-  return std::make_unique<zero::ShardedModel>(
-      spec, roles.shard_group.view(), replicas, device,
-      zero::ShardedModelOptions{.name = name,
-                                .compute = options.model.compute(),
-                                .training = zero::Training::trainable,
-                                .recompute = options.train.recompute,
-                                .track_changes = device.is_cpu() && sends_deltas(options, roles),
-                                .offload = options.train.optimizer_offload,
-                                .rings = roles.rings});
+  return make_sharded(roles.trainers, spec, device, {.name = name,
+                                                      .compute = options.model.compute(),
+                                                      .training = zero::Training::trainable,
+                                                      .recompute = options.train.recompute,
+                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles),
+                                                       .offload = options.train.optimizer_offload,
+                                                       .rings = roles.rings});
 }
 
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
@@ -52,7 +49,7 @@ double learning_rate(const zero::LearningRate& schedule, int64_t step) { return 
 Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
                  const std::optional<model::ModelSpec>& critic, at::Device device, Threads threads, int64_t optimizer_steps)
     : options_(options),
-      ranks_(roles.trainers.view()),
+      ranks_(roles.trainers.batch()),
       device_(device),
       threads_(std::move(threads)),
       actor_(make_model(options, roles, actor, device, "actor")),

@@ -77,7 +77,7 @@ class Trainer {
   void sum(std::span<double> values) const;
 
   config::Options options_;
-  comm::CommView ranks_;
+  comm::CommView ranks_;  // with sequences of their own
   at::Device device_;
   Threads threads_;
   ThreadMeter meter_;

@@ -1,8 +1,10 @@
 #include "driver/weight_bridge.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -15,7 +17,7 @@ bool shares_memory(const config::Options& options) { return options.weightsync.s
 
 std::vector<const std::byte*> shared_weights(const config::Options& options, const Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
-  if (roles.generator && roles.tensor_parallel == 1 && shares_memory(options) && actor) {
+  if (roles.generator && roles.tensor_parallel() == 1 && shares_memory(options) && actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
       if (const void* values = actor->compute_whole(p)) whole.push_back(static_cast<const std::byte*>(values));
     }
@@ -44,13 +46,14 @@ WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, c
   sync.plan.element_bytes = element_bytes_;
   const auto groups = roles.shard_ranks();
   const auto source = base::ShardLayout::by_rows(spec.tensors(), static_cast<int>(groups.front().size()));
-  const auto target = model::tensor_parallel_layout(spec, roles.tensor_parallel);
+  const auto target = model::tensor_parallel_layout(spec, roles.tensor_parallel());
   const weightsync::Members members{groups, roles.replica_ranks(), roles.topology.node_of};
   sync_ = std::make_unique<weightsync::WeightSync>(roles.world, source, target, members, sync);
 }
 
 weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
   const auto counters = sync_ ? copy(version, actor, weights) : share(version, actor, weights);
+  trace::count("weight_sync_bytes_copied", counters.bytes_local + counters.bytes_received);
   if (weights) weights->set_version(static_cast<int32_t>(version));
   return counters;
 }
@@ -82,9 +85,11 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
     }
   }
   auto counters = sync_->run(version, sources, targets);
+  if (weights && base::nan_wanted("generator")) std::memset(targets.front(), 0xff, static_cast<size_t>(element_bytes_));  // no number
   if (compares_memory_) {
     if (const std::string problem = sync_->differences(sources, targets); !problem.empty()) {
       if (roles_.world.rank() == 0) log::warning(base::text(problem, ": all weights are sent again"));
+      ++healed_;
       sync_->forget();
       counters = sync_->run(version, sources, targets);
       const std::string again = sync_->differences(sources, targets);

@@ -34,6 +34,8 @@ class WeightBridge {
   // Collective over world: the generators' weights become the actor's, with this version. Null where this rank lacks the
   // role. Counters of this rank.
   weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
+  // Syncs after which a generator's memory differed from the trainers', so that everything was sent again; the same on every rank.
+  int64_t healed() const { return healed_; }
   // For the log; collective.
   std::string describe(const weightsync::SyncCounters& counters) const;
 
@@ -43,6 +45,7 @@ class WeightBridge {
 
   const Roles& roles_;
   int64_t element_bytes_;
+  int64_t healed_ = 0;
   bool compares_memory_;  // of both sides after each sync: deltas change what lies there
   HostMirror shards_;     // the actor's compute-dtype shards
   HostMirror slices_;     // the generator's weights; deltas are applied to what the last sync left there

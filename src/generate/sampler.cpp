@@ -195,25 +195,9 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
 
 std::vector<std::vector<Candidate>> Sampler::gather(const std::vector<std::vector<Candidate>>& mine) const {
   if (comm_.size() == 1) return mine;
-  std::string bytes;
-  const auto append = [&bytes](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
-  for (const auto& list : mine) {
-    const uint64_t count = list.size();
-    append(&count, sizeof count);
-    append(list.data(), list.size() * sizeof(Candidate));
-  }
   std::vector<std::vector<Candidate>> all(mine.size());
-  for (const std::string& part : comm_.all_gather(bytes)) {
-    const char* at = part.data();
-    for (auto& list : all) {
-      uint64_t count = 0;
-      std::memcpy(&count, at, sizeof count);
-      at += sizeof count;
-      const size_t before = list.size();
-      list.resize(before + count);
-      std::memcpy(list.data() + before, at, count * sizeof(Candidate));
-      at += count * sizeof(Candidate);
-    }
+  for (const auto& part : comm_.gather_values(mine)) {
+    for (size_t i = 0; i < all.size(); ++i) all[i].insert(all[i].end(), part[i].begin(), part[i].end());
   }
   return all;
 }

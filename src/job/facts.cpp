@@ -274,6 +274,8 @@ LaunchFacts read_launch(const Environment& environment) {
   return {};
 }
 
+bool speaks_for_job(const Environment& environment) { return read_launch(environment).rank <= 0; }
+
 std::string describe(const LaunchFacts& launch) {
   if (launch.launcher.empty()) return "started without a launcher";
   std::string text = base::text(launch.launcher, ": rank ", launch.rank);

@@ -99,6 +99,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
   const trace::Region region{"actor step"};
   for (const ppo::Experience& micro : step.micro_batches) {
     const DeviceBatch batch(micro, device);
+    trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
                                                  scoring_temperature(options), entropy_mode(options.actor));
@@ -121,6 +122,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   for (const ppo::Experience& micro : step.micro_batches) {
     const DeviceBatch batch(micro, device);
+    trace::count("critic_positions_trained", batch.actions.packed.ids.numel());
     critic.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
       at::Tensor loss =

@@ -303,16 +303,6 @@ std::vector<RoleKind> role_kinds(const Job& job) {
   return out;
 }
 
-Fullest fullest_rank(const Job& job, Place place) {
-  Fullest out;
-  for (const RoleKind& kind : role_kinds(job)) {
-    Ledger ledger = memory_of_rank(job, kind.first);
-    const int64_t peak = ledger.peak(place);
-    if (peak > out.peak) out = {kind.first, std::move(ledger), peak};
-  }
-  return out;
-}
-
 Fit fit(const Job& job) {
   Fit out;
   const auto kinds = role_kinds(job);

@@ -1,6 +1,7 @@
 #include "trireme/trace/region.hpp"
 
 #include <atomic>
+#include <mutex>
 
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
@@ -26,6 +27,15 @@ struct Current {
   std::atomic<uint64_t> number{0};
 };
 Current current;
+
+struct Totals {
+  std::mutex mutex;
+  std::map<std::string, int64_t> by_name;
+};
+Totals& totals() {
+  static Totals one;
+  return one;
+}
 
 void record_memory(ThreadRecord& record) {
   const HostMemory memory = host_memory();
@@ -100,6 +110,16 @@ void Region::end() {
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();
 }
 
+void count(Name name, int64_t more) {
+  const std::lock_guard lock(totals().mutex);
+  totals().by_name[name.c_str()] += more;
+}
+
+std::map<std::string, int64_t> counts() {
+  const std::lock_guard lock(totals().mutex);
+  return totals().by_name;
+}
+
 void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
 void instant(Name name, int64_t argument) { Recorder::instance().this_thread().add_instant(name.c_str(), argument); }
 void name_thread(const char* name) { Recorder::instance().this_thread().set_name(name); }
@@ -108,7 +128,11 @@ void record_kernels(bool on) { Recorder::instance().kernels_on = on; }
 void set_capacity(size_t events_per_thread) { Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread; }
 void set_device_memory_source(int64_t (*peak_bytes)()) { Recorder::instance().device_peak = peak_bytes; }
 std::string where() { return Recorder::instance().main_thread().standing_now().path; }
-void clear() { Recorder::instance().clear(); }
+void clear() {
+  Recorder::instance().clear();
+  const std::lock_guard lock(totals().mutex);
+  totals().by_name.clear();
+}
 
 std::map<std::string, double> phase_seconds() {
   const auto copy = Recorder::instance().this_thread().copy(ThreadRecord::What::totals);

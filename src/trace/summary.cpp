@@ -1,16 +1,17 @@
 // One rank's totals, and their form on the wire.
-#include <cstring>
-
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/base/wire.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::trace {
 
 namespace {
+
+using Counters = std::vector<std::pair<std::string, double>>;
 
 // Walks a copy of the main thread's call tree, depth first.
 class Walk {
@@ -63,69 +64,6 @@ class Walk {
   TickScale scale_;
 };
 
-class Writer {
- public:
-  void number(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void number(double value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void text(std::string_view value) {
-    number(static_cast<int64_t>(value.size()));
-    bytes_ += value;
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-  int64_t integer() { return raw<int64_t>(); }
-  double number() { return raw<double>(); }
-  std::string text() { return std::string(take(count())); }
-  // A number of things that each take at least one byte.
-  size_t count() {
-    const int64_t n = integer();
-    VALIDATE(n >= 0 && static_cast<uint64_t>(n) <= bytes_.size(), ExitCode::bad_data, "trace summary: malformed (a length of ", n,
-             " with ", bytes_.size(), " bytes left)");
-    return static_cast<size_t>(n);
-  }
-  bool at_end() const { return bytes_.empty(); }
-
- private:
-  std::string_view take(size_t n) {
-    VALIDATE(n <= bytes_.size(), ExitCode::bad_data, "trace summary: cut short");
-    const std::string_view part = bytes_.substr(0, n);
-    bytes_.remove_prefix(n);
-    return part;
-  }
-  template <class T>
-  T raw() {
-    T value;
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
-    return value;
-  }
-  std::string_view bytes_;
-};
-
-constexpr int64_t summary_format = 1;
-
-RegionTotal read_region(Reader& in) {
-  RegionTotal r;
-  r.path = in.text();
-  const int64_t category = in.integer();
-  VALIDATE(category >= 0 && category <= static_cast<int64_t>(Category::kernel), ExitCode::bad_data,
-           "trace summary: unknown category ", category);
-  r.category = static_cast<Category>(category);
-  r.calls = in.integer();
-  r.seconds = in.number();
-  r.longest = in.number();
-  r.bytes = in.integer();
-  r.resident = in.integer();
-  r.peak = in.integer();
-  return r;
-}
-
 }  // namespace
 
 Summary summarize(int rank, std::string role) {
@@ -150,44 +88,24 @@ Summary summarize(int rank, std::string role) {
 }
 
 std::string Summary::to_bytes() const {
-  Writer out;
-  out.number(summary_format);
-  out.number(int64_t{rank});
-  out.text(role);
-  for (const double value : {seconds, communication, wait, io}) out.number(value);
-  for (const int64_t value : {host_peak, device_peak, dropped}) out.number(value);
-  out.number(static_cast<int64_t>(regions.size()));
-  for (const RegionTotal& r : regions) {
-    out.text(r.path);
-    out.number(static_cast<int64_t>(r.category));
-    out.number(r.calls);
-    out.number(r.seconds);
-    out.number(r.longest);
-    for (const int64_t value : {r.bytes, r.resident, r.peak}) out.number(value);
-  }
-  out.number(static_cast<int64_t>(counter_max.size()));
-  for (const auto& [name, value] : counter_max) {
-    out.text(name);
-    out.number(value);
-  }
-  return out.take();
+  const Counters counters(counter_max.begin(), counter_max.end());
+  return base::WireWriter().put(rank).put(role).put(seconds).put(communication).put(wait).put(io).put(host_peak).put(device_peak).put(dropped)
+      .put(regions).put(counters).take();
 }
 
 Summary Summary::from_bytes(std::string_view bytes) {
-  Reader in(bytes);
+  base::WireReader in(bytes, "trace summary");
   Summary out;
-  const int64_t format = in.integer();
-  VALIDATE(format == summary_format, ExitCode::bad_data, "trace summary: format ", format, " is not known");
-  out.rank = static_cast<int>(in.integer());
-  out.role = in.text();
-  for (double* value : {&out.seconds, &out.communication, &out.wait, &out.io}) *value = in.number();
-  for (int64_t* value : {&out.host_peak, &out.device_peak, &out.dropped}) *value = in.integer();
-  for (size_t i = in.count(); i > 0; --i) out.regions.push_back(read_region(in));
-  for (size_t i = in.count(); i > 0; --i) {
-    std::string name = in.text();
-    out.counter_max[std::move(name)] = in.number();
+  in.take(out.rank);
+  in.take(out.role);
+  for (double* value : {&out.seconds, &out.communication, &out.wait, &out.io}) in.take(*value);
+  for (int64_t* value : {&out.host_peak, &out.device_peak, &out.dropped}) in.take(*value);
+  in.take(out.regions);
+  for (const RegionTotal& region : out.regions) {
+    VALIDATE(region.category <= Category::kernel, ExitCode::bad_data, "trace summary: unknown category ", static_cast<int>(region.category));
   }
-  VALIDATE(in.at_end(), ExitCode::bad_data, "trace summary: bytes are left over");
+  for (auto& [name, value] : in.take<Counters>()) out.counter_max[std::move(name)] = value;
+  in.must_be_done();
   return out;
 }
 

@@ -1,6 +1,5 @@
 // After a sync: do the generators' tensors hold what the trainers' do? Digests of what each flow moved, taken from the tensors
 // themselves on either side, compared tensor by tensor.
-#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
@@ -59,7 +58,7 @@ class FlowDigests {
 }  // namespace
 
 std::string WeightSync::Engine::differences(const Sources& sources, std::span<void* const> targets) const {
-  std::vector<std::string> to(static_cast<size_t>(comm_.size()));
+  std::vector<std::vector<Record>> to(static_cast<size_t>(comm_.size()));
   for (const Flow& flow : plan_.sends) {
     if (flow.relayed()) continue;
     std::set<int> readers{flow.to};
@@ -68,17 +67,11 @@ std::string WeightSync::Engine::differences(const Sources& sources, std::span<vo
     }
     for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_).of<const void*>(sources.data)) {
       const Record record{flow.shard, flow.slice, flow.to, tensor, digest};
-      for (const int reader : readers) to[static_cast<size_t>(reader)].append(reinterpret_cast<const char*>(&record), sizeof record);
+      for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
     }
   }
   std::map<Key, uint64_t> expected;
-  for (const std::string& from : comm_.all_to_all(to)) {
-    for (size_t at = 0; at < from.size(); at += sizeof(Record)) {
-      Record record;
-      std::memcpy(&record, from.data() + at, sizeof record);
-      expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
-    }
-  }
+  for (const Record& record : comm_.all_to_all_values(to)) expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
   std::set<std::string> differing;
   auto compare = [&](const Flow& flow) {
     const int64_t home = flow.relayed() ? flow.from : flow.to;

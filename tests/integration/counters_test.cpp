@@ -306,7 +306,7 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   const Samples samples = generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});
   int64_t prompt_tokens = 0;
   int64_t count = 0;
-  for (int64_t row = run.roles.replica; row < 4; row += run.roles.replicas) {
+  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) {
     prompt_tokens += static_cast<int64_t>(prompts[row].ids.size());
     ++count;
   }

@@ -2,6 +2,7 @@
 """One deck and seed at many layouts of trainer, generator and reward ranks: the same prompts, tokens, losses and gradient
 norms, whatever the ranks, and no layout hangs."""
 
+import json
 import math
 import shutil
 
@@ -102,6 +103,38 @@ class Layouts(ProgramTest):
         self.succeed("ppo", self.deck, "run.dir=whole", *layout, "weightsync.delta=false", ranks=2)
         self.assertFalse(any("deltas: 1/" in line for line in self.sync_lines("whole")))
         self.assertEqual(self.samples("deltas"), self.samples("whole"))
+
+    def test_memory_that_went_wrong_is_healed(self):
+        """A generator's weights change under the run after a sync by deltas: it is seen, everything is sent again, and the run is the same."""
+        layout = ["ranks.trainer=1", "ranks.generator=1", "weightsync.shared_memory=never", "run.iterations=3", "ckpt.interval=0"]
+        self.succeed("ppo", self.deck, "run.dir=sound", *layout, ranks=2)
+        result = self.succeed("ppo", self.deck, "run.dir=healed", *layout, 'fault.at=["nan:1:generator:3"]', ranks=2)
+        self.assertIn("rank 1 differs from the trainers in 1 tensors: model.embed_tokens.weight: all weights are sent again", result.text)
+        self.assertEqual([line.get("healed_syncs", 0) for line in self.metrics("healed")], [0, 1, 1])
+        self.assertNotIn("healed_syncs", self.metrics("sound")[-1])
+        self.assertEqual(self.samples("healed"), self.samples("sound"))
+
+    def counts(self, run):
+        return json.loads((self.folder / run / "summary.json").read_text())["counts"]
+
+    def test_counts_of_a_run(self):
+        """What the loop itself computed and moved: every prompt once for its samples, every token once per pass, no padding, no copies."""
+        for ranks, more in ((1, []), (2, []), (3, ["ranks.trainer=2", "ranks.generator=1"])):
+            layout = ["run.iterations=2", "train.max_epochs=2", "rollout.n_samples_per_prompt=4", "ckpt.interval=0", *more]
+            with self.subTest(ranks=ranks):
+                self.succeed("ppo", self.deck, "run.dir=counted", *layout, ranks=ranks)
+                counts, lines = self.counts("counted"), self.metrics("counted")
+                tokens = sum(line["tokens"] for line in lines)
+                answers = round(sum(line["response_length"] * 16 for line in lines))  # four prompts of four samples each
+                self.assertEqual(counts["actor_positions_trained"], 2 * tokens, "each sequence once an epoch, nothing padded")
+                self.assertEqual(4 * counts["prompt_tokens_computed"], tokens - answers, "a prompt once for its samples")
+                self.assertLessEqual(counts["tokens_decoded"], answers, "one row for a token")
+                if more:
+                    self.assertGreater(counts["weight_sync_bytes_copied"], 0)
+                else:
+                    self.assertEqual(counts["weight_sync_bytes_copied"], 0)
+                    self.assertGreater(counts["kv_cache_bytes_given_back"], 0, "while the trainers of the same ranks work")
+                shutil.rmtree(self.folder / "counted")
 
     def test_gae(self):
         self.compare_all(LAYOUTS, ["policy_loss", "value_loss", "grad_norm", "critic_grad_norm"],

@@ -110,6 +110,19 @@ class CommView {
     for (auto& part : gather_ragged(mine)) all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
     return all;
   }
+  // The values of to[r] go to rank r; those that come here, in order of the ranks that sent them. Nothing travels where there are none.
+  template <class T>
+  std::vector<T> all_to_all_values(const std::vector<std::vector<T>>& to) const {
+    std::vector<std::string> messages;
+    for (const auto& values : to) messages.push_back(values.empty() ? std::string() : base::to_bytes(values));
+    std::vector<T> all;
+    for (const std::string& message : all_to_all(messages)) {
+      if (message.empty()) continue;
+      auto part = base::from_bytes<std::vector<T>>(message);
+      all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
+    }
+    return all;
+  }
   // Point to point. Messages over 2^31 bytes are split inside.
   void send(const void* data, int64_t bytes, int to, Tag tag) const;
   void receive(void* data, int64_t bytes, int from, Tag tag) const;

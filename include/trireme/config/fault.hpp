@@ -15,11 +15,10 @@ namespace trireme::config {
 struct Fault {
   std::string kind;   // kill | segv | hang | suspend | exit | delay | alloc_fail | io_fail | nan
   int rank = 0;       // -1: every rank
-  std::string place;  // name of a region; nan: loss | grad | weight
+  std::string place;  // name of a region; nan: loss | grad | weight | generator
   int64_t pass = 1;   // from 1; 0: every one
   double value = 0;   // exit: the code; delay: milliseconds; io_fail: errno
   bool is_for(int this_rank) const { return rank < 0 || rank == this_rank; }
-  bool hits(int64_t this_pass) const { return pass == 0 || pass == this_pass; }
 };
 
 // io_fail = "op:n:errno[:rank]", op one of open, write, fsync, rename, close, mkdir; the n-th call (from 1) fails

@@ -54,6 +54,8 @@ struct LaunchFacts {
 };
 LaunchFacts read_launch(const Environment& environment);
 std::string describe(const LaunchFacts& launch);
+// Whether this process speaks for the job before MPI does: rank 0, or started without a launcher. What all ranks see alike is said once.
+bool speaks_for_job(const Environment& environment);
 
 // Only what job numbers are made of: such text goes onto command lines.
 std::string sane_job(std::string_view text);

@@ -60,13 +60,12 @@ struct RoleKind {
 };
 std::vector<RoleKind> role_kinds(const Job& job);
 
-// The rank with the largest peak in that place and its ledger, of one rank of each kind.
+// The rank with the largest peak in a place, and its ledger.
 struct Fullest {
   int rank = 0;
   Ledger ledger;
   int64_t peak = 0;
 };
-Fullest fullest_rank(const Job& job, Place place);
 
 // What a machine needs of its memory, and whether it has it.
 struct Fit {

@@ -74,6 +74,10 @@ void counter(Name name, double value);
 // A moment, e.g. instant("stop requested").
 void instant(Name name, int64_t argument = no_argument);
 
+// Adds to a total of the run, for what must not grow unseen: bytes copied, tokens computed. summary.json has the sums over ranks. Any thread.
+void count(Name name, int64_t more);
+std::map<std::string, int64_t> counts();
+
 // Names the calling thread in trace.json. The process's first thread is "main".
 void name_thread(const char* name);
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "trireme/trace/region.hpp"
@@ -27,6 +28,9 @@ struct RegionTotal {
   int64_t bytes = 0;
   int64_t resident = 0;  // phases: largest VmRSS seen at its begin and end
   int64_t peak = 0;      // phases: VmHWM at its last end
+
+  static constexpr auto fields = std::tuple{&RegionTotal::path,    &RegionTotal::category, &RegionTotal::calls,    &RegionTotal::seconds,
+                                            &RegionTotal::longest, &RegionTotal::bytes,    &RegionTotal::resident, &RegionTotal::peak};
   bool operator==(const RegionTotal&) const = default;
 };
 

@@ -48,14 +48,14 @@ class GenerateTool {
         inputs_(data::read_inputs(command.input)),
         roles_(make_roles(as_options(command, spec_), session.world())),
         threads_(plan_threads(as_options(command, spec_), roles_)),
-        weights_(spec_, config::compute_type(command.dtype), roles_.tensor_ranks->rank(), roles_.tensor_parallel) {
+        weights_(spec_, config::compute_type(command.dtype), roles_.generators.place(comm::Axis::tensor), roles_.tensor_parallel()) {
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
                       "--stop-token-ids");
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     load_weights(spec_, *folder_.weights, weights_);
     threads_.generator.use();
-    engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), roles_.tensor_ranks.view());
+    engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), roles_.generators.along(comm::Axis::tensor));
   }
 
   ExitCode run() {
@@ -92,13 +92,13 @@ class GenerateTool {
     longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
-                                            free_memory(at::kCPU) / generators_on_device(roles_, at::kCPU));
+                                            free_memory(at::kCPU) / count_here(ranks_on_device(roles_.world, roles_.topology, at::kCPU), roles_.map.generator));
     return options;
   }
 
   void submit() {
     for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (static_cast<int>(i) % roles_.replicas != roles_.replica) continue;
+      if (static_cast<int>(i) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
       const auto ids = inputs_[i].encode(tokenizer_);
       VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the prompt has no token");
       const int64_t room = spec_.shape.max_positions - static_cast<int64_t>(ids.size());

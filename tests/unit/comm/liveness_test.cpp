@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -87,7 +88,10 @@ using WatchdogDeath = testing::Test;
 
 TEST(WatchdogDeath, SaysWhereAndEnds) {
   if (test::world().size() > 1) GTEST_SKIP() << "one process: it dies";
-  const auto folder = std::filesystem::temp_directory_path() / base::text("trireme-hang-", getpid());
+  // The process that dies is the program started again: it takes the folder from its parent.
+  const std::string own = std::filesystem::temp_directory_path() / base::text("trireme-hang-", getpid());
+  setenv("TRIREME_TEST_HANG_FOLDER", own.c_str(), 0);
+  const std::filesystem::path folder = std::getenv("TRIREME_TEST_HANG_FOLDER");
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(
       {

@@ -35,16 +35,16 @@ TEST(Device, IsTheCpuWhereNoGpuIsLinkedIn) {
   EXPECT_EQ(visible_gpus(), 0);
   config::Options options;
   options.run.device = config::Device::automatic;
-  EXPECT_TRUE(choose_device(options, roles).is_cpu());
+  EXPECT_TRUE(choose_device(options.run.device, roles.world, roles.topology).is_cpu());
   options.run.device = config::Device::cuda;
   try {
-    choose_device(options, roles);
+    choose_device(options.run.device, roles.world, roles.topology);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::unfit_environment);
     EXPECT_NE(std::string(error.what()).find("no GPU support"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(generators_on_device(roles, at::kCPU), roles.topology.local_size);
+  EXPECT_EQ(count_here(ranks_on_device(roles.world, roles.topology, at::kCPU), roles.map.generator), roles.topology.local_size);
   EXPECT_GT(free_memory(at::kCPU), 0);
 }
 
@@ -75,7 +75,7 @@ TEST(KvCache, IsSharedByTheRanksThatHaveAGenerator) {
   config::Options options;
   options.ranks = {base::text(world.size() - 1), "1", ""};
   const Roles roles = make_roles(options, world);
-  EXPECT_EQ(generators_on_device(roles, at::kCPU), 1) << "the others need no KV cache";
+  EXPECT_EQ(count_here(ranks_on_device(roles.world, roles.topology, at::kCPU), roles.map.generator), 1) << "the others need no KV cache";
 }
 
 TEST(KvCache, FreeMemoryIsWhatCanBeAllocated) {

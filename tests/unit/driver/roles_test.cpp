@@ -15,9 +15,9 @@ TEST(Roles, NothingSaidMeansColocated) {
   const Roles roles = make_roles(config::Options{}, world);
   EXPECT_TRUE(roles.trainer && roles.generator && roles.reward);
   EXPECT_TRUE(roles.colocated());
-  EXPECT_EQ(roles.trainers->size(), world.size());
-  EXPECT_EQ(roles.replicas, world.size());
-  EXPECT_EQ(roles.tensor_ranks->size(), 1);
+  EXPECT_EQ(roles.trainers.all().size(), world.size());
+  EXPECT_EQ(roles.replicas(), world.size());
+  EXPECT_EQ(roles.generators.along(comm::Axis::tensor).size(), 1);
   EXPECT_EQ(roles.text(), "trainer, generator, reward");
 }
 
@@ -31,9 +31,9 @@ TEST(Roles, SplitRolesHaveTheirOwnCommunicators) {
   EXPECT_EQ(roles.trainer, world.rank() < 2);
   EXPECT_EQ(roles.generator, world.rank() >= 2);
   EXPECT_EQ(roles.reward, world.rank() < 2);
-  EXPECT_EQ(roles.trainers->size(), roles.trainer ? 2 : 1);
-  EXPECT_EQ(roles.tensor_ranks->size(), roles.generator ? 2 : 1);
-  EXPECT_EQ(roles.replicas, 1);
+  EXPECT_EQ(roles.trainers.all().size(), roles.trainer ? 2 : 1);
+  EXPECT_EQ(roles.generators.along(comm::Axis::tensor).size(), roles.generator ? 2 : 1);
+  EXPECT_EQ(roles.replicas(), 1);
   EXPECT_EQ(roles.leads_replica(), world.rank() == 2);
   EXPECT_EQ(roles.replica_ranks(), (std::vector<std::vector<int>>{{2, 3}}));
 }
@@ -44,9 +44,9 @@ TEST(Roles, HybridShardingHasGroupsAndReplicas) {
   config::Options options;
   options.train.shard_group = 2;
   const Roles roles = make_roles(options, world);
-  EXPECT_EQ(roles.shard_groups, 2);
-  EXPECT_EQ(roles.shard_group->size(), 2);
-  EXPECT_EQ(roles.shard_replicas->size(), 2);
+  EXPECT_EQ(roles.trainers.size(comm::Axis::data), 2);
+  EXPECT_EQ(roles.trainers.along(comm::Axis::shard).size(), 2);
+  EXPECT_EQ(roles.trainers.along(comm::Axis::data).size(), 2);
   EXPECT_EQ(roles.shard_ranks(), (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
 }
 
@@ -93,14 +93,14 @@ TEST(Roles, CommunicatorsHaveTheRanksOfTheMap) {
     options.ranks = decks[d];
     const Roles roles = make_roles(options, world);
     EXPECT_EQ(roles.map, config::resolve_ranks(decks[d], n, std::vector<int>(static_cast<size_t>(n), 0)));
-    expect_members(roles.trainers, roles.map.trainer);
-    expect_members(roles.rewards, roles.map.reward);
-    expect_members(roles.shard_group, roles.map.trainer);
-    expect_members(roles.tensor_ranks, group_of(roles.replica_ranks()));
-    EXPECT_EQ(roles.replicas, static_cast<int>(roles.map.generator.size()));
+    expect_members(roles.trainers.all(), roles.map.trainer);
+    expect_members(roles.rewards.all(), roles.map.reward);
+    expect_members(roles.trainers.along(comm::Axis::shard), roles.map.trainer);
+    expect_members(roles.generators.along(comm::Axis::tensor), group_of(roles.replica_ranks()));
+    EXPECT_EQ(roles.replicas(), static_cast<int>(roles.map.generator.size()));
     EXPECT_EQ(world.sum(roles.trainer ? 1 : 0), static_cast<int>(roles.map.trainer.size()));
-    EXPECT_EQ(world.sum(roles.leads_replica() ? 1 : 0), roles.replicas);
-    EXPECT_EQ(roles.replica >= 0, roles.generator);
+    EXPECT_EQ(world.sum(roles.leads_replica() ? 1 : 0), roles.replicas());
+    EXPECT_EQ(roles.generators.member(), roles.generator);
     EXPECT_EQ(roles.text() == "idle", !roles.trainer && !roles.generator && !roles.reward);
   }
 }
@@ -113,13 +113,13 @@ TEST(Roles, EveryGroupingOfFourRanks) {
     options.train.shard_group = group;
     options.generate.tensor_parallel = group;
     const Roles roles = make_roles(options, world);
-    EXPECT_EQ(roles.shard_groups, 4 / group);
-    EXPECT_EQ(roles.replicas, 4 / group);
-    expect_members(roles.shard_group, group_of(roles.shard_ranks()));
-    expect_members(roles.tensor_ranks, group_of(roles.replica_ranks()));
+    EXPECT_EQ(roles.trainers.size(comm::Axis::data), 4 / group);
+    EXPECT_EQ(roles.replicas(), 4 / group);
+    expect_members(roles.trainers.along(comm::Axis::shard), group_of(roles.shard_ranks()));
+    expect_members(roles.generators.along(comm::Axis::tensor), group_of(roles.replica_ranks()));
     std::vector<int> same_shard;
-    for (const auto& ranks : roles.shard_ranks()) same_shard.push_back(ranks[static_cast<size_t>(roles.shard_group->rank())]);
-    expect_members(roles.shard_replicas, same_shard);
+    for (const auto& ranks : roles.shard_ranks()) same_shard.push_back(ranks[static_cast<size_t>(roles.trainers.place(comm::Axis::shard))]);
+    expect_members(roles.trainers.along(comm::Axis::data), same_shard);
   }
 }
 

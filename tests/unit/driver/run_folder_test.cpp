@@ -152,13 +152,9 @@ TEST(SampleLog, TheFirstOfAllRanksInTheOrderOfTheirIds) {
   }
 }
 
-TEST(SampleLog, AFullDiskIsAnError) {
-  const auto append = [] { append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1); };
-  if (world().rank() == 0) {
-    EXPECT_THAT(error_of(ExitCode::io_error, append), HasSubstr("/dev/full"));
-  } else {
-    append();  // only the first rank writes
-  }
+// Nobody loses a run for its log of samples: a full disk is a warning (side_output()).
+TEST(SampleLog, AFullDiskEndsNoRun) {
+  EXPECT_NO_THROW(append_sample_log(world(), "/dev/full", answers(), prompts(), test::tokenizer(), 1, 1));
 }
 
 TEST(SampleLog, ForgetsWhatTheCheckpointDoesNotKnow) {

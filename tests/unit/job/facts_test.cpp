@@ -246,6 +246,9 @@ TEST(Job, NumbersAreCutToWhatACommandLineMayHave) {
 }
 
 TEST(Launch, NumbersThatAreNoneDoNotCount) {
+  EXPECT_TRUE(speaks_for_job(from({}))) << "without a launcher";
+  EXPECT_TRUE(speaks_for_job(from({{"PMIX_RANK", "0"}})));
+  EXPECT_FALSE(speaks_for_job(from({{"PMIX_RANK", "3"}})));
   EXPECT_EQ(read_launch(from({{"PMI_RANK", "first"}, {"PMI_SIZE", "4"}})).launcher, "");
   const auto facts = read_launch(from({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "many"}}));
   EXPECT_EQ(facts.rank, 2);
