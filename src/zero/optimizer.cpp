@@ -71,21 +71,21 @@ struct Piece {
   int64_t count;
 };
 
-// This rank's values of parameters with, or without, weight decay, in groups of at most `most` values.
+// This rank's values of parameters with, or without, weight decay, in groups of at most `most` values. Every piece begins at a multiple of
+// `most` in its parameter: LibTorch's CPU kernel rounds a row's last values otherwise than those of whole vectors.
 std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t most) {
   std::vector<std::vector<Piece>> groups;
   int64_t left = 0;  // of the last group
   for (size_t p = 0; p < map.parameters(); ++p) {
     const int64_t elements = map.own(p).elements();
     if (decays(map.layout().tensors()[p].name) != decay) continue;
-    for (int64_t first = 0; first < elements;) {
-      if (left == 0) {
+    for (int64_t first = 0, count = 0; first < elements; first += count) {
+      count = std::min(elements - first, most);
+      if (count > left) {
         groups.emplace_back();
         left = most;
       }
-      const int64_t count = std::min(elements - first, left);
       groups.back().push_back({p, first, map.offset(p) + first, count});
-      first += count;
       left -= count;
     }
   }

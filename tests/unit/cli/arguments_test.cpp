@@ -116,6 +116,7 @@ TEST_F(CommandLine, WhatTheProgramKnowsOfItself) {
 }
 
 TEST_F(CommandLine, OneRankOfAJobSpeaks) {
+  const Variable step("SLURM_STEP_NUM_TASKS", "4");  // sets SLURM_PROCID of srun apart from that of a batch script
   for (const char* launcher : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID"}) {
     for (const Words& words : {Words{"--help"}, Words{"--version"}, Words{"--config"}, Words{"--keys"}, Words{"--help-deck", "train"}, Words{"sft", "--help"}}) {
       const Variable other(launcher, "3");
