@@ -162,7 +162,7 @@ class RankLedger {
     add(owner, "stage inputs", stage_input_bytes(shape, tokens, element()), training, Accuracy::estimate);
     add(owner, "activations of blocks that are kept", kept_blocks(model) * kept_block_bytes(shape, tokens, operators(), element()), training,
         Accuracy::estimate);
-    add(owner, "head: its gradient", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
+    add(owner, "head: gradient of a piece of the vocabulary", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
     if (rows > 1) {
       add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element()), phase_bit(Phase::head),
           Accuracy::estimate);
@@ -182,6 +182,12 @@ class RankLedger {
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
+  // Where generators and trainers take turns on the same rank, the pages are given back before the trainers begin (PpoRoles::release_caches()).
+  PhaseSet cache_phases() const {
+    const bool given_back = options().train.async_depth == 0 && contains(job_.roles.trainer, rank_);
+    return given_back ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase;
+  }
+
   void generator() {
     const auto groups = config::replica_groups(job_.roles.generator, job_.node_of_rank, degree());
     int place = 0;
@@ -196,14 +202,14 @@ class RankLedger {
     const int64_t granted =
         kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
     if (place_ == Place::device) {
-      add("generator", "KV pages", granted);
+      add("generator", "KV pages", granted, cache_phases());
       add_host("weight sync", "page-locked slices", slice);
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
     const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
     const int64_t tokens = sequences * base::round_up(options().max_len() + 1, options().generate.page_size);
-    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), every_phase,
+    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), cache_phases(),
         Accuracy::estimate);
     const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);

@@ -2,8 +2,6 @@
 
 #include "trireme/kernels/adamw.hpp"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +10,7 @@
 #include <memory>
 
 #include "support/instruction_sets.hpp"
+#include "support/tensor_meter.hpp"
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/comm/shard_exchange.hpp"
@@ -21,37 +20,18 @@
 namespace trireme::test {
 namespace {
 
-// Bytes of tensors that live at the same time, at most.
-class TensorMeter final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0;
-  int64_t peak_ = 0;
-};
-
 // The path of devices, on a tensor of the host: a shard must not be converted to double as a whole.
 TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
   at::manual_seed(4);
   for (const int64_t n : {int64_t{0}, int64_t{1}, plan::norm_chunk, 5 * plan::norm_chunk + 3}) {
     const at::Tensor gradient = at::randn({n}).mul_(1e-3);
-    const auto meter = std::make_shared<TensorMeter>();
     double squares = 0;
-    {
-      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-      squares = zero::squared_norm_in_chunks(gradient);
-    }
+    const int64_t peak = peak_tensor_bytes([&] { squares = zero::squared_norm_in_chunks(gradient); });
     double expected = 0;
     for (int64_t i = 0; i < n; ++i) expected += std::pow(static_cast<double>(gradient.const_data_ptr<float>()[i]), 2);
     EXPECT_NEAR(squares, expected, 1e-10 * expected) << n;
-    EXPECT_LE(meter->peak(), plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
-    EXPECT_GT(meter->peak(), 0) << "the meter sees tensors";
+    EXPECT_LE(peak, plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
+    EXPECT_GT(peak, 0) << "the meter sees tensors";
   }
   const float large = 1e30f, nothing = std::numeric_limits<float>::quiet_NaN();
   EXPECT_NEAR(zero::squared_norm_in_chunks(at::full({3}, large)) / 3e60, 1, 1e-6) << "beyond fp32";
