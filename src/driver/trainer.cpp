@@ -27,7 +27,9 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .compute = options.model.compute(),
                                                       .training = zero::Training::trainable,
                                                       .recompute = options.train.recompute,
-                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles)});
+                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles),
+                                                       .offload = options.train.optimizer_offload,
+                                                       .rings = roles.rings});
 }
 
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
