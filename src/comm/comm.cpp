@@ -104,50 +104,97 @@ namespace {
 int64_t bytes_of(int64_t count, DType type) { return count * static_cast<int64_t>(size_of(type)); }
 }  // namespace
 
+// A collective as it is called: noted in front, compared behind it, when that is due.
+struct CommView::Noted {
+  Noted(const CommView& view, const char* operation, int64_t count = 0, int type = 0, int root = -1) : view_(view) {
+    view_.state_->ledger.note(operation, count, type, root);
+    due_ = view_.state_->ledger.due();
+  }
+  // Not in a destructor: it throws.
+  void done() const {
+    if (due_) view_.compare_calls();
+  }
+
+ private:
+  const CommView& view_;
+  bool due_ = false;
+};
+
+void CommView::compare_calls() const {
+  const Ledger& ledger = state_->ledger;
+  uint64_t extremes[2] = {ledger.hash(), ~ledger.hash()};  // greatest, and complement of the smallest
+  TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, extremes, 2, MPI_UINT64_T, MPI_MAX, state_->handle));
+  if (extremes[0] == ~extremes[1]) return;
+  std::vector<Ledger::Entry> all(static_cast<size_t>(size_ * Ledger::kept));
+  TRIREME_MPI(MPI_Allgather(ledger.last().data(), static_cast<int>(sizeof ledger.last()), MPI_BYTE, all.data(), static_cast<int>(sizeof ledger.last()),
+                            MPI_BYTE, state_->handle));
+  const int64_t first = std::max<int64_t>(0, ledger.calls() - Ledger::kept);
+  for (int64_t call = first; call < ledger.calls(); ++call) {
+    const Ledger::Entry& of_rank_0 = all[static_cast<size_t>(call % Ledger::kept)];
+    for (int rank = 1; rank < size_; ++rank) {
+      const Ledger::Entry& theirs = all[static_cast<size_t>(rank * Ledger::kept + call % Ledger::kept)];
+      if (std::memcmp(&of_rank_0, &theirs, sizeof theirs) == 0) continue;
+      throw InternalError(base::text("the ranks of ", name(), " called different collectives: the ", call + 1, "th was ", Ledger::describe(of_rank_0), " on rank 0, ",
+                                     Ledger::describe(theirs), " on rank ", rank));
+    }
+  }
+  throw InternalError(base::text("the ranks of ", name(), " called different collectives, more than ", Ledger::kept, " calls ago"));
+}
+
 void CommView::barrier() const {
   if (!state_) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
+  const Noted noted{*this, "barrier"};
   const trace::Region region{"barrier", trace::no_argument, trace::Category::wait};
   TRIREME_MPI(MPI_Barrier(state_->handle));
+  noted.done();
 }
 
 void CommView::sleeping_barrier() const {
   if (!state_) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
+  const Noted noted{*this, "sleeping_barrier"};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
   MPI_Request request = MPI_REQUEST_NULL;
   TRIREME_MPI(MPI_Ibarrier(state_->handle, &request));
   auto nap = std::chrono::microseconds(20);
   for (int done = 0;;) {
     TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    if (done) return;
+    if (done) break;
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(1000));
   }
+  noted.done();
 }
 
 void CommView::broadcast(void* data, int64_t count, DType type, int root) const {
   if (!state_ || count == 0) return;
   const trace::Collective collective{"broadcast", name().c_str(), bytes_of(count, type)};
+  const Noted noted{*this, "broadcast", count, static_cast<int>(type), root};
   in_pieces(data, count, type, [&](void* piece, int n) {
     TRIREME_MPI(MPI_Bcast(piece, n, to_mpi(type), root, state_->handle));
   });
+  noted.done();
 }
 
 void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
   if (!state_ || count == 0) return;
   const trace::Collective collective{"all_reduce", name().c_str(), bytes_of(count, type)};
+  const Noted noted{*this, "all_reduce", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
   in_pieces(data, count, type, [&](void* piece, int n) {
     TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, piece, n, to_mpi(type), to_mpi(op, type), state_->handle));
   });
+  noted.done();
 }
 
 void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
   if (!state_ || count == 0) return;
   const trace::Collective collective{"all_gather", name().c_str(), bytes_of(count, type)};
+  const Noted noted{*this, "all_gather", count, static_cast<int>(type)};
   if (count <= max_count) {
     TRIREME_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, static_cast<int>(count), to_mpi(type),
                               state_->handle));
+    noted.done();
     return;
   }
   // Pieces of a rank's slice are not adjacent across ranks: one broadcast per rank keeps every count an int.
@@ -155,6 +202,7 @@ void CommView::all_gather_in_place(void* data, int64_t count, DType type) const 
   for (int root = 0; root < size_; ++root) {
     broadcast(bytes + root * count * static_cast<int64_t>(size_of(type)), count, type, root);
   }
+  noted.done();
 }
 
 void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType type, Op op) const {
@@ -165,9 +213,11 @@ void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType
     return;
   }
   const trace::Collective collective{"reduce_scatter", name().c_str(), bytes_of(count, type)};
+  const Noted noted{*this, "reduce_scatter", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
   if (count <= max_count) {
     TRIREME_MPI(MPI_Reduce_scatter_block(from, into, static_cast<int>(count), to_mpi(type), to_mpi(op, type),
                                          state_->handle));
+    noted.done();
     return;
   }
   for (int root = 0; root < size_; ++root) {
@@ -178,6 +228,7 @@ void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType
                              to_mpi(op, type), root, state_->handle));
     }
   }
+  noted.done();
 }
 
 namespace {
@@ -253,7 +304,9 @@ std::vector<std::string> CommView::all_to_all(const std::vector<std::string>& to
   std::vector<int64_t> out(to.size());
   std::vector<int64_t> in(to.size());
   std::transform(to.begin(), to.end(), out.begin(), [](const std::string& s) { return static_cast<int64_t>(s.size()); });
+  const Noted noted{*this, "all_to_all"};
   TRIREME_MPI(MPI_Alltoall(out.data(), 1, MPI_INT64_T, in.data(), 1, MPI_INT64_T, state_->handle));
+  noted.done();
   std::vector<std::string> from(to.size());
   std::vector<Request> pending;
   for (int peer = 0; peer < size_; ++peer) {
@@ -283,8 +336,10 @@ Comm Comm::split(const CommView& parent, int colour, int key, const std::string&
   Comm made;
   if (!parent.state_) return made;
   const trace::Collective collective{"split", parent.name().c_str(), 0};
+  const CommView::Noted noted{parent, "split"};
   MPI_Comm handle = MPI_COMM_NULL;
   TRIREME_MPI(MPI_Comm_split(parent.state_->handle, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
+  noted.done();
   if (handle == MPI_COMM_NULL) return made;
   TRIREME_MPI(MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN));
   TRIREME_MPI(MPI_Comm_set_name(handle, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));

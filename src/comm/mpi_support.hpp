@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/ledger.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/comm.hpp"
 
@@ -32,6 +33,7 @@ struct CommView::State {
   MPI_Comm handle;
   std::string name;
   bool owned;
+  Ledger ledger;
 };
 
 }  // namespace trireme::comm

@@ -85,6 +85,21 @@ int64_t RingLayout::largest_slice() const {
   return largest;
 }
 
+RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices) const {
+  constexpr auto float_bytes = static_cast<int64_t>(sizeof(float));
+  if (!with_gradients) return {arena_bytes(), 0, 0};
+  return {arena_bytes(), gradient_bytes(), received_slices * largest_slice() * float_bytes};
+}
+
+RingPlace::RingPlace(const ExchangeOptions& options, RingMemory::Tenant& of, const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
+                     ExchangeCounters& counters)
+    : tenant(of), memory(options.rings ? options.rings : std::make_shared<RingMemory>()) {
+  memory->add(tenant, bytes, allocate);
+  if (options.rings) return;
+  counters.weight_memory += memory->bytes(RingMemory::weights);
+  counters.gradient_memory += memory->bytes(RingMemory::gradients) + memory->bytes(RingMemory::received);
+}
+
 std::vector<std::byte*> RingLayout::weight_pointers(std::byte* arena, int stage) const {
   std::vector<std::byte*> pointers;
   for (const auto& parameter : parameters(stage)) pointers.push_back(weights(arena, stage) + parameter.offset * element_);
@@ -116,6 +131,13 @@ void RingLayout::use(int stage) {
 
 void RingLayout::forget() { std::fill(held_.begin(), held_.end(), false); }
 
+void RingLayout::may_leave() const {
+  for (int stage = 0; stage < stages(); ++stage) {
+    if (in_use_[static_cast<size_t>(stage)]) throw InternalError(base::text("another model takes the ring while stage ", stage, " is in use"));
+  }
+  if (reducing_ >= 0) throw InternalError(base::text("another model takes the ring before the reduction of stage ", reducing_, " is finished"));
+}
+
 void RingLayout::may_write_gradients(int stage) const {
   if (reducing_ >= 0 && arena_.overlap(stage, reducing_)) {
     throw InternalError(base::text("gradients of stage ", stage, " over those of stage ", reducing_,
@@ -145,9 +167,9 @@ void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for) {
   });
 }
 
-DeviceExchangeMaker& device_exchange_maker() {
-  static DeviceExchangeMaker maker = nullptr;
-  return maker;
+DeviceSupport& device_support() {
+  static DeviceSupport support;
+  return support;
 }
 
 std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
@@ -157,10 +179,10 @@ std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::ve
   const auto duplicate = [&comm] { return Comm::duplicate(comm, comm.name() + " exchange"); };
   const bool device = options.device || options.kind == ExchangeKind::device_ring;
   if (device) {
-    VALIDATE(device_exchange_maker() != nullptr, ExitCode::unfit_environment,
+    VALIDATE(device_support().make_exchange != nullptr, ExitCode::unfit_environment,
              "weights were asked for on a GPU, but this program was built without CUDA: set run.device = \"cpu\", or build "
              "with TRIREME_CUDA=ON");
-    return device_exchange_maker()(duplicate(), std::move(stages), options);
+    return device_support().make_exchange(duplicate(), std::move(stages), options);
   }
   if (options.kind == ExchangeKind::mpi_ring) return make_ring_exchange(duplicate(), std::move(stages), options);
 

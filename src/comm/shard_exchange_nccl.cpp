@@ -2,6 +2,7 @@
 //   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
 //   reduce   waits for the stage's backward; compute waits for the sum in finish_reduce(), one stage later
 // The host never waits.
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,15 +29,19 @@ class NcclComm {
   }
   NcclComm(const NcclComm&) = delete;
   ~NcclComm() {
-    for (void* registration : registrations_) static_cast<void>(ncclCommDeregister(handle_, registration));
+    dismiss();
     static_cast<void>(ncclCommDestroy(handle_));
   }
   operator ncclComm_t() const { return handle_; }
-  void enroll(const DeviceBuffer& buffer) {
-    if (buffer.bytes() == 0) return;
+  void enroll(std::byte* data, int64_t bytes) {
+    if (bytes == 0) return;
     void* registration = nullptr;
-    TRIREME_NCCL_CALL(ncclCommRegister(handle_, buffer.data(), static_cast<size_t>(buffer.bytes()), &registration));
+    TRIREME_NCCL_CALL(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration));
     registrations_.push_back(registration);
+  }
+  void dismiss() {
+    for (void* registration : registrations_) static_cast<void>(ncclCommDeregister(handle_, registration));
+    registrations_.clear();
   }
 
  private:
@@ -44,22 +49,19 @@ class NcclComm {
   std::vector<void*> registrations_;
 };
 
-class NcclRingExchange final : public ShardExchange {
+std::shared_ptr<std::byte> registered_memory(int64_t bytes) {
+  const auto buffer = std::make_shared<DeviceBuffer>(bytes, DeviceBuffer::Kind::registered);
+  return {buffer, buffer->data()};
+}
+
+class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant {
  public:
   NcclRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
       : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
         compute_(static_cast<cudaStream_t>(options.compute_stream)), gathered_(static_cast<size_t>(layout_.stages())),
         own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
-        weights_(layout_.arena_bytes(), DeviceBuffer::Kind::registered), nccl_(comm_) {
-    nccl_.enroll(weights_);
-    counters_.weight_memory = own_.bytes() + weights_.bytes();
-    if (!options_.gradients) return;
-    constexpr int64_t kFloat = sizeof(float);
-    gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::registered);
-    summed_ = DeviceBuffer(layout_.largest_slice() * kFloat, DeviceBuffer::Kind::registered);
-    nccl_.enroll(gradients_);
-    nccl_.enroll(summed_);
-    counters_.gradient_memory = gradients_.bytes() + summed_.bytes();
+        ring_(options, *this, layout_.ring_bytes(options.gradients, 1), registered_memory, counters_), nccl_(comm_) {
+    counters_.weight_memory += own_.bytes();
   }
   ~NcclRingExchange() override { static_cast<void>(cudaStreamSynchronize(stream_)); }
 
@@ -81,6 +83,9 @@ class NcclRingExchange final : public ShardExchange {
   std::string kind() const override { return "NCCL ring"; }
 
  private:
+  void leave() override;
+  void lose() override;
+  void take_ring();  // and makes it known to NCCL
   // What is enqueued on `later` from now on waits for what is on `earlier` now.
   void follow(cudaStream_t later, cudaStream_t earlier) {
     order_.record(earlier);
@@ -93,20 +98,45 @@ class NcclRingExchange final : public ShardExchange {
   cudaStream_t compute_;
   std::vector<Event> gathered_;  // by stage
   Event order_;
-  DeviceBuffer own_, weights_, gradients_, summed_;
-  NcclComm nccl_;  // after the buffers that it registers: freed before them
-  Stream stream_;
   ExchangeCounters counters_;
+  DeviceBuffer own_;
+  RingPlace ring_;
+  NcclComm nccl_;  // after the memory that it registers: freed before it
+  Stream stream_;
+  bool enrolled_ = false;  // the ring with NCCL
 };
 
+// Transfers of this model's, also such as nobody waited for, come before what the next enqueues: its stream follows the compute stream.
+void NcclRingExchange::leave() {
+  layout_.may_leave();
+  follow(compute_, stream_);
+  layout_.forget();
+}
+
+// The streams are waited for: memory in use is not freed.
+void NcclRingExchange::lose() {
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(compute_));
+  nccl_.dismiss();
+  enrolled_ = false;
+}
+
+void NcclRingExchange::take_ring() {
+  ring_.take();
+  if (enrolled_) return;
+  for (const auto part : {RingMemory::weights, RingMemory::gradients, RingMemory::received}) nccl_.enroll(ring_[part], ring_.memory->bytes(part));
+  enrolled_ = true;
+}
+
 void NcclRingExchange::gather(int stage) {
+  take_ring();
   if (layout_.holds(stage)) return;
   layout_.occupy(stage);
   trace::Region region{"gather", stage, trace::Category::communication};
   follow(stream_, compute_);
   const ncclDataType_t type = options_.weight_type == DType::bf16 ? ncclBfloat16 : ncclFloat;
   const int64_t element = layout_.element_bytes();
-  std::byte* base = layout_.weights(weights_.data(), stage);
+  std::byte* base = layout_.weights(ring_[RingMemory::weights], stage);
   for (const auto& p : layout_.parameters(stage)) {
     const int64_t bytes = p.per_rank * element;
     TRIREME_CUDA_CALL(cudaMemcpyAsync(base + p.offset * element + comm_->rank() * bytes, own_slice(p.id),
@@ -128,23 +158,24 @@ void NcclRingExchange::gather(int stage) {
 std::vector<std::byte*> NcclRingExchange::gathered(int stage) {
   layout_.use(stage);
   gathered_[static_cast<size_t>(stage)].block(compute_);
-  return layout_.weight_pointers(weights_.data(), stage);
+  return layout_.weight_pointers(ring_[RingMemory::weights], stage);
 }
 
 std::vector<float*> NcclRingExchange::gradients(int stage) {
   EXPECT(options_.gradients);
+  take_ring();
   layout_.may_write_gradients(stage);
-  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
+  TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(ring_[RingMemory::gradients], stage), 0,
                                     static_cast<size_t>(layout_.elements(stage)) * sizeof(float), compute_));
-  return layout_.gradient_pointers(gradients_.data(), stage);
+  return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
 void NcclRingExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   trace::Region region{"reduce gradients", stage, trace::Category::communication};
   follow(stream_, compute_);
-  const float* gradients = layout_.gradients(gradients_.data(), stage);
-  auto* out = reinterpret_cast<float*>(summed_.data());
+  const float* gradients = layout_.gradients(ring_[RingMemory::gradients], stage);
+  auto* out = reinterpret_cast<float*>(ring_[RingMemory::received]);
   TRIREME_NCCL_CALL(ncclGroupStart());
   for (const auto& p : layout_.parameters(stage)) {
     TRIREME_NCCL_CALL(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
@@ -156,7 +187,7 @@ void NcclRingExchange::reduce(int stage) {
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
-  const auto* sums = reinterpret_cast<const float*>(summed_.data());
+  const auto* sums = reinterpret_cast<const float*>(ring_[RingMemory::received]);
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -198,6 +229,15 @@ std::string device_bus_id(int device) {
   return bus;
 }
 
-void enable_device_exchange() { device_exchange_maker() = &make_device_exchange; }
+void enable_device_exchange() {
+  device_support() = {.make_exchange = make_device_exchange,
+                      .lock_pages =
+                          [](std::byte* memory, int64_t bytes) {
+                            const bool locked = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess;
+                            if (!locked) static_cast<void>(cudaGetLastError());
+                            return locked;
+                          },
+                      .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); }};
+}
 
 }  // namespace trireme::comm

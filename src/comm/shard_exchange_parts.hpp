@@ -51,6 +51,7 @@ class RingLayout {
   int64_t gradient_bytes() const { return arena_.elements() * static_cast<int64_t>(sizeof(float)); }
   int64_t own_bytes() const { return storage_.elements * element_; }
   const ParameterStorage& storage() const { return storage_; }
+  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices) const;
   // Elements of one rank's slices of a stage: what one rank sends to another in a reduction.
   int64_t slice_elements(int stage) const;
   int64_t largest_slice() const;  // of slice_elements over stages
@@ -67,6 +68,7 @@ class RingLayout {
   void use(int stage);
   void release(int stage) { in_use_[static_cast<size_t>(stage)] = false; }
   void forget();           // all weights are out of date
+  void may_leave() const;  // no stage is in use, no reduction runs
   void may_write_gradients(int stage) const;
   void begin_reduction(int stage);
   void end_reduction(int stage);
@@ -99,9 +101,25 @@ class HostBuffer : public HugeBuffer {
 std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
 std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
 
-// Set by enable_device_exchange(); nullptr in programs that do not link the CUDA part.
-using DeviceExchangeMaker = std::unique_ptr<ShardExchange> (*)(Comm comm, std::vector<SlotGeometry> stages,
-                                                               const ExchangeOptions& options);
-DeviceExchangeMaker& device_exchange_maker();
+// Where this exchange's ring lies: options.rings, or memory of its own. Counts the bytes of the latter.
+struct RingPlace {
+  RingPlace(const ExchangeOptions& options, RingMemory::Tenant& tenant, const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
+            ExchangeCounters& counters);
+  RingPlace(const RingPlace&) = delete;
+  ~RingPlace() { memory->remove(tenant); }
+  std::byte* operator[](RingMemory::Part part) const { return memory->data(part); }
+  bool take() { return memory->take(tenant); }
+
+  RingMemory::Tenant& tenant;
+  std::shared_ptr<RingMemory> memory;
+};
+
+// Set by enable_device_exchange(); null pointers in programs that do not link the CUDA part.
+struct DeviceSupport {
+  std::unique_ptr<ShardExchange> (*make_exchange)(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) = nullptr;
+  bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
+  void (*unlock_pages)(std::byte* memory) = nullptr;
+};
+DeviceSupport& device_support();
 
 }  // namespace trireme::comm

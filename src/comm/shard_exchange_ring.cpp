@@ -14,21 +14,24 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
+std::shared_ptr<std::byte> host_memory(int64_t bytes) {
+  const auto buffer = std::make_shared<HostBuffer>(bytes);
+  return {buffer, buffer->data()};
+}
+
+RingMemory::Bytes ring_bytes(const RingLayout& layout, bool gradients, int ranks) {
+  VALIDATE(layout.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", layout.largest_slice(),
+           " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
+  return layout.ring_bytes(gradients, ranks - 1);
+}
+
 }  // namespace
 
 MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
-    : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
+    : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type), own_(layout_.own_bytes()),
+      ring_(options, *this, ring_bytes(layout_, options.gradients, comm_->size()), host_memory, counters_),
       gathering_(static_cast<size_t>(layout_.stages())) {
-  const int64_t largest = layout_.largest_slice();
-  VALIDATE(largest <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", largest,
-           " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
-  own_ = HostBuffer(layout_.own_bytes());
-  weights_ = HostBuffer(layout_.arena_bytes());
-  counters_.weight_memory = own_.bytes() + weights_.bytes();
-  if (!options_.gradients) return;
-  gradients_ = HostBuffer(layout_.gradient_bytes());
-  received_ = HostBuffer((comm_->size() - 1) * largest * kFloat);
-  counters_.gradient_memory = gradients_.bytes() + received_.bytes();
+  counters_.weight_memory += own_.bytes();
 }
 
 MpiRingExchange::~MpiRingExchange() {
@@ -36,6 +39,21 @@ MpiRingExchange::~MpiRingExchange() {
     if (!requests.empty()) MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   }
   if (!reducing_.empty()) MPI_Waitall(static_cast<int>(reducing_.size()), reducing_.data(), MPI_STATUSES_IGNORE);
+}
+
+// What is gathered ahead still arrives: the next exchange may not write under it.
+void MpiRingExchange::leave() {
+  layout_.may_leave();
+  for (auto& requests : gathering_) wait(requests);
+  layout_.forget();
+}
+
+std::vector<std::span<std::byte>> MpiRingExchange::buffers() const {
+  std::vector<std::span<std::byte>> out{{own_.data(), static_cast<size_t>(own_.bytes())}};
+  for (const auto part : {RingMemory::weights, RingMemory::gradients, RingMemory::received}) {
+    out.emplace_back(ring_[part], static_cast<size_t>(ring_.memory->bytes(part)));
+  }
+  return out;
 }
 
 void MpiRingExchange::wait(std::vector<MPI_Request>& requests) {
@@ -54,13 +72,14 @@ void MpiRingExchange::begin_update() {
 }
 
 void MpiRingExchange::gather(int stage) {
+  ring_.take();
   if (layout_.holds(stage)) return;
   layout_.occupy(stage);
   trace::Region region{"gather", stage, trace::Category::communication};
   auto& requests = gathering_[static_cast<size_t>(stage)];
   for (const auto& parameter : layout_.parameters(stage)) {
     const int64_t bytes = parameter.per_rank * layout_.element_bytes();
-    std::byte* whole = layout_.weights(weights_.data(), stage) + parameter.offset * layout_.element_bytes();
+    std::byte* whole = layout_.weights(ring_[RingMemory::weights], stage) + parameter.offset * layout_.element_bytes();
     std::memcpy(whole + comm_->rank() * bytes, own_slice(parameter.id), static_cast<size_t>(bytes));
     if (comm_->size() == 1) continue;
     requests.push_back(MPI_REQUEST_NULL);
@@ -75,14 +94,15 @@ void MpiRingExchange::gather(int stage) {
 std::vector<std::byte*> MpiRingExchange::gathered(int stage) {
   layout_.use(stage);
   wait(gathering_[static_cast<size_t>(stage)]);
-  return layout_.weight_pointers(weights_.data(), stage);
+  return layout_.weight_pointers(ring_[RingMemory::weights], stage);
 }
 
 std::vector<float*> MpiRingExchange::gradients(int stage) {
   EXPECT(options_.gradients);
+  ring_.take();
   layout_.may_write_gradients(stage);
   zero_fill(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
-  return layout_.gradient_pointers(gradients_.data(), stage);
+  return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
 MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
@@ -103,7 +123,7 @@ void MpiRingExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   trace::Region region{"send gradients", stage, trace::Category::communication};
   const int64_t count = layout_.slice_elements(stage);
-  auto* into = reinterpret_cast<float*>(received_.data());
+  auto* into = reinterpret_cast<float*>(ring_[RingMemory::received]);
   for (int step = 1; step < comm_->size(); ++step) {
     const int from = (comm_->rank() + step) % comm_->size();
     float* place = into + (from < comm_->rank() ? from : from - 1) * count;
@@ -126,7 +146,7 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   const int64_t count = layout_.slice_elements(stage);
-  const auto* received = reinterpret_cast<const float*>(received_.data());
+  const auto* received = reinterpret_cast<const float*>(ring_[RingMemory::received]);
   std::vector<const float*> sources(static_cast<size_t>(comm_->size()));
   int64_t packed = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -4,13 +4,14 @@
 
 #include <mpi.h>
 
+#include <span>
 #include <vector>
 
 #include "comm/shard_exchange_parts.hpp"
 
 namespace trireme::comm {
 
-class MpiRingExchange final : public ShardExchange {
+class MpiRingExchange final : public ShardExchange, private RingMemory::Tenant {
  public:
   MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
   ~MpiRingExchange() override;
@@ -28,11 +29,13 @@ class MpiRingExchange final : public ShardExchange {
   const ExchangeCounters& counters() const override { return counters_; }
   std::string kind() const override { return "MPI ring"; }
 
-  // For pinning.
-  std::vector<const HostBuffer*> buffers() const { return {&own_, &weights_, &gradients_, &received_}; }
+  // For pinning, of an exchange with a ring of its own.
+  std::vector<std::span<std::byte>> buffers() const;
 
  private:
-  float* gradient_base(int stage) const { return layout_.gradients(gradients_.data(), stage); }
+  void leave() override;
+  void lose() override {}
+  float* gradient_base(int stage) const { return layout_.gradients(ring_[RingMemory::gradients], stage); }
   // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first element.
   MPI_Datatype slices_of(int stage, int to) const;
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
@@ -41,10 +44,11 @@ class MpiRingExchange final : public ShardExchange {
   Comm comm_;
   ExchangeOptions options_;
   RingLayout layout_;
-  HostBuffer own_, weights_, gradients_, received_;
+  ExchangeCounters counters_;
+  HostBuffer own_;
+  RingPlace ring_;
   std::vector<std::vector<MPI_Request>> gathering_;  // by stage
   std::vector<MPI_Request> reducing_;
-  ExchangeCounters counters_;
 };
 
 }  // namespace trireme::comm

@@ -7,21 +7,26 @@
 namespace trireme::comm {
 namespace {
 constexpr int64_t kFloat = sizeof(float);
+
+// Its memory is pinned once: nobody may enlarge it.
+ExchangeOptions with_own_rings(ExchangeOptions options) {
+  options.rings.reset();
+  return options;
 }
+}  // namespace
 
 StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
     : layout_(stages, options.weight_type), compute_(static_cast<cudaStream_t>(options.compute_stream)),
-      host_(std::move(comm), std::move(stages), options), own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
+      host_(std::move(comm), std::move(stages), with_own_rings(options)), own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
       weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain), arriving_(static_cast<size_t>(layout_.stages())) {
   if (options.gradients) {
     gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::plain);
     summed_ = DeviceBuffer(layout_.largest_slice() * kFloat, DeviceBuffer::Kind::plain);
   }
-  for (const HostBuffer* buffer : host_.buffers()) {
+  for (const auto buffer : host_.buffers()) {
     // Pinning makes copies faster; without it (a limit on locked memory) they still work.
-    if (buffer->bytes() > 0 &&
-        cudaHostRegister(buffer->data(), static_cast<size_t>(buffer->bytes()), cudaHostRegisterDefault) == cudaSuccess) {
-      pinned_.push_back(buffer->data());
+    if (!buffer.empty() && cudaHostRegister(buffer.data(), buffer.size(), cudaHostRegisterDefault) == cudaSuccess) {
+      pinned_.push_back(buffer.data());
     }
   }
   static_cast<void>(cudaGetLastError());

@@ -89,8 +89,9 @@ void add_run_keys(KeyList<Options>& keys) {
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(run.mismatch_check),
-           "Reserved for a check that all ranks make the same collective calls. This version makes none and refuses other values.")
-      .at_least(0)
+           "Collective calls on a communicator behind which its ranks compare what they have called (operation, elements, type, root); a difference, which MPI "
+           "does not notice, ends the job with exit code 70 and the first call that differs. 0: never.")
+      .range(0, 256)
       .departs("Not in OpenRLHF.");
   add_thread_keys(keys);
   keys.add(KEY(run.log_level), "What log.txt and the rank logs contain.");

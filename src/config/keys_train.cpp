@@ -68,7 +68,7 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.recompute), "Blocks whose activations are computed again in backward instead of being kept; -1: all.")
       .at_least(-1)
       .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
-  keys.add(KEY(train.optimizer_offload), "Optimizer state in host memory.").departs("OpenRLHF: ds.adam_offload.");
+  keys.add(KEY(train.optimizer_offload), "fp32 weights and moments in host memory beside a GPU; they pass through it in each step.").departs("OpenRLHF: ds.adam_offload.");
   keys.add(KEY(train.enable_ema), "Keeps an exponential moving average of the actor's weights.");
   keys.add(KEY(train.ema_beta), "Its decay per optimizer step.").range(0, 1);
   keys.add(KEY(train.deterministic),

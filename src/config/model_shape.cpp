@@ -15,19 +15,7 @@ namespace {
 constexpr int max_json_depth = 32;
 constexpr uint64_t max_file_bytes = uint64_t{16} << 20;  // label tables make some files large
 
-struct KnownArchitecture {
-  std::string_view name;
-  Architecture architecture;
-  bool score_head;
-};
-constexpr std::array known_architectures{
-    KnownArchitecture{"LlamaForCausalLM", Architecture::llama, false},
-    KnownArchitecture{"LlamaForSequenceClassification", Architecture::llama, true},
-    KnownArchitecture{"MistralForCausalLM", Architecture::mistral, false},
-    KnownArchitecture{"MistralForSequenceClassification", Architecture::mistral, true},
-    KnownArchitecture{"Qwen2ForCausalLM", Architecture::qwen2, false},
-    KnownArchitecture{"Qwen2ForSequenceClassification", Architecture::qwen2, true},
-};
+constexpr std::string_view causal = "ForCausalLM", classifier = "ForSequenceClassification";
 
 Json parse_json(std::string_view text, std::string_view name) {
   const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
@@ -44,29 +32,28 @@ Json parse_json(std::string_view text, std::string_view name) {
 }
 
 void read_architecture(const JsonReader& json, ModelShape& shape) {
-  std::string name;
-  if (json.has("architectures")) {
-    const Json& list = json.at("architectures");
-    VALIDATE(list.is_array() && list.size() == 1 && list[0].is_string(), ExitCode::bad_data, json.file(),
-             ": architectures must be a list of one name");
-    name = list[0].get<std::string>();
-  } else {
+  if (!json.has("architectures")) {
     const std::string type = json.string("model_type", "");
-    for (const auto& known : known_architectures) {
-      if (!known.score_head && type == to_string(known.architecture)) name = known.name;
-    }
-    VALIDATE(!name.empty(), ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type,
-             "' is not supported (", "supported: llama, mistral, qwen2)");
+    const auto found = choice_of<Architecture>(type);
+    VALIDATE(found, ExitCode::bad_data, json.file(), ": has no architectures and model_type '", type, "' is not supported (",
+             "supported: ", base::join(std::vector<std::string>(Words<Architecture>::list.begin(), Words<Architecture>::list.end())), ")");
+    shape.architecture = *found;
+    return;
   }
-  for (const auto& known : known_architectures) {
-    if (known.name == name) {
+  const Json& list = json.at("architectures");
+  VALIDATE(list.is_array() && list.size() == 1 && list[0].is_string(), ExitCode::bad_data, json.file(),
+           ": architectures must be a list of one name");
+  const auto name = list[0].get<std::string>();
+  std::vector<std::string> names;
+  for (const ArchitectureTraits& known : architecture_table) {
+    for (const std::string_view kind : {causal, classifier}) {
+      names.push_back(base::text(known.class_prefix, kind));
+      if (names.back() != name) continue;
       shape.architecture = known.architecture;
-      shape.score_head = known.score_head;
+      shape.score_head = kind == classifier;
       return;
     }
   }
-  std::vector<std::string> names;
-  for (const auto& known : known_architectures) names.emplace_back(known.name);
   throw UserError(ExitCode::bad_data,
                   base::text(json.file(), ": architecture ", name, " is not supported (supported: ", base::join(names), ")"));
 }
@@ -94,7 +81,7 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
     }
   }
   // A window as long as the context changes nothing. Mistral's default, when the key is absent, is 4096.
-  if (shape.architecture == Architecture::mistral) {
+  if (traits(shape.architecture).window == WindowKey::size) {
     const int64_t window = json.contains("sliding_window") ? json.integer("sliding_window", INT64_MAX) : 4096;
     VALIDATE(window >= shape.max_positions, ExitCode::bad_data, json.file(), ": sliding_window ", window,
              " is not supported (attention here sees the whole context): set it to null if the model was trained so");
@@ -104,7 +91,6 @@ void refuse_unsupported(const JsonReader& json, const ModelShape& shape) {
 }
 
 void read_sizes(const JsonReader& json, ModelShape& shape) {
-  constexpr std::array<int64_t, 3> default_positions{2048, 131072, 32768};  // llama, mistral, qwen2 in transformers
   // Limits far above any model, so that products of sizes stay below 2^63.
   constexpr int64_t width_limit = 1 << 20;
   shape.vocab = json.size("vocab_size", INT32_MAX);
@@ -113,13 +99,13 @@ void read_sizes(const JsonReader& json, ModelShape& shape) {
   shape.heads = json.size("num_attention_heads", 1 << 14);
   shape.kv_heads = json.size("num_key_value_heads", 1 << 14, shape.heads);
   shape.ffn = json.size("intermediate_size", 1 << 22);
-  shape.max_positions =
-      json.size("max_position_embeddings", INT32_MAX, default_positions[static_cast<size_t>(shape.architecture)]);
-  if (!json.has("head_dim")) {
+  shape.max_positions = json.size("max_position_embeddings", INT32_MAX, traits(shape.architecture).positions);
+  const int64_t head_dim = traits(shape.architecture).head_dim;
+  if (!json.has("head_dim") && head_dim == 0) {
     VALIDATE(shape.hidden % shape.heads == 0, ExitCode::bad_data, json.file(), ": hidden_size ", shape.hidden,
              " is not a multiple of num_attention_heads ", shape.heads, " and head_dim is not given");
   }
-  shape.head_dim = json.size("head_dim", 1 << 14, shape.hidden / shape.heads);
+  shape.head_dim = json.size("head_dim", 1 << 14, head_dim > 0 ? head_dim : shape.hidden / shape.heads);
   VALIDATE(shape.heads % shape.kv_heads == 0, ExitCode::bad_data, json.file(), ": num_attention_heads ", shape.heads,
            " is not a multiple of num_key_value_heads ", shape.kv_heads);
   VALIDATE(shape.head_dim % 2 == 0, ExitCode::bad_data, json.file(), ": head_dim ", shape.head_dim,
@@ -212,10 +198,10 @@ ModelShape parse_model_shape(std::string_view text, std::string_view name) {
   shape.norm_eps = json.positive("rms_norm_eps", 1e-6);
   read_rope(json, shape);
   shape.tied = json.flag("tie_word_embeddings", false);
-  const bool attention_bias = shape.architecture == Architecture::llama && json.flag("attention_bias", false);
-  shape.qkv_bias = attention_bias || shape.architecture == Architecture::qwen2;
-  shape.o_bias = attention_bias;
-  shape.mlp_bias = shape.architecture == Architecture::llama && json.flag("mlp_bias", false);
+  const ArchitectureTraits& known = traits(shape.architecture);
+  shape.o_bias = known.biases == AttentionBiases::by_key && json.flag("attention_bias", false);
+  shape.qkv_bias = shape.o_bias || known.biases == AttentionBiases::qkv;
+  shape.mlp_bias = known.mlp_bias_key && json.flag("mlp_bias", false);
   read_special_ids(json, shape);
   read_dtype(json, shape);
   read_score_head(json, shape);
@@ -230,24 +216,10 @@ ModelShape load_model_shape(const std::filesystem::path& folder_or_file) {
   return parse_model_shape(base::read_file(file, max_file_bytes), file.string());
 }
 
-int64_t ModelShape::block_parameter_count() const {
-  const int64_t attention = hidden * (q_dim() + 2 * kv_dim()) + q_dim() * hidden;
-  const int64_t attention_bias = (qkv_bias ? q_dim() + 2 * kv_dim() : 0) + (o_bias ? hidden : 0);
-  const int64_t mlp = 3 * hidden * ffn + (mlp_bias ? 2 * ffn + hidden : 0);
-  const int64_t norms = 2 * hidden;
-  return layers * (attention + attention_bias + mlp + norms) + hidden;
-}
-
-int64_t ModelShape::parameter_count() const {
-  const int64_t head = score_head ? hidden : (tied ? 0 : vocab * hidden);
-  return vocab * hidden + block_parameter_count() + head;
-}
-
 std::string to_config_json(const ModelShape& shape) {
-  static constexpr std::array<std::string_view, 3> prefixes{"Llama", "Mistral", "Qwen2"};
-  const std::string kind = shape.score_head ? "ForSequenceClassification" : "ForCausalLM";
+  const ArchitectureTraits& known = traits(shape.architecture);
   nlohmann::ordered_json json;
-  json["architectures"] = {std::string(prefixes[static_cast<size_t>(shape.architecture)]) + kind};
+  json["architectures"] = {base::text(known.class_prefix, shape.score_head ? classifier : causal)};
   json["model_type"] = to_string(shape.architecture);
   json["hidden_act"] = "silu";
   json["hidden_size"] = shape.hidden;
@@ -273,13 +245,10 @@ std::string to_config_json(const ModelShape& shape) {
   }
   json["tie_word_embeddings"] = shape.tied;
   json["attention_dropout"] = 0.0;
-  if (shape.architecture == Architecture::llama) {
-    json["attention_bias"] = shape.qkv_bias;
-    json["mlp_bias"] = shape.mlp_bias;
-  } else {
-    json["sliding_window"] = nullptr;
-    if (shape.architecture == Architecture::qwen2) json["use_sliding_window"] = false;
-  }
+  if (known.biases == AttentionBiases::by_key) json["attention_bias"] = shape.qkv_bias;
+  if (known.mlp_bias_key) json["mlp_bias"] = shape.mlp_bias;
+  if (known.window != WindowKey::none) json["sliding_window"] = nullptr;
+  if (known.window == WindowKey::flag) json["use_sliding_window"] = false;
   if (shape.bos_id) json["bos_token_id"] = *shape.bos_id;
   if (shape.eos_ids.size() == 1) json["eos_token_id"] = shape.eos_ids[0];
   if (shape.eos_ids.size() > 1) json["eos_token_id"] = shape.eos_ids;
@@ -295,8 +264,8 @@ std::string to_config_json(const ModelShape& shape) {
   return json.dump(2) + "\n";
 }
 
-std::string describe(const ModelShape& shape) {
-  const auto count = static_cast<double>(shape.parameter_count());
+std::string describe(const ModelShape& shape, int64_t parameters) {
+  const auto count = static_cast<double>(parameters);
   const std::string size = count >= 1e9 ? base::fixed(count / 1e9, 2) + " B" : base::fixed(count / 1e6, 1) + " M";
   return base::text(to_string(shape.architecture), ", ", shape.layers, " layers, hidden ", shape.hidden, ", ", shape.heads, "/",
                     shape.kv_heads, " heads of ", shape.head_dim, ", ffn ", shape.ffn, ", vocabulary ", shape.vocab,

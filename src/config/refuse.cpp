@@ -13,12 +13,9 @@ void refuse_unbuilt(const Options& options, Command command) {
   const auto refuse = [&reasons](bool when, const char* what) {
     if (when) reasons.emplace_back(what);
   };
-  refuse(options.train.optimizer_offload, "train.optimizer_offload = true: the optimizer state cannot be kept in host memory beside a GPU yet");
   refuse(options.train.reduce_dtype != DType::fp32, "train.reduce_dtype = \"bf16\": gradients are reduced in fp32 only");
   refuse(command == Command::ppo && options.train.async_depth > 0 && options.algo.dynamic_filtering_enable,
          "train.async_depth = 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
-  const RunOptions untouched;
-  refuse(options.run.mismatch_check != untouched.mismatch_check, "run.mismatch_check: this version does not check collectives for mismatches");
   refuse(options.run.production && std::getenv("TRIREME_CRASH_AT") != nullptr,
          "the variable TRIREME_CRASH_AT is set while run.production is true: it is for tests");
   if (reasons.empty()) return;

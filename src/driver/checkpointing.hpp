@@ -41,7 +41,8 @@ struct StoredParts {
 
 class Checkpointing {
  public:
-  // Collective. The models live on `device`; from a GPU they go through host memory, which stays allocated for the run.
+  // Collective. What is saved of the models lives on `device` (state_device()); from a GPU it goes through host memory, which stays allocated
+  // for the run.
   Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
                 bool thread_multiple);
   ~Checkpointing();

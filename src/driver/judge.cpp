@@ -14,7 +14,7 @@ namespace trireme::driver {
 
 Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop)
-    : options_(options), ranks_(roles.rewards.all()), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
+    : options_(options), ranks_(roles.rewards.all()), rings_(roles.rings), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
@@ -43,7 +43,8 @@ void Judge::make_sources() {
                                     .normalize = options_.reward.normalize_enable,
                                     .max_len = options_.max_len(),
                                     .batch_tokens = options_.rollout_micro_batch_tokens(),
-                                    .policy_tokenizer = options_.tokenizer_path()});
+                                    .policy_tokenizer = options_.tokenizer_path(),
+                                    .rings = rings_});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
   }
@@ -52,7 +53,11 @@ void Judge::make_sources() {
 
 void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
   reference_ = std::make_unique<zero::ShardedModel>(
-      spec, ranks_, std::nullopt, device_, zero::ShardedModelOptions{.name = "reference", .compute = options_.model.compute(), .training = zero::Training::frozen});
+      spec, ranks_, std::nullopt, device_,
+      zero::ShardedModelOptions{.name = "reference",
+                                .compute = options_.model.compute(),
+                                .training = zero::Training::frozen,
+                                .rings = rings_});
   reference_->load(read);
 }
 

@@ -42,6 +42,7 @@ class Judge {
 
   config::Options options_;
   comm::CommView ranks_;
+  std::shared_ptr<comm::RingMemory> rings_;
   text::Tokenizer tokenizer_;
   at::Device device_;
   machine::Threads threads_;

@@ -108,12 +108,12 @@ void export_model(const config::Options& options, const Roles& roles, const mode
         for (size_t p = 0; p < spec.parameters.size(); ++p) {
           const base::Block block = model->own(p);
           if (block.empty()) continue;
-          machine::HostMirror host(device);  // one parameter at a time
+          machine::HostMirror host(model->state_device());  // one parameter at a time
           const float* shard = which == Weights::average ? model->average(p) : model->master(p);
           const auto* values = static_cast<const float*>(host.add(shard, block.elements() * int64_t{sizeof(float)}));
           host.to_host();
           exported.write(p, block, values);
-        base::tick();
+          base::tick();
         }
       }
       exported.sync();

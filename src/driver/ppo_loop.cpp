@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "driver/ppo_metrics.hpp"
+#include "driver/replica_check.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -63,6 +64,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       texts_(load_texts(run_, tokenizer_)),
       roles_(run_, tokenizer_, prompts_, schedule_steps(run_.options, iterations_)),
       rollouts_(run_, roles_, control_, tokenizer_, prompts_, sampler_, iterations_),
+      bad_batches_(run_.folder.path(), run_.roles.world.rank()),
       control_(run_,
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
@@ -178,12 +180,22 @@ std::optional<Learning> PpoLoop::begin_learning(Samples samples, const Cards& ca
   return learning;
 }
 
+void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
+  const int64_t every = run_.options.train.replica_check;
+  if (every == 0 || iteration % every != 0 || run_.roles.trainers.size(comm::Axis::data) == 1) return;
+  require_equal_replicas(run_.roles, "actor", trainer.actor());
+  if (trainer.critic()) require_equal_replicas(run_.roles, "critic", *trainer.critic());
+}
+
 bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress,
                     IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
                           .before_step = [this] { control_.before_step(); },
+                          .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
+                            bad_batches_.save(step, iteration, number);
+                          },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
   if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(cards.size())));  // on every rank
   TrainingState state = progress.training;
@@ -193,6 +205,7 @@ bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const
     finished = trainer->take_steps(learning->experience, cards, owner, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
+      check_replicas(*trainer, metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
       add_training_metrics(run_.options, run_.roles, settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);

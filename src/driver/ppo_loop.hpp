@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "driver/bad_batch.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/rollout_phase.hpp"
@@ -30,6 +31,8 @@ class PpoLoop {
   std::optional<ExitCode> finish_learning(Unfinished unfinished, Progress& progress, IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
   std::optional<Learning> begin_learning(Samples samples, const Cards& cards, const Progress& progress);
+  // When train.replica_check is due.
+  void check_replicas(Trainer& trainer, int64_t iteration);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
   bool learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress, IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
@@ -46,6 +49,7 @@ class PpoLoop {
   PpoRoles roles_;
   RolloutPhase rollouts_;
   std::optional<Unfinished> unfinished_;  // what an earlier start has done of the first iteration
+  BadBatches bad_batches_;
   RunControl control_;              // last: it saves what stands above
 };
 

@@ -116,6 +116,12 @@ void PpoRoles::add_metrics(IterationMetrics& metrics) const {
     models.emplace_back("actor", trainer->actor().memory());
     if (trainer->critic()) models.emplace_back("critic", trainer->critic()->memory());
   }
+  if (const auto& rings = *run.roles.rings; rings.bytes() > 0) {
+    zero::MemoryUse use;
+    use.weights = rings.bytes(comm::RingMemory::weights);
+    use.exchange = rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
+    models.emplace_back("rings", use);
+  }
   const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
   add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
 }

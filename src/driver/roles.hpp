@@ -2,12 +2,14 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/mesh.hpp"
+#include "trireme/comm/ring_memory.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/config/options.hpp"
@@ -30,6 +32,8 @@ struct Roles {
   comm::Mesh trainers;
   comm::Mesh generators;
   comm::Mesh rewards;
+
+  std::shared_ptr<comm::RingMemory> rings = std::make_shared<comm::RingMemory>();  // of all models of this rank: they run one after the other
 
   int tensor_parallel() const { return generators.size(comm::Axis::tensor); }
   int replicas() const { return generators.size(comm::Axis::data); }

@@ -7,6 +7,7 @@
 #include "trireme/machine/device.hpp"
 #include "driver/resume_point.hpp"
 #include "trireme/learn/same_inputs.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/config/deck.hpp"
 
 namespace trireme::driver {
@@ -46,6 +47,8 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       threads(machine::plan_threads(options, places, roles.world.rank())),
       device(machine::choose_device(options.run.device, roles.world, roles.topology)),
       kernels(threads.trainer.count, device.is_cpu() ? -1 : device.index()) {
+  VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
+           "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
   log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);

@@ -127,6 +127,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
 RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
     : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
   install_faults(options.fault, roles.world.rank());
+  comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));
   trace::record_events(options.trace.enabled);

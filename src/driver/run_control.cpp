@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/machine/device.hpp"
 #include "trireme/report/sample_log.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
@@ -65,7 +66,7 @@ RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
     : run_(run),
       savable_(std::move(savable)),
       iterations_(iterations),
-      checkpoints_(run.options, run.roles, run.folder, run.device, run.session.facts().thread_multiple) {
+      checkpoints_(run.options, run.roles, run.folder, machine::state_device(run.options, run.device), run.session.facts().thread_multiple) {
   for (const SavedModel& model : savable_.models) checkpoints_.add(model);
   run_.context.watch(&checkpoints_);
 }

@@ -58,14 +58,18 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
   const ModelStart start = reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
-                                {.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen});
+                                {.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen, .rings = run_.roles.rings});
   reference->load(start.reader());
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
 
 std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
   return make_sharded(run_.roles.trainers, start_.spec, run_.device,
-                      {.name = "actor", .compute = run_.options.model.compute(), .recompute = run_.options.train.recompute});
+                      {.name = "actor",
+                       .compute = run_.options.model.compute(),
+                       .recompute = run_.options.train.recompute,
+                       .offload = run_.options.train.optimizer_offload,
+                       .rings = run_.roles.rings});
 }
 
 Progress StepLoop::resume_or_start() {

@@ -27,7 +27,9 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .compute = options.model.compute(),
                                                       .training = zero::Training::trainable,
                                                       .recompute = options.train.recompute,
-                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles)});
+                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles),
+                                                       .offload = options.train.optimizer_offload,
+                                                       .rings = roles.rings});
 }
 
 ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
@@ -164,12 +166,16 @@ bool Trainer::take_steps(const ppo::Experience& experience, const Cards& cards, 
       const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
       settings.before_step();
       const bool talks = ranks_.rank() == 0;
+      const auto look_at = [&](learn::SkippedSteps& skips, const char* name, const zero::StepResult& result) {
+        if (!result.updated) settings.skipped(step, report.steps + 1);
+        skips.count(name, result, talks);
+      };
       if (critic_) {
-        critic_skips_.count("critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report), talks);
+        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = learning_rate(actor_rate_, actor_->steps());
-        actor_skips_.count("actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report), talks);
+        look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report));
       }
       ++report.steps;
     }

@@ -30,6 +30,8 @@ struct UpdateSettings {
   double kl_coefficient = 0;  // of the KL in the loss
   learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
   std::function<void()> before_step = [] {};  // called before anything that a checkpoint reads is changed
+  // After an optimizer step (its number within the iteration) that was left out since its gradient is not finite; on every trainer.
+  std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&, int64_t) {};
   std::function<bool()> stop = [] { return false; };  // asked before each optimizer step, on every trainer; collective where it has to be
 };
 

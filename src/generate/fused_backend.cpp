@@ -1,4 +1,4 @@
-// Legend: M rows of the step, D hidden, F ffn columns of this rank, V vocabulary rows of this rank, t tensor-parallel ranks.
+// Legend: m rows of the step.
 #include "torch/torch.hpp"
 
 #include "fused_backend.hpp"
@@ -41,46 +41,15 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
                            ThreadTeam& team, const comm::CommView& tensor_parallel)
     : weights_(weights), shape_(local_shape(spec, weights)), model_shape_(spec.shape),
       epsilon_(static_cast<float>(spec.shape.norm_eps)), page_size_(page_size), page_bytes_(page_bytes(shape_, page_size)),
-      team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy) {
+      team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy),
+      program_(make_thread_program(spec, weights)) {
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
-  make_layers(spec);
-}
-
-FusedBackend::Linear FusedBackend::make_linear(size_t weight, int64_t k, int64_t n, int64_t together) const {
-  Linear linear;
-  linear.weight = weight;
-  linear.k = k;
-  linear.n = n;
-  linear.order = kernels::find_order(shape_.type, k, together);
-  return linear;
-}
-
-void FusedBackend::make_layers(const model::ModelSpec& spec) {
-  using model::Role;
-  const auto linear = [&](Role role, Role bias, bool with_bias, int layer, int64_t k, int64_t n) {
-    Linear out = make_linear(spec.index_of(role, layer), k, n, n);
-    if (with_bias) out.bias = static_cast<int64_t>(spec.index_of(bias, layer));
-    return out;
-  };
-  const bool qkv = spec.shape.qkv_bias;
-  for (int l = 0; l < shape_.layers; ++l) {
-    Layer layer;
-    layer.q = linear(Role::q, Role::q_bias, qkv, l, shape_.hidden, shape_.q_dim());
-    layer.k = linear(Role::k, Role::k_bias, qkv, l, shape_.hidden, shape_.kv_dim());
-    layer.v = linear(Role::v, Role::v_bias, qkv, l, shape_.hidden, shape_.kv_dim());
-    layer.o = linear(Role::o, Role::o_bias, false, l, shape_.q_dim(), shape_.hidden);
-    layer.gate = linear(Role::gate, Role::gate, false, l, shape_.hidden, shape_.ffn);
-    layer.up = linear(Role::up, Role::up, false, l, shape_.hidden, shape_.ffn);
-    layer.down = linear(Role::down, Role::down, false, l, shape_.ffn, shape_.hidden);
-    layer.input_norm = spec.index_of(Role::input_norm, l);
-    layer.post_norm = spec.index_of(Role::post_norm, l);
-    if (spec.shape.o_bias) layer.o_bias = static_cast<int64_t>(spec.index_of(Role::o_bias, l));
-    layers_.push_back(layer);
+  for (const ProgramLinear& linear : program_.linears) {
+    // The trainer multiplies the head in chunks of the vocabulary, the other weights whole.
+    const int64_t together = linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
+    orders_.push_back(kernels::find_order(shape_.type, linear.k, together));
   }
-  embedding_ = spec.index_of(Role::embedding);
-  final_norm_ = spec.index_of(Role::final_norm);
-  head_ = make_linear(head_parameter(spec), shape_.hidden, shape_.vocabulary_rows, std::min(shape_.vocabulary_rows, kernels::vocabulary_chunk));
 }
 
 void FusedBackend::reserve_positions(int64_t positions) {
@@ -90,26 +59,24 @@ void FusedBackend::reserve_positions(int64_t positions) {
 }
 
 void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
-  const auto make = [&](Rows& r, int64_t count, int64_t columns, int64_t bytes) {
-    r.stride = kernels::gemm_padded(columns);
-    r.element_bytes = bytes;
-    r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * bytes, 1), comm::FirstTouch::later, "activations of a generation step",
-                                memory_remedy);
+  const auto make = [&](Buffer buffer, int64_t count) {
+    if (width(buffer) == 0) return;
+    Rows& r = rows_[static_cast<size_t>(buffer)];
+    r.stride = kernels::gemm_padded(width(buffer));
+    r.element_bytes = shape_.element_bytes();
+    r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1), comm::FirstTouch::later,
+                                "activations of a generation step", memory_remedy);
   };
-  const int64_t bytes = shape_.element_bytes();
   if (rows > capacity_) {
     capacity_ = base::round_up<int64_t>(rows, 64);
-    for (Rows* r : {&x_, &normed_, &projected_}) make(*r, capacity_, shape_.hidden, bytes);
-    for (Rows* r : {&q_, &attended_}) make(*r, capacity_, shape_.q_dim(), bytes);
-    for (Rows* r : {&k_, &v_}) make(*r, capacity_, shape_.kv_dim(), bytes);
-    for (Rows* r : {&gate_, &up_}) make(*r, capacity_, shape_.ffn, bytes);
+    for (size_t value = 0; value < model::value_count; ++value) make(buffer_of(static_cast<model::Value>(value)), capacity_);
   }
   if (logit_rows > logit_capacity_) {
     logit_capacity_ = base::round_up<int64_t>(logit_rows, 8);
-    make(last_, logit_capacity_, shape_.hidden, bytes);
-    make(logits_, logit_capacity_, shape_.vocabulary_rows, bytes);
+    make(Buffer::selected, logit_capacity_);
+    make(Buffer::logits, logit_capacity_);
   }
-  if (comm_.size() > 1) partials_.resize(static_cast<size_t>(comm_.size() * rows * shape_.hidden));
+  if (comm_.size() > 1) partials_.resize(static_cast<size_t>(comm_.size() * rows * width(Buffer::partials)));
 }
 
 void FusedBackend::index_rows(const StepBatch& batch) {
@@ -127,67 +94,77 @@ void FusedBackend::index_rows(const StepBatch& batch) {
 std::vector<kernels::LogitsRow> FusedBackend::forward(const StepBatch& batch) {
   reserve_rows(batch.rows(), static_cast<int64_t>(batch.logit_rows.size()));
   index_rows(batch);
-  if (batch.rows() > 0) team_.run([&](int thread) { forward_thread(batch, thread); });
+  if (batch.rows() > 0) {
+    team_.run([&](int thread) {
+      for (const Phase& phase : program_.phases) {
+        if (phase.meet) team_.barrier();
+        execute(phase, batch, thread);
+      }
+    });
+  }
   std::vector<kernels::LogitsRow> out;
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    out.push_back({shape_.type, logits_.row(static_cast<int64_t>(i)), shape_.vocabulary_rows});
+    out.push_back({shape_.type, rows(Buffer::logits).row(static_cast<int64_t>(i)), shape_.vocabulary_rows});
   }
   return out;
 }
 
-void FusedBackend::forward_thread(const StepBatch& batch, int thread) {
+void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int thread) {
   const int64_t m = batch.rows();
-  embed(batch, thread);
-  norm_rows(layers_.front().input_norm, m, thread);
-  team_.barrier();
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const Layer& layer = layers_[l];
-    const bool last = l + 1 == layers_.size();
-    products({{&layer.q, &normed_, &q_}, {&layer.k, &normed_, &k_}, {&layer.v, &normed_, &v_}}, m, thread);
-    team_.barrier();
-    rotate_and_store(batch, static_cast<int>(l), thread);
-    team_.barrier();
-    attend(batch, static_cast<int>(l), thread);
-    team_.barrier();
-    project(layer.o, attended_, layer.o_bias, layer.post_norm, m, thread);
-    feed_forward(layer, m, thread);
-    team_.barrier();
-    project(layer.down, gate_, -1, last ? final_norm_ : layers_[l + 1].input_norm, m, thread);
+  const auto by_rows = [&](int64_t count, auto&& of_row) {
+    const auto [first, last] = team_.share(thread, count);
+    for (int64_t i = first; i < last; ++i) of_row(i);
+  };
+  switch (phase.kind) {
+    case PhaseKind::look_up: return by_rows(m, [&](int64_t i) { look_up(phase, batch, i); });
+    case PhaseKind::norm: return by_rows(m, [&](int64_t i) { norm(phase, i); });
+    case PhaseKind::rotate: return by_rows(m, [&](int64_t i) { rotate(phase, batch, i); });
+    case PhaseKind::store: return by_rows(m, [&](int64_t i) { store(phase, batch, i); });
+    case PhaseKind::add:
+      return by_rows(m, [&](int64_t i) { kernels::add_row(shape_.type, rows(phase.out).row(i), rows(phase.other).row(i), width(phase.out)); });
+    case PhaseKind::add_weight:
+      return by_rows(m, [&](int64_t i) { kernels::add_row(shape_.type, rows(phase.out).row(i), weights_.data(phase.weight), width(phase.out)); });
+    case PhaseKind::select:
+      return by_rows(static_cast<int64_t>(batch.logit_rows.size()), [&](int64_t i) {
+        std::memcpy(rows(phase.out).row(i), rows(phase.in).row(batch.logit_rows[static_cast<size_t>(i)]),
+                    static_cast<size_t>(width(phase.out) * shape_.element_bytes()));
+      });
+    case PhaseKind::linears: return linears(phase, phase.in == Buffer::selected ? static_cast<int64_t>(batch.logit_rows.size()) : m, thread);
+    case PhaseKind::columns: return columns(phase, m, thread);
+    case PhaseKind::sum: return sum(phase, m, thread);
+    case PhaseKind::attend: return attend(phase, batch, thread);
+    case PhaseKind::gate: return gate(phase, m, thread);
   }
-  logits(batch, thread);
 }
 
-void FusedBackend::embed(const StepBatch& batch, int thread) {
-  const auto [first, last] = team_.share(thread, batch.rows());
-  const base::Block rows = weights_.block(embedding_);
-  const int64_t bytes = shape_.hidden * shape_.element_bytes();
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t id = batch.ids[static_cast<size_t>(i)] - rows.row;
-    if (id >= 0 && id < rows.rows) {
-      std::memcpy(x_.row(i), weights_.data(embedding_) + id * bytes, static_cast<size_t>(bytes));
-    } else {
-      std::memset(x_.row(i), 0, static_cast<size_t>(bytes));
-    }
+void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t row) {
+  const base::Block have = weights_.block(phase.weight);
+  const int64_t id = batch.ids[static_cast<size_t>(row)] - have.row;
+  const bool mine = id >= 0 && id < have.rows;
+  const int64_t bytes = have.columns * shape_.element_bytes();
+  const std::byte* from = weights_.data(phase.weight) + (mine ? id * bytes : 0);
+  if (phase.out != Buffer::partials) {
+    EXPECT(mine);
+    std::memcpy(rows(phase.out).row(row), from, static_cast<size_t>(bytes));
+    return;
   }
-  if (comm_.size() == 1) return;
   // Every id lies on one rank, so a sum of whole rows is exact in any type; zeros elsewhere.
-  float* mine = partials_.data() + static_cast<int64_t>(comm_.rank()) * batch.rows() * shape_.hidden;
-  for (int64_t i = first; i < last; ++i) {
-    float* row = mine + i * shape_.hidden;
-    if (shape_.type == ElementType::f32) {
-      std::memcpy(row, x_.row(i), static_cast<size_t>(bytes));
-    } else {
-      for (int64_t d = 0; d < shape_.hidden; ++d) {
-        const uint32_t bits = static_cast<uint32_t>(as<uint16_t>(x_.row(i))[d]) << 16;
-        std::memcpy(row + d, &bits, sizeof bits);
-      }
+  float* to = partials(comm_.rank(), batch.rows()) + row * have.columns;
+  if (!mine) {
+    std::fill_n(to, have.columns, 0.f);
+  } else if (shape_.type == ElementType::f32) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  } else {
+    for (int64_t d = 0; d < have.columns; ++d) {
+      const uint32_t bits = static_cast<uint32_t>(as<uint16_t>(from)[d]) << 16;
+      std::memcpy(to + d, &bits, sizeof bits);
     }
   }
-  sum_over_ranks(batch.rows(), thread);
-  for (int64_t i = first; i < last; ++i) std::memcpy(x_.row(i), projected_.row(i), static_cast<size_t>(bytes));
 }
 
-kernels::GemmArguments FusedBackend::gemm(const Linear& linear, const Rows& x, int64_t m) const {
+kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m) const {
+  const ProgramLinear& linear = program_.linears[index];
+  const Rows &x = rows(linear.in), &y = rows(linear.out);
   kernels::GemmArguments a;
   a.type = shape_.type;
   a.weight = weights_.data(linear.weight);
@@ -197,36 +174,61 @@ kernels::GemmArguments FusedBackend::gemm(const Linear& linear, const Rows& x, i
   a.k = linear.k;
   a.n = linear.n;
   a.ldx = x.stride;
-  a.order = linear.order;
+  a.y = y.row(0);
+  a.ldy = y.stride;
+  a.order = orders_[index];
   return a;
 }
 
-void FusedBackend::products(std::initializer_list<Product> list, int64_t m, int thread) const {
+void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
+  if (m == 0) return;
   int64_t units = 0;
-  for (const Product& p : list) units += base::ceil_div(p.linear->n, kernels::gemm_column_unit);
+  for (size_t i = phase.first; i < phase.first + phase.count; ++i) units += base::ceil_div(program_.linears[i].n, kernels::gemm_column_unit);
   const auto [first, last] = team_.share(thread, units);
   int64_t start = 0;
-  for (const Product& p : list) {
-    const int64_t own = base::ceil_div(p.linear->n, kernels::gemm_column_unit);
+  for (size_t i = phase.first; i < phase.first + phase.count; ++i) {
+    const int64_t n = program_.linears[i].n;
+    const int64_t own = base::ceil_div(n, kernels::gemm_column_unit);
     const int64_t from = std::clamp<int64_t>(first - start, 0, own), to = std::clamp<int64_t>(last - start, 0, own);
     start += own;
     if (from >= to) continue;
-    kernels::GemmArguments a = gemm(*p.linear, *p.x, m);
-    a.y = p.y->row(0);
-    a.ldy = p.y->stride;
-    kernels::gemm_columns(a, from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, p.linear->n));
+    kernels::gemm_columns(gemm(i, m), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
   }
 }
 
-void FusedBackend::norm_rows(size_t weight, int64_t rows, int thread) const {
-  const auto [first, last] = team_.share(thread, rows);
-  const std::byte* w = weights_.data(weight);
+void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
+  kernels::GemmArguments a = gemm(phase.first, m);
+  if (phase.out == Buffer::partials) {
+    a.y = partials(comm_.rank(), m);
+    a.ldy = a.n;
+    a.output = kernels::GemmOutput::f32;
+  }
+  const auto [first, last] = team_.share(thread, a.n, kernels::gemm_column_unit);
+  kernels::gemm_columns(a, first, last);
+}
+
+void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
+  const int64_t d = width(Buffer::partials);
+  if (thread == 0) comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+  team_.barrier();
+  const auto [first, last] = team_.share(thread, m);
   for (int64_t i = first; i < last; ++i) {
-    if (shape_.type == ElementType::f32) {
-      model::rms_norm_rows(as<float>(x_.row(i)), as<float>(w), as<float>(normed_.row(i)), nullptr, 1, shape_.hidden, epsilon_);
-    } else {
-      model::rms_norm_rows(as<uint16_t>(x_.row(i)), as<uint16_t>(w), as<uint16_t>(normed_.row(i)), nullptr, 1, shape_.hidden, epsilon_);
-    }
+    kernels::reduce_row(shape_.type, partials_.data() + i * d, comm_.size(), m * d, rows(phase.out).row(i), d);
+  }
+}
+
+// Of the whole row, or of each head.
+void FusedBackend::norm(const Phase& phase, int64_t row) const {
+  const int64_t length = weights_.block(phase.weight).rows;
+  const int64_t count = width(phase.in) / length;
+  const std::byte* w = weights_.data(phase.weight);
+  const auto normalise = [&]<class T>(T*) {
+    model::rms_norm_rows(as<T>(rows(phase.in).row(row)), as<T>(w), as<T>(rows(phase.out).row(row)), nullptr, count, length, epsilon_);
+  };
+  if (shape_.type == ElementType::f32) {
+    normalise(static_cast<float*>(nullptr));
+  } else {
+    normalise(static_cast<uint16_t*>(nullptr));
   }
 }
 
@@ -236,33 +238,30 @@ std::byte* FusedBackend::tile(int32_t page, int layer, int64_t kv_head, int64_t 
   return cache_.data() + page * page_bytes_ + index * kernels::tile_elements(shape_.head_dim) * shape_.element_bytes();
 }
 
-void FusedBackend::rotate_and_store(const StepBatch& batch, int layer, int thread) const {
-  const auto [first, last] = team_.share(thread, batch.rows());
-  const float* cosine = rope_.cos.const_data_ptr<float>();
-  const float* sine = rope_.sin.const_data_ptr<float>();
-  for (int64_t i = first; i < last; ++i) {
-    const int64_t* position = &batch.positions[static_cast<size_t>(i)];
-    const auto rotate = [&]<class T>(T* x, int64_t heads) {
-      model::rope_rows(x, position, cosine, sine, x, 1, heads, shape_.head_dim, 1.f);
-    };
-    if (shape_.type == ElementType::f32) {
-      rotate(as<float>(q_.row(i)), shape_.heads);
-      rotate(as<float>(k_.row(i)), shape_.kv_heads);
-    } else {
-      rotate(as<uint16_t>(q_.row(i)), shape_.heads);
-      rotate(as<uint16_t>(k_.row(i)), shape_.kv_heads);
-    }
-    const SequenceRows& sequence = batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(i)])];
-    const int32_t page = sequence.pages[static_cast<size_t>(*position / page_size_)];
-    for (int64_t h = 0; h < shape_.kv_heads; ++h) {
-      const int64_t at = h * shape_.head_dim * shape_.element_bytes();
-      kernels::store_kv(shape_.type, tile(page, layer, h, *position % page_size_), *position, k_.row(i) + at, v_.row(i) + at,
-                        shape_.head_dim);
-    }
+void FusedBackend::rotate(const Phase& phase, const StepBatch& batch, int64_t row) const {
+  const auto turn = [&]<class T>(T* x) {
+    model::rope_rows(x, &batch.positions[static_cast<size_t>(row)], rope_.cos.const_data_ptr<float>(), rope_.sin.const_data_ptr<float>(), x, 1,
+                     width(phase.out) / shape_.head_dim, shape_.head_dim, 1.f);
+  };
+  if (shape_.type == ElementType::f32) {
+    turn(as<float>(rows(phase.out).row(row)));
+  } else {
+    turn(as<uint16_t>(rows(phase.out).row(row)));
   }
 }
 
-void FusedBackend::attend(const StepBatch& batch, int layer, int thread) const {
+void FusedBackend::store(const Phase& phase, const StepBatch& batch, int64_t row) const {
+  const SequenceRows& sequence = batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(row)])];
+  const int64_t position = batch.positions[static_cast<size_t>(row)];
+  const int32_t page = sequence.pages[static_cast<size_t>(position / page_size_)];
+  for (int64_t h = 0; h < shape_.kv_heads; ++h) {
+    const int64_t at = h * shape_.head_dim * shape_.element_bytes();
+    kernels::store_kv(shape_.type, tile(page, phase.layer, h, position % page_size_), position, rows(phase.in).row(row) + at,
+                      rows(phase.other).row(row) + at, shape_.head_dim);
+  }
+}
+
+void FusedBackend::attend(const Phase& phase, const StepBatch& batch, int thread) const {
   kernels::AttentionArguments a;
   a.type = shape_.type;
   a.tiles_per_page = page_size_ / kernels::tile_tokens;
@@ -276,112 +275,56 @@ void FusedBackend::attend(const StepBatch& batch, int layer, int thread) const {
     const auto sequence = static_cast<size_t>(sequence_of_row_[static_cast<size_t>(row)]);
     const int64_t at = head * shape_.group() * shape_.head_dim * shape_.element_bytes();
     a.pages = page_starts_.data() + first_page_[sequence];
-    a.offset = tile(0, layer, head, 0) - cache_.data();
+    a.offset = tile(0, phase.layer, head, 0) - cache_.data();
     a.keys = batch.positions[static_cast<size_t>(row)] + 1;
-    a.q = q_.row(row) + at;
-    a.out = attended_.row(row) + at;
+    a.q = rows(phase.in).row(row) + at;
+    a.out = rows(phase.out).row(row) + at;
     kernels::attend(a);
   }
 }
 
-void FusedBackend::feed_forward(const Layer& layer, int64_t m, int thread) const {
-  // Each thread's columns of gate and up are the same, so it multiplies them without waiting for others.
-  const auto [first, last] = team_.share(thread, shape_.ffn, kernels::gemm_column_unit);
-  kernels::GemmArguments a = gemm(layer.gate, normed_, m);
-  a.y = gate_.row(0);
-  a.ldy = gate_.stride;
-  kernels::gemm_columns(a, first, last);
-  a = gemm(layer.up, normed_, m);
-  a.y = up_.row(0);
-  a.ldy = up_.stride;
-  kernels::gemm_columns(a, first, last);
+void FusedBackend::gate(const Phase& phase, int64_t m, int thread) const {
+  const auto [first, last] = team_.share(thread, width(phase.out), kernels::gemm_column_unit);
+  const int64_t at = first * shape_.element_bytes();
   for (int64_t i = 0; i < m && first < last; ++i) {
-    std::byte* gate = gate_.row(i) + first * shape_.element_bytes();
-    const std::byte* up = up_.row(i) + first * shape_.element_bytes();
+    const std::byte *gate = rows(phase.in).row(i) + at, *up = rows(phase.other).row(i) + at;
+    std::byte* out = rows(phase.out).row(i) + at;
     if (shape_.type == ElementType::f32) {
-      model::swiglu(as<float>(gate), as<float>(up), as<float>(gate), last - first);
+      model::swiglu(as<float>(gate), as<float>(up), as<float>(out), last - first);
     } else {
-      model::swiglu(as<uint16_t>(gate), as<uint16_t>(up), as<uint16_t>(gate), last - first);
+      model::swiglu(as<uint16_t>(gate), as<uint16_t>(up), as<uint16_t>(out), last - first);
     }
   }
-}
-
-void FusedBackend::sum_over_ranks(int64_t m, int thread) {
-  team_.barrier();
-  if (thread == 0) comm_.all_gather_in_place(partials_.data(), m * shape_.hidden, comm::DType::f32);
-  team_.barrier();
-  const auto [first, last] = team_.share(thread, m);
-  for (int64_t i = first; i < last; ++i) {
-    kernels::reduce_row(shape_.type, partials_.data() + i * shape_.hidden, comm_.size(), m * shape_.hidden, projected_.row(i),
-                        shape_.hidden);
-  }
-}
-
-void FusedBackend::project(const Linear& linear, const Rows& x, int64_t o_bias, size_t next_norm, int64_t m, int thread) {
-  if (comm_.size() == 1) {
-    products({{&linear, &x, &projected_}}, m, thread);
-    team_.barrier();
-  } else {
-    const auto [first, last] = team_.share(thread, linear.n, kernels::gemm_column_unit);
-    kernels::GemmArguments a = gemm(linear, x, m);
-    a.y = partials_.data() + static_cast<int64_t>(comm_.rank()) * m * shape_.hidden;
-    a.ldy = shape_.hidden;
-    a.output = kernels::GemmOutput::f32;
-    kernels::gemm_columns(a, first, last);
-    sum_over_ranks(m, thread);
-  }
-  const auto [first, last] = team_.share(thread, m);
-  for (int64_t i = first; i < last; ++i) {
-    if (o_bias >= 0) kernels::add_row(shape_.type, projected_.row(i), weights_.data(static_cast<size_t>(o_bias)), shape_.hidden);
-    kernels::add_row(shape_.type, x_.row(i), projected_.row(i), shape_.hidden);
-  }
-  norm_rows(next_norm, m, thread);
-  team_.barrier();
-}
-
-void FusedBackend::logits(const StepBatch& batch, int thread) {
-  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
-  if (wanted == 0) return;
-  const auto [first, last] = team_.share(thread, wanted);
-  for (int64_t i = first; i < last; ++i) {
-    std::memcpy(last_.row(i), normed_.row(batch.logit_rows[static_cast<size_t>(i)]),
-                static_cast<size_t>(shape_.hidden * shape_.element_bytes()));
-  }
-  team_.barrier();
-  products({{&head_, &last_, &logits_}}, wanted, thread);
 }
 
 void FusedBackend::copy_page(int32_t from, int32_t to) {
   std::memcpy(cache_.data() + to * page_bytes_, cache_.data() + from * page_bytes_, static_cast<size_t>(page_bytes_));
 }
 
-std::vector<const FusedBackend::Linear*> FusedBackend::linears() const {
-  const Layer& layer = layers_.front();
-  return {&layer.q, &layer.k, &layer.o, &layer.gate, &layer.down, &head_};
-}
-
 std::vector<std::string> FusedBackend::differences() const {
   std::set<std::string> out;
   if (comm_.size() > 1) out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
-  const auto check = [&](const Linear& l, const kernels::GemmOrder& order) {
-    if (!(l.bias < 0 ? order.matches_library : order.matches_with_bias)) out.insert(kernels::describe(shape_.type, l.k, l.n, order));
+  const auto check = [&](int64_t k, int64_t n, bool bias, const kernels::GemmOrder& order) {
+    if (!(bias ? order.matches_with_bias : order.matches_library)) out.insert(kernels::describe(shape_.type, k, n, order));
   };
-  for (const Linear* l : linears()) check(*l, l->order);
-  // The trainer multiplies the head in chunks of the vocabulary.
-  if (const int64_t rest = shape_.vocabulary_rows % kernels::vocabulary_chunk; rest > 0) {
-    Linear tail = head_;
-    tail.n = rest;
-    kernels::GemmOrder order = kernels::find_order(shape_.type, tail.k, rest);
-    order.matches_library = order.matches_library && std::min(order.block, tail.k) == std::min(head_.order.block, tail.k);
-    check(tail, order);
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    const ProgramLinear& linear = program_.linears[i];
+    check(linear.k, linear.n, linear.bias >= 0, orders_[i]);
+    // The trainer multiplies the head in chunks of the vocabulary: the last one may be smaller.
+    const int64_t rest = linear.n % kernels::vocabulary_chunk;
+    if (linear.out != Buffer::logits || rest == 0) continue;
+    kernels::GemmOrder order = kernels::find_order(shape_.type, linear.k, rest);
+    order.matches_library = order.matches_library && std::min(order.block, linear.k) == std::min(orders_[i].block, linear.k);
+    check(linear.k, rest, false, order);
   }
   return {out.begin(), out.end()};
 }
 
 std::vector<std::string> FusedBackend::describe() const {
   std::set<std::string> orders;
-  const auto add = [&](const Linear& l) { orders.insert(kernels::describe(shape_.type, l.k, l.n, l.order)); };
-  for (const Linear* l : linears()) add(*l);
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    orders.insert(kernels::describe(shape_.type, program_.linears[i].k, program_.linears[i].n, orders_[i]));
+  }
   std::vector<std::string> lines{base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
   for (const std::string& order : orders) lines.push_back("summation order " + order);

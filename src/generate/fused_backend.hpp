@@ -1,13 +1,15 @@
-// The forward pass on the host with kernels of our own: one region of threads per step, barriers between the phases of a
-// block, no allocation once the buffers have their size.
+// The forward pass on the host with kernels of our own: one region of threads per step that runs the model's step
+// program, no allocation once the buffers have their size.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "local_shape.hpp"
 #include "step_backend.hpp"
+#include "thread_program.hpp"
 #include "thread_team.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/huge_buffer.hpp"
@@ -39,44 +41,25 @@ class FusedBackend final : public StepBackend {
     int64_t element_bytes = 0;
     std::byte* row(int64_t i) const { return memory.data() + i * stride * element_bytes; }
   };
-  struct Linear {
-    size_t weight = 0;
-    int64_t bias = -1;  // parameter, -1: none
-    int64_t k = 0;
-    int64_t n = 0;
-    kernels::GemmOrder order;
-  };
-  struct Layer {
-    Linear q, k, v, o, gate, up, down;
-    size_t input_norm = 0, post_norm = 0;
-    int64_t o_bias = -1;
-  };
-  // A product of the step: threads share the columns of several of them.
-  struct Product {
-    const Linear* linear = nullptr;
-    const Rows* x = nullptr;
-    const Rows* y = nullptr;
-  };
 
-  // The trainer multiplies `together` of the outputs at a time.
-  Linear make_linear(size_t weight, int64_t k, int64_t n, int64_t together) const;
-  void make_layers(const model::ModelSpec& spec);
-  std::vector<const Linear*> linears() const;  // one of each kind
   void reserve_rows(int64_t rows, int64_t logit_rows);
   void index_rows(const StepBatch& batch);
-  kernels::GemmArguments gemm(const Linear& linear, const Rows& x, int64_t m) const;
+  const Rows& rows(Buffer buffer) const { return rows_[static_cast<size_t>(buffer)]; }
+  int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
+  float* partials(int rank, int64_t m) { return partials_.data() + rank * m * width(Buffer::partials); }
+  kernels::GemmArguments gemm(size_t linear, int64_t m) const;
 
-  void forward_thread(const StepBatch& batch, int thread);
-  void embed(const StepBatch& batch, int thread);
-  void products(std::initializer_list<Product> list, int64_t m, int thread) const;
-  void norm_rows(size_t weight, int64_t rows, int thread) const;
-  void rotate_and_store(const StepBatch& batch, int layer, int thread) const;
-  void attend(const StepBatch& batch, int layer, int thread) const;
-  void feed_forward(const Layer& layer, int64_t m, int thread) const;
-  // y = x weight^T summed over the tensor-parallel ranks, added to the residual stream, which is then normalised.
-  void project(const Linear& linear, const Rows& x, int64_t o_bias, size_t next_norm, int64_t m, int thread);
-  void sum_over_ranks(int64_t m, int thread);
-  void logits(const StepBatch& batch, int thread);
+  // What a thread does of a phase.
+  void execute(const Phase& phase, const StepBatch& batch, int thread);
+  void look_up(const Phase& phase, const StepBatch& batch, int64_t row);
+  void norm(const Phase& phase, int64_t row) const;
+  void rotate(const Phase& phase, const StepBatch& batch, int64_t row) const;
+  void store(const Phase& phase, const StepBatch& batch, int64_t row) const;
+  void linears(const Phase& phase, int64_t m, int thread) const;
+  void columns(const Phase& phase, int64_t m, int thread);
+  void sum(const Phase& phase, int64_t m, int thread);
+  void attend(const Phase& phase, const StepBatch& batch, int thread) const;
+  void gate(const Phase& phase, int64_t m, int thread) const;
   std::byte* tile(int32_t page, int layer, int64_t kv_head, int64_t position_in_page) const;
 
   const GeneratorWeights& weights_;
@@ -90,11 +73,10 @@ class FusedBackend final : public StepBackend {
   comm::HugeBuffer cache_;
   model::Rope rope_;
   int64_t rope_positions_ = 0;
-  size_t embedding_ = 0, final_norm_ = 0;
-  Linear head_;
-  std::vector<Layer> layers_;
+  ThreadProgram program_;
+  std::vector<kernels::GemmOrder> orders_;  // of program_.linears
   int64_t capacity_ = 0, logit_capacity_ = 0;
-  Rows x_, normed_, q_, k_, v_, attended_, gate_, up_, projected_, last_, logits_;
+  std::array<Rows, buffer_count> rows_;
   std::vector<float> partials_;  // [ranks][M][D], tensor parallel only
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another

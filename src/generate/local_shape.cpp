@@ -11,15 +11,11 @@ LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& wei
   s.heads = weights.block(spec.index_of(Role::q, 0)).rows / s.head_dim;
   s.kv_heads = weights.block(spec.index_of(Role::k, 0)).rows / s.head_dim;
   s.ffn = weights.block(spec.index_of(Role::gate, 0)).rows;
-  const base::Block head = weights.block(head_parameter(spec));
+  const base::Block head = weights.block(spec.head_parameter());
   s.vocabulary_first = head.row;
   s.vocabulary_rows = head.rows;
   s.type = weights.dtype() == config::DType::fp32 ? kernels::ElementType::f32 : kernels::ElementType::bf16;
   return s;
-}
-
-size_t head_parameter(const model::ModelSpec& spec) {
-  return spec.index_of(spec.shape.tied ? model::Role::embedding : model::Role::lm_head);
 }
 
 }  // namespace trireme::generate

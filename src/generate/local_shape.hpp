@@ -26,7 +26,5 @@ struct LocalShape {
 };
 
 LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& weights);
-// The parameter that is the language-model head: lm_head, or the embedding when tied.
-size_t head_parameter(const model::ModelSpec& spec);
 
 }  // namespace trireme::generate

@@ -33,9 +33,9 @@ at::Tensor causal_mask(int64_t first, int64_t rows, int64_t keys, at::Device dev
 
 }  // namespace
 
-class TorchBackend::PagedPolicy final : public model::Policy {
+class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
-  PagedPolicy(TorchBackend& backend, const StepBatch& batch) : backend_(backend), batch_(batch) {
+  PagedStrategy(TorchBackend& backend, const StepBatch& batch) : backend_(backend), batch_(batch) {
     std::vector<int64_t> written;
     for (const SequenceRows& s : batch.sequences) {
       const std::vector<int64_t> slots = slots_of(s, s.first_position + s.rows, backend.page_size_);
@@ -46,7 +46,7 @@ class TorchBackend::PagedPolicy final : public model::Policy {
     written_ = index_tensor(written, backend.device_);
   }
 
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int layer) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
     at::Tensor keys = backend_.cache_.select(0, 0).select(0, layer), values = backend_.cache_.select(0, 1).select(0, layer);
     keys.index_copy_(0, written_, k);
     values.index_copy_(0, written_, v);
@@ -118,17 +118,20 @@ std::vector<kernels::LogitsRow> TorchBackend::forward(const StepBatch& batch) {
     cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim},
                        at::TensorOptions().dtype(type).device(device_));
   }
-  PagedPolicy policy(*this, batch);
-  const at::Tensor ids = index_tensor({batch.ids.begin(), batch.ids.end()}, device_);
-  const at::Tensor positions = index_tensor(batch.positions, device_);
-  at::Tensor x = model::embed(spec_, parameters(spec_.stages.front()), ids, policy);
-  for (size_t s = 1; s + 1 < spec_.stages.size(); ++s) {
-    x = model::block(spec_, parameters(spec_.stages[s]), x, positions, rope_, spec_.stages[s].layer, policy);
+  PagedStrategy strategy(*this, batch);
+  model::PackedBatch rows;
+  rows.ids = index_tensor({batch.ids.begin(), batch.ids.end()}, device_);
+  rows.positions = index_tensor(batch.positions, device_);
+  for (const SequenceRows& sequence : batch.sequences) rows.cu_seqlens.push_back(rows.tokens() + sequence.rows);
+  at::Tensor x;
+  for (const model::Stage& stage : spec_.stages) {
+    if (stage.kind == model::StageKind::head) {
+      if (batch.logit_rows.empty()) return {};
+      x = x.index_select(0, index_tensor({batch.logit_rows.begin(), batch.logit_rows.end()}, device_));
+    }
+    x = model::run_stage(spec_, stage, parameters(stage), x, rows, rope_, strategy);
   }
-  if (batch.logit_rows.empty()) return {};
-  const std::vector<at::Tensor> head = parameters(spec_.stages.back());
-  const at::Tensor last = x.index_select(0, index_tensor({batch.logit_rows.begin(), batch.logit_rows.end()}, device_));
-  logits_ = kernels::linear(model::final_norm(spec_, head, last), head[1], std::nullopt).to(at::kCPU).contiguous();
+  logits_ = kernels::linear(x, weights_.tensor(spec_.head_parameter()), std::nullopt).to(at::kCPU).contiguous();
   std::vector<kernels::LogitsRow> out;
   for (int64_t i = 0; i < logits_.size(0); ++i) {
     const auto* row = static_cast<const std::byte*>(logits_.const_data_ptr()) + i * logits_.size(1) * shape_.element_bytes();

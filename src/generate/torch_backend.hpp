@@ -1,4 +1,4 @@
-// The forward pass with LibTorch's operations through the model's own blocks, on any device: the reference for the fused
+// The forward pass with LibTorch's operations through the model's own list of operations, on any device: the reference for the fused
 // kernels, and the path on GPUs.
 #pragma once
 
@@ -29,7 +29,7 @@ class TorchBackend final : public StepBackend {
   static int64_t page_bytes(const LocalShape& shape, int64_t page_size);
 
  private:
-  class PagedPolicy;
+  class PagedStrategy;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
 
   const model::ModelSpec& spec_;

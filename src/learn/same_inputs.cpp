@@ -57,12 +57,12 @@ std::string as_text(uint64_t value) {
   return text.data();
 }
 
-constexpr uint64_t part_bytes = 65536;
+constexpr uint64_t end_bytes = 65536;
 
 std::string part_of(const std::filesystem::path& file, uint64_t offset) {
   std::ifstream in(file, std::ios::binary);
   in.seekg(static_cast<std::streamoff>(offset));
-  std::string bytes(part_bytes, '\0');
+  std::string bytes(end_bytes, '\0');
   in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   VALIDATE(!in.bad(), ExitCode::io_error, "cannot read ", file.string());
   bytes.resize(static_cast<size_t>(in.gcount()));
@@ -126,7 +126,7 @@ std::string digest_of_model(const std::filesystem::path& folder) {
     all.add(file.filename().string());
     all.add(std::to_string(size));
     all.add(part_of(file, 0));
-    all.add(part_of(file, size > part_bytes ? size - part_bytes : 0));
+    all.add(part_of(file, size > end_bytes ? size - end_bytes : 0));
   }
   return as_text(all.value());
 }

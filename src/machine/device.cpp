@@ -72,6 +72,8 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world, con
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(topology.local_rank % gpus));
 }
 
+at::Device state_device(const config::Options& options, at::Device device) { return options.train.optimizer_offload ? at::Device(at::kCPU) : device; }
+
 void use_device(at::Device device, bool deterministic) {
   if (device.is_cpu()) return;
   auto& context = at::globalContext();

@@ -170,18 +170,15 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& positions, const at
 }
 
 struct RotaryEmbedding : Function<RotaryEmbedding> {
-  static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                               const at::Tensor& cos, const at::Tensor& sin) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& positions, const at::Tensor& cos,
+                            const at::Tensor& sin) {
     context->save_for_backward({positions, cos, sin});
-    return {rotate(q, positions, cos, sin, 1), rotate(k, positions, cos, sin, 1)};
+    return rotate(x, positions, cos, sin, 1);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const auto back = [&saved](const at::Tensor& gradient) {
-      return gradient.defined() ? rotate(gradient, saved[0], saved[1], saved[2], -1) : at::Tensor();
-    };
-    return {back(gradients[0]), back(gradients[1]), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {rotate(gradients[0], saved[0], saved[1], saved[2], -1), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -248,11 +245,9 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   return fused(gate) ? SwiGlu::apply(gate, up) : swiglu_composed(gate, up);
 }
 
-std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                                             const Rope& rope) {
-  if (!fused(q)) return {apply_rope_composed(q, positions, rope), apply_rope_composed(k, positions, rope)};
-  auto rotated = RotaryEmbedding::apply(q, k, positions.contiguous(), rope.cos.contiguous(), rope.sin.contiguous());
-  return {std::move(rotated[0]), std::move(rotated[1])};
+at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& positions, const Rope& rope) {
+  if (!fused(x)) return apply_rope_composed(x, positions, rope);
+  return RotaryEmbedding::apply(x, positions.contiguous(), rope.cos.contiguous(), rope.sin.contiguous());
 }
 
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids) {

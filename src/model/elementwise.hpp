@@ -5,8 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <utility>
-
 #include "trireme/model/forward.hpp"
 
 namespace trireme::model {
@@ -14,9 +12,8 @@ namespace trireme::model {
 // silu(gate) * up, fp32 inside, rounded once. [T, F]
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
-// q [T, H, hd] and k [T, K, hd] rotated by their positions; fp32 inside, rounded once.
-std::pair<at::Tensor, at::Tensor> apply_rope(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                                             const Rope& rope);
+// x [T, heads, hd] rotated by its positions; fp32 inside, rounded once.
+at::Tensor apply_rope(const at::Tensor& x, const at::Tensor& positions, const Rope& rope);
 
 // Rows `ids` [T] of weight [V, D]. The gradient of a row is summed in fp32 in token order and rounded once.
 at::Tensor embedding_rows(const at::Tensor& weight, const at::Tensor& ids);

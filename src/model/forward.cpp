@@ -10,44 +10,15 @@
 #include "trireme/model/forward.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
 #include "elementwise.hpp"
-#include "packed_attention.hpp"
-#include "torch_compat.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::model {
 namespace {
-
-// The tensors of a block by name; `parameters` is in the order of Stage::parameters.
-struct BlockWeights {
-  at::Tensor input_norm, q, k, v, o, post_norm, gate, up, down;
-  std::optional<at::Tensor> q_bias, k_bias, v_bias, o_bias;
-
-  BlockWeights(const config::ModelShape& shape, std::span<const at::Tensor> parameters) {
-    size_t next = 0;
-    const auto take = [&] { return parameters[next++]; };
-    EXPECT(parameters.size() == size_t{9} + (shape.qkv_bias ? 3 : 0) + (shape.o_bias ? 1 : 0));
-    input_norm = take();
-    q = take();
-    k = take();
-    v = take();
-    if (shape.qkv_bias) {
-      q_bias = take();
-      k_bias = take();
-      v_bias = take();
-    }
-    o = take();
-    if (shape.o_bias) o_bias = take();
-    post_norm = take();
-    gate = take();
-    up = take();
-    down = take();
-  }
-};
 
 // transformers, _compute_llama3_parameters: low frequencies are divided by the factor, high ones kept, between them a ramp.
 float llama3_frequency(float frequency, const config::RopeScaling& scaling) {
@@ -73,42 +44,71 @@ at::Tensor inverse_frequencies(const config::ModelShape& shape) {
   return frequencies;
 }
 
-}  // namespace
+using Values = std::array<at::Tensor, value_count>;  // each [T, width]
 
-PackedBatch pack(std::span<const std::span<const int32_t>> sequences, at::Device device) {
-  PackedBatch batch;
-  for (const auto& sequence : sequences) {
-    const auto length = static_cast<int64_t>(sequence.size());
-    batch.cu_seqlens.push_back(batch.cu_seqlens.back() + length);
-    batch.max_length = std::max(batch.max_length, length);
+// One pass of a stage: what its operations read besides the values.
+struct StageRun {
+  const ModelSpec& spec;
+  const Stage& stage;
+  std::span<const at::Tensor> parameters;
+  const PackedBatch& part;
+  const Rope& rope;
+  Strategy& strategy;
+
+  const at::Tensor& parameter(int position) const { return parameters[static_cast<size_t>(position)]; }
+  at::Tensor heads(const at::Tensor& y) const {
+    return y.view({y.size(0), y.size(1) / spec.shape.head_dim, spec.shape.head_dim});
   }
-  at::Tensor ids = at::empty({batch.tokens()}, at::TensorOptions().dtype(at::kLong));
-  at::Tensor positions = at::empty_like(ids);
-  int64_t* id = ids.mutable_data_ptr<int64_t>();
-  int64_t* position = positions.mutable_data_ptr<int64_t>();
-  for (const auto& sequence : sequences) {
-    for (size_t i = 0; i < sequence.size(); ++i) {
-      *id++ = sequence[i];
-      *position++ = static_cast<int64_t>(i);
+
+  at::Tensor look_up(const at::Tensor& weight) const {
+    const auto [first, rows] = strategy.vocabulary_rows(spec.shape.vocab);
+    EXPECT(weight.size(0) == rows);
+    if (rows == spec.shape.vocab) return embedding_rows(weight, part.ids);
+    // Another rank has the other rows: zeros here, so that the sum over the ranks is the whole look-up.
+    const at::Tensor outside = at::logical_not(at::logical_and(part.ids.ge(first), part.ids.lt(first + rows)));
+    const at::Tensor local = at::masked_fill(part.ids.sub(first), outside, 0);
+    return at::masked_fill(embedding_rows(weight, local), outside.unsqueeze(1), 0);
+  }
+
+  at::Tensor norm(const Operation& operation, const at::Tensor& x) const {
+    const at::Tensor& weight = parameter(operation.weight);
+    if (operation.in == Value::stream) return rms_norm(x, weight, spec.shape.norm_eps);
+    // Of heads, which tensor-parallel ranks share: each has the whole weight and a part of its gradient.
+    return rms_norm(heads(x), strategy.spread(weight), spec.shape.norm_eps).view(x.sizes());
+  }
+
+  at::Tensor linear(const Operation& operation, const at::Tensor& x) const {
+    const std::optional<at::Tensor> bias = operation.bias < 0 ? std::nullopt : std::optional(parameter(operation.bias));
+    const size_t which = stage.parameters[static_cast<size_t>(operation.weight)];
+    return strategy.linear(x, parameter(operation.weight), bias, spec.parameters[which]);
+  }
+
+  at::Tensor attend(const Values& values) const {
+    const auto of = [&](Value value) { return heads(values[static_cast<size_t>(value)]); };
+    const at::Tensor out = strategy.attend(of(Value::q), of(Value::k), of(Value::v), part, stage.layer);
+    return out.reshape({out.size(0), out.size(1) * out.size(2)});
+  }
+
+  at::Tensor execute(const Operation& operation, const Values& values) const {
+    const at::Tensor& x = values[static_cast<size_t>(operation.in)];
+    const at::Tensor& other = values[static_cast<size_t>(operation.other)];
+    switch (operation.kind) {
+      case OperationKind::look_up: return look_up(parameter(operation.weight));
+      case OperationKind::norm: return norm(operation, x);
+      case OperationKind::spread: return strategy.spread(x);
+      case OperationKind::linear: return linear(operation, x);
+      case OperationKind::rotate: return apply_rope(heads(x), part.positions, rope).view(x.sizes());
+      case OperationKind::attend: return attend(values);
+      case OperationKind::gate: return swiglu(x, other);
+      case OperationKind::reduce: return strategy.reduce(x);
+      case OperationKind::add: return x.add(other);
+      case OperationKind::add_bias: return x.add(parameter(operation.weight));
     }
+    throw InternalError("an unknown operation");
   }
-  batch.ids = ids.to(device);
-  batch.positions = positions.to(device);
-  if (!device.is_cpu()) {
-    batch.cu_seqlens_device = at::tensor(batch.cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(device, at::kInt);
-  }
-  return batch;
-}
+};
 
-at::Tensor Policy::linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, Role) {
-  return kernels::linear(x, weight, bias);
-}
-
-at::Tensor PackedPolicy::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int) {
-  const bool flash = q.is_cuda() && (q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf);
-  if (flash && batch_.tokens() > 0) return compat::varlen_attention(q, k, v, batch_.cu_seqlens_device, batch_.max_length);
-  return attend_packed(q, k, v, batch_.cu_seqlens);
-}
+}  // namespace
 
 Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Device device) {
   const at::Tensor positions = at::arange(max_positions, at::TensorOptions().dtype(at::kFloat));
@@ -116,40 +116,14 @@ Rope make_rope(const config::ModelShape& shape, int64_t max_positions, at::Devic
   return {angles.cos().to(device), angles.sin().to(device)};
 }
 
-at::Tensor embed(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& ids, Policy& policy) {
-  const at::Tensor& weight = parameters[0];
-  const auto [first, rows] = policy.vocabulary_rows(spec.shape.vocab);
-  EXPECT(weight.size(0) == rows);
-  if (rows == spec.shape.vocab) return embedding_rows(weight, ids);
-  // Another rank has the other rows: zeros here, so that the sum over the ranks is the whole look-up.
-  const at::Tensor outside = at::logical_not(at::logical_and(ids.ge(first), ids.lt(first + rows)));
-  const at::Tensor local = at::masked_fill(ids.sub(first), outside, 0);
-  return policy.reduce(at::masked_fill(embedding_rows(weight, local), outside.unsqueeze(1), 0));
-}
-
-at::Tensor block(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& x, const at::Tensor& positions,
-                 const Rope& rope, int layer, Policy& policy) {
-  const BlockWeights w(spec.shape, parameters);
-  const int64_t head_dim = spec.shape.head_dim;
-  const auto heads = [head_dim](const at::Tensor& y) { return y.view({y.size(0), y.size(1) / head_dim, head_dim}); };
-
-  const at::Tensor normed = rms_norm(x, w.input_norm, spec.shape.norm_eps);
-  const at::Tensor v = heads(policy.linear(normed, w.v, w.v_bias, Role::v));
-  const auto [q, k] = apply_rope(heads(policy.linear(normed, w.q, w.q_bias, Role::q)),
-                                 heads(policy.linear(normed, w.k, w.k_bias, Role::k)), positions, rope);
-  const at::Tensor attended = policy.attend(q, k, v, layer).reshape({x.size(0), q.size(1) * head_dim});
-  at::Tensor projected = policy.reduce(policy.linear(attended, w.o, std::nullopt, Role::o));
-  if (w.o_bias) projected = projected.add(*w.o_bias);  // after the reduction: every rank has the whole bias
-  const at::Tensor middle = x.add(projected);
-
-  const at::Tensor fed = rms_norm(middle, w.post_norm, spec.shape.norm_eps);
-  const at::Tensor activated =
-      swiglu(policy.linear(fed, w.gate, std::nullopt, Role::gate), policy.linear(fed, w.up, std::nullopt, Role::up));
-  return middle.add(policy.reduce(policy.linear(activated, w.down, std::nullopt, Role::down)));
-}
-
-at::Tensor final_norm(const ModelSpec& spec, std::span<const at::Tensor> parameters, const at::Tensor& x) {
-  return rms_norm(x, parameters[0], spec.shape.norm_eps);
+at::Tensor run_stage(const ModelSpec& spec, const Stage& stage, std::span<const at::Tensor> parameters, const at::Tensor& x,
+                     const PackedBatch& part, const Rope& rope, Strategy& strategy) {
+  EXPECT(parameters.size() == stage.parameters.size() && !stage.operations.empty());
+  const StageRun run{spec, stage, parameters, part, rope, strategy};
+  Values values;
+  values[static_cast<size_t>(Value::stream)] = x;
+  for (const Operation& operation : stage.operations) values[static_cast<size_t>(operation.out)] = run.execute(operation, values);
+  return values[static_cast<size_t>(stage.operations.back().out)];
 }
 
 }  // namespace trireme::model

@@ -9,9 +9,9 @@
 namespace trireme::model {
 namespace {
 
-// How many heads the rows of this tensor are permuted in: q and k of the llama architecture.
+// How many heads the rows of this tensor are permuted in.
 int64_t heads_of_permuted(const std::string& name, const config::ModelShape& shape) {
-  if (shape.architecture != config::Architecture::llama) return 0;
+  if (!config::traits(shape.architecture).gguf_interleaves) return 0;
   if (name.find(".self_attn.q_proj.") != std::string::npos) return shape.heads;
   if (name.find(".self_attn.k_proj.") != std::string::npos) return shape.kv_heads;
   return 0;

@@ -1,6 +1,6 @@
 // From the metadata of a GGUF file to a model's shape, its tokenizer and Hugging Face's names.
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gguf_parser.hpp"
+#include "parameter_table.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::model {
@@ -71,6 +72,17 @@ const GgufTensorInfo* find_tensor(const GgufHeader& header, std::string_view nam
   const auto found =
       std::find_if(header.tensors.begin(), header.tensors.end(), [name](const auto& tensor) { return tensor.name == name; });
   return found == header.tensors.end() ? nullptr : &*found;
+}
+
+const config::ArchitectureTraits& architecture_of(const Metadata& metadata, const std::string& file) {
+  const auto name = metadata.require<std::string>("general.architecture");
+  std::vector<std::string> names;
+  for (const auto& known : config::architecture_table) {
+    if (known.gguf.empty()) continue;
+    if (known.gguf == name) return known;
+    names.emplace_back(known.gguf);
+  }
+  throw UserError(ExitCode::bad_data, base::text(file, ": the architecture '", name, "' is not supported (supported: ", base::join(names), ")"));
 }
 
 void refuse_unsupported(const Metadata& metadata, const std::string& prefix, const std::string& file) {
@@ -147,14 +159,12 @@ void add_token_ids(config::ModelShape& shape, const Metadata& metadata) {
 
 config::ModelShape gguf_shape(const GgufHeader& header, std::span<const std::byte> bytes, const std::string& file) {
   const Metadata metadata(header, file);
-  const auto architecture = metadata.require<std::string>("general.architecture");
-  VALIDATE(architecture == "llama" || architecture == "qwen2", ExitCode::bad_data, file, ": the architecture '", architecture,
-           "' is not supported: use a llama or qwen2 model");
-  const std::string prefix = architecture + ".";
+  const config::ArchitectureTraits& known = architecture_of(metadata, file);
+  const std::string prefix = std::string(known.gguf) + ".";
   refuse_unsupported(metadata, prefix, file);
 
   config::ModelShape shape;
-  shape.architecture = architecture == "qwen2" ? config::Architecture::qwen2 : config::Architecture::llama;
+  shape.architecture = known.architecture;
   read_sizes(metadata, prefix, shape, file);
   VALIDATE(metadata.get<int64_t>(prefix + "rope.dimension_count", shape.head_dim) == shape.head_dim, ExitCode::bad_data, file,
            ": a rotary embedding of part of the head is not supported");
@@ -207,32 +217,18 @@ GgufTokenizer gguf_tokenizer(const GgufHeader& header, const std::string& file) 
 }
 
 std::string hugging_face_name(const std::string& name) {
-  using Pair = std::pair<std::string_view, std::string_view>;
-  static constexpr std::array<Pair, 3> outside{
-      {{"token_embd.", "model.embed_tokens."}, {"output_norm.", "model.norm."}, {"output.", "lm_head."}}};
-  static constexpr std::array<Pair, 9> inside{{{"attn_norm.", "input_layernorm."},
-                                               {"attn_q.", "self_attn.q_proj."},
-                                               {"attn_k.", "self_attn.k_proj."},
-                                               {"attn_v.", "self_attn.v_proj."},
-                                               {"attn_output.", "self_attn.o_proj."},
-                                               {"ffn_norm.", "post_attention_layernorm."},
-                                               {"ffn_gate.", "mlp.gate_proj."},
-                                               {"ffn_up.", "mlp.up_proj."},
-                                               {"ffn_down.", "mlp.down_proj."}}};
-  const auto renamed = [](std::string_view text, const auto& table) -> std::string {
-    for (const auto& [from, to] : table) {
-      if (text.starts_with(from)) return std::string(to) + std::string(text.substr(from.size()));
-    }
-    return "";
-  };
-  if (!name.starts_with("blk.")) {
-    const std::string found = renamed(name, outside);
-    return found.empty() ? name : found;
+  int layer = -1;
+  std::string_view rest = name;
+  if (rest.starts_with("blk.")) {
+    const size_t dot = rest.find('.', 4);
+    const char* end = name.data() + std::min(dot, name.size());
+    if (std::from_chars(name.data() + 4, end, layer).ptr != end || layer < 0) return name;
+    rest.remove_prefix(std::min(dot + 1, rest.size()));
   }
-  const size_t dot = name.find('.', 4);
-  if (dot == std::string::npos) return name;
-  const std::string found = renamed(std::string_view(name).substr(dot + 1), inside);
-  return found.empty() ? name : "model.layers." + name.substr(4, dot - 4) + "." + found;
+  for (const ParameterKind& kind : parameter_kinds()) {
+    if (!kind.gguf.empty() && kind.gguf == rest) return name_prefix(layer) + std::string(kind.name);
+  }
+  return name;
 }
 
 }  // namespace trireme::model

@@ -65,6 +65,9 @@ std::vector<Change> single_changes(const Job& job) {
     }
     if (now.weightsync.delta) out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }
+  if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
+    out.push_back({"train.optimizer_offload=true", [](auto& o) { o.train.optimizer_offload = true; }});
+  }
   if (now.train.recompute >= 0) out.push_back({"train.recompute=-1", [](auto& o) { o.train.recompute = -1; }});
   if (now.train.shard_group > 0) out.push_back({"train.shard_group=0", [](auto& o) { o.train.shard_group = 0; }});
   if (now.train.enable_ema) out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});

@@ -51,6 +51,7 @@ class RankLedger {
     const bool ppo = job_.command == config::Command::ppo;
     if (ppo && contains(job_.roles.reward, rank_)) frozen_models();
     if (contains(job_.roles.trainer, rank_)) trained_models();
+    rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
     return std::move(ledger_);
   }
@@ -87,13 +88,30 @@ class RankLedger {
     const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how);
     const int64_t others = how == Exchange::window ? count - 1 : 0;
     add(owner, "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, others * bytes.weights_own);
-    add(owner, "ring of two stages", bytes.weights_ring);
-    add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
-    add(owner, "received gradients", bytes.receive);
-    add(owner, "fp32 master weights", bytes.master);
+    if (how == Exchange::window) {
+      add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
+    } else {
+      ring_.weights = std::max(ring_.weights, bytes.weights_ring);
+      ring_.gradients = std::max(ring_.gradients, bytes.gradient_slots);
+      ring_.received = std::max(ring_.received, bytes.receive);
+    }
     add(owner, "fp32 gradients", bytes.gradients);
-    add(owner, "Adam's moments", bytes.moments);
-    add(owner, "moving average", bytes.average);
+    const bool offload = place_ == Place::device && options().train.optimizer_offload;
+    const Place state = offload ? Place::host : place_;
+    for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master}, {"Adam's moments", bytes.moments}, {"moving average", bytes.average}}) {
+      ledger_.add({owner, what, state, size, every_phase, Accuracy::exact});
+    }
+    if (offload && bytes.moments > 0) {  // fp32 weights and two moments, and what is rounded and compared
+      const int64_t piece = std::min(offload_piece, shard_elements(model, static_cast<int>(count)));
+      add(owner, "step: a piece of the optimizer's state", piece * (3 * 4 + 2 * element()), phase_bit(Phase::step), Accuracy::estimate);
+    }
+  }
+
+  // One for all models, which run one after the other (comm::RingMemory).
+  void rings() {
+    add("all models", "ring of two stages", ring_.weights);
+    add("all models", "gradients of two stages", ring_.gradients);
+    add("all models", "received gradients", ring_.received);
   }
 
   void frozen_models() {
@@ -144,7 +162,7 @@ class RankLedger {
     add(owner, "stage inputs", stage_input_bytes(shape, tokens, element()), training, Accuracy::estimate);
     add(owner, "activations of blocks that are kept", kept_blocks(model) * kept_block_bytes(shape, tokens, operators(), element()), training,
         Accuracy::estimate);
-    add(owner, "head: its gradient", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
+    add(owner, "head: gradient of a piece of the vocabulary", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
     if (rows > 1) {
       add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element()), phase_bit(Phase::head),
           Accuracy::estimate);
@@ -164,6 +182,12 @@ class RankLedger {
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
+  // Where generators and trainers take turns on the same rank, the pages are given back before the trainers begin (PpoRoles::release_caches()).
+  PhaseSet cache_phases() const {
+    const bool given_back = options().train.async_depth == 0 && contains(job_.roles.trainer, rank_);
+    return given_back ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase;
+  }
+
   void generator() {
     const auto groups = config::replica_groups(job_.roles.generator, job_.node_of_rank, degree());
     int place = 0;
@@ -178,14 +202,14 @@ class RankLedger {
     const int64_t granted =
         kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
     if (place_ == Place::device) {
-      add("generator", "KV pages", granted);
+      add("generator", "KV pages", granted, cache_phases());
       add_host("weight sync", "page-locked slices", slice);
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
     const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
     const int64_t tokens = sequences * base::round_up(options().max_len() + 1, options().generate.page_size);
-    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), every_phase,
+    add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), cache_phases(),
         Accuracy::estimate);
     const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
@@ -200,7 +224,7 @@ class RankLedger {
     int64_t elements = shard_elements(job_.models.actor, ranks);
     const int64_t actor = elements;
     if (job_.models.critic) elements += shard_elements(*job_.models.critic, ranks);
-    add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
+    if (!options().train.optimizer_offload) add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
     if (job_.command != config::Command::ppo) return;
     add_host("weight sync", "page-locked own slices", element() * actor);
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
@@ -235,6 +259,9 @@ class RankLedger {
   int rank_;
   Place place_;
   Ledger ledger_;
+  struct {
+    int64_t weights = 0, gradients = 0, received = 0;
+  } ring_;
 };
 
 // Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.

@@ -55,6 +55,12 @@ int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
 
 }  // namespace
 
+int64_t elements(const ModelLayout& model) {
+  int64_t sum = 0;
+  for (const auto& tensor : model.tensors) sum = checked_add(sum, tensor.elements());
+  return sum;
+}
+
 int64_t shard_elements(const ModelLayout& model, int ranks) {
   int64_t sum = 0;
   for (const auto& tensor : model.tensors) sum = checked_add(sum, round_up(slice(tensor, ranks), shard_align));
@@ -123,7 +129,7 @@ int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Ope
 }
 
 int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes) {
-  return rows * shape.hidden * (element_bytes == fp32 ? fp32 : element_bytes + fp32);
+  return std::min(rows, vocabulary_chunk) * shape.hidden * element_bytes;
 }
 
 int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes) {

@@ -57,8 +57,9 @@ double batch_of(const Machine& machine, const GenerationWork& w) {
 
 }  // namespace
 
-ModelWork work_of(const config::ModelShape& shape, double kv_element_bytes) {
-  return {static_cast<double>(shape.parameter_count()), static_cast<double>(shape.layers), static_cast<double>(shape.hidden),
+ModelWork work_of(const ModelLayout& model, double kv_element_bytes) {
+  const config::ModelShape& shape = model.shape;
+  return {static_cast<double>(elements(model)), static_cast<double>(shape.layers), static_cast<double>(shape.hidden),
           static_cast<double>(shape.q_dim()), 2.0 * static_cast<double>(shape.layers * shape.kv_dim()) * kv_element_bytes};
 }
 
@@ -112,7 +113,7 @@ struct Shape {
   double tokens() const { return sequences * (input + output); }
 
   TrainingWork pass(const ModelLayout& model, int ranks, int64_t micro_batch) const {
-    return {.model = work_of(model.shape, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
+    return {.model = work_of(model, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
             .per_node = per_node, .recompute = job.options.train.recompute != 0};
   }
   // All tokens of the iteration through `ranks` of which `group` cut the model.
@@ -145,7 +146,7 @@ IterationTime iteration_time(const Job& job) {
   const auto wish = static_cast<int>(job.options.train.shard_group);
   const int group = wish > 0 && wish < trainers ? wish : trainers;
   IterationTime out;
-  GenerationWork gen{.model = work_of(job.models.actor.shape, 2), .input = shape.input, .output = shape.output, .tensor_parallel = degree,
+  GenerationWork gen{.model = work_of(job.models.actor, 2), .input = shape.input, .output = shape.output, .tensor_parallel = degree,
                      .max_batch = static_cast<double>(job.options.generate.max_batch)};
   const Ledger ledger = memory_of_rank(job, job.roles.generator.front());
   for (const Entry& entry : ledger.entries()) {

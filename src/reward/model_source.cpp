@@ -71,12 +71,13 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   options.name = name;
   options.compute = environment.dtype;
   options.training = zero::Training::frozen;
+  options.rings = environment.rings;
   zero::ShardedModel out(spec, environment.ranks, std::nullopt, environment.device, options);
   out.load([&](size_t parameter, const base::Block& block, float* values) {
     model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
   });
   if (environment.ranks.rank() == 0) {
-    log::info(base::text("reward model ", name, ": ", path.string(), ", ", folder.shape.parameter_count(), " parameters on ",
+    log::info(base::text("reward model ", name, ": ", path.string(), ", ", spec.elements(), " parameters on ",
                          environment.ranks.size(), " ranks"));
   }
   return out;

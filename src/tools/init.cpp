@@ -14,7 +14,7 @@ ExitCode run_init(const InitCommand& command) {
       command.output,
       {.type = command.dtype == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32,
        .tokenizer_from = command.tokenizer});
-  log::info(base::text(command.output.string(), ": ", config::describe(spec.shape)));
+  log::info(base::text(command.output.string(), ": ", config::describe(spec.shape, spec.elements())));
   return ExitCode::done;
 }
 

@@ -29,7 +29,8 @@ void print_weights(const model::WeightSource& weights) {
 
 void inspect_model(const std::filesystem::path& path) {
   const auto folder = model::open_model(path);
-  print(base::text(path.string(), ": ", config::describe(folder.shape), "\n"));
+  const auto spec = model::describe(folder.shape, folder.shape.score_head ? model::HeadKind::score : model::HeadKind::language);
+  print(base::text(path.string(), ": ", config::describe(folder.shape, spec.elements()), "\n"));
   print_weights(*folder.weights);
 }
 

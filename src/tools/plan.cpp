@@ -130,8 +130,8 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
 
   print(base::text("job: ", command.nodes, " nodes of ", command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
-  print("actor: " + config::describe(models.actor.shape));
-  if (models.critic) print("critic: " + config::describe(models.critic->shape));
+  print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
+  if (models.critic) print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
   if (command.search) {
     VALIDATE(machine.flops > 0, ExitCode::usage, "--search needs a machine whose speeds are known: --machine ", plan::known_machine_names());
     return print_search(job, cut);

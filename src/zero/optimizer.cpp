@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -80,36 +82,62 @@ int64_t update_by_kernel(OptimizerState& state, const ShardMap& map, comm::Shard
   return changed.sum().item<int64_t>();
 }
 
-// LibTorch's fused AdamW on the flat shard's views, then one pass that rounds and counts.
-int64_t update_on_device(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
-                         const AdamWOptions& options, double clip_factor) {
-  const auto view = [&map](const at::Tensor& flat, size_t p) { return flat.narrow(0, map.offset(p), map.own(p).elements()); };
-  if (clip_factor != 1) state.gradient.mul_(clip_factor);
-  at::Tensor changed = at::zeros({}, state.master.options().dtype(at::kLong));
-  const at::Tensor count = at::full({}, static_cast<double>(state.steps + 1), state.master.options());
-  for (const bool decay : {true, false}) {
-    std::vector<at::Tensor> masters, gradients, moments1, moments2, steps;
-    std::vector<size_t> members;
-    for (size_t p = 0; p < map.parameters(); ++p) {
-      if (map.own(p).empty() || decays(map.layout().tensors()[p].name) != decay) continue;
-      masters.push_back(view(state.master, p));
-      gradients.push_back(view(state.gradient, p));
-      moments1.push_back(view(state.moment1, p));
-      moments2.push_back(view(state.moment2, p));
-      steps.push_back(count);
-      members.push_back(p);
-    }
-    if (members.empty()) continue;
-    at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1, options.beta2,
-                      decay ? options.weight_decay : 0, options.eps, false, false);
-    for (size_t i = 0; i < members.size(); ++i) {
-      at::Tensor slice = at::from_blob(exchange.own_slice(members[i]), masters[i].sizes(), masters[i].options().dtype(compute));
-      const at::Tensor rounded = masters[i].to(compute);
-      changed.add_(rounded.ne(slice).sum());
-      slice.copy_(rounded);
+// Consecutive values of one parameter, places in the flat shards.
+struct Piece {
+  size_t parameter;
+  int64_t first;   // within the parameter
+  int64_t offset;  // within the shard
+  int64_t count;
+};
+
+// This rank's values of parameters with, or without, weight decay, in groups of at most `most` values. Every piece begins at a multiple of
+// `most` in its parameter: LibTorch's CPU kernel rounds a row's last values otherwise than those of whole vectors.
+std::vector<std::vector<Piece>> pieces(const ShardMap& map, bool decay, int64_t most) {
+  std::vector<std::vector<Piece>> groups;
+  int64_t left = 0;  // of the last group
+  for (size_t p = 0; p < map.parameters(); ++p) {
+    const int64_t elements = map.own(p).elements();
+    if (decays(map.layout().tensors()[p].name) != decay) continue;
+    for (int64_t first = 0, count = 0; first < elements; first += count) {
+      count = std::min(elements - first, most);
+      if (count > left) {
+        groups.emplace_back();
+        left = most;
+      }
+      groups.back().push_back({p, first, map.offset(p) + first, count});
+      left -= count;
     }
   }
-  return changed.item<int64_t>();
+  return groups;
+}
+
+// One group: state to the device where it is not there, AdamW, the compute type, state back. Adds up the changed values.
+void update_group(OptimizerState& state, const std::vector<Piece>& group, comm::ShardExchange& exchange, at::ScalarType compute,
+                  const AdamWOptions& options, bool decay, const at::Tensor& count, at::Tensor& changed) {
+  const bool offloaded = !state.host.empty();
+  std::vector<at::Tensor> masters, gradients, moments1, moments2;
+  const std::vector<at::Tensor> steps(group.size(), count);
+  for (const Piece& piece : group) {
+    gradients.push_back(state.gradient.narrow(0, piece.offset, piece.count));
+    for (const auto& [flat, list] : {std::pair{&state.master, &masters}, {&state.moment1, &moments1}, {&state.moment2, &moments2}}) {
+      const at::Tensor view = flat->narrow(0, piece.offset, piece.count);
+      list->push_back(offloaded ? view.to(state.gradient.device(), /*non_blocking=*/false, /*copy=*/true) : view);
+    }
+  }
+  at::_fused_adamw_(masters, gradients, moments1, moments2, {}, steps, options.lr, options.beta1, options.beta2, decay ? options.weight_decay : 0,
+                    options.eps, false, false);
+  for (size_t i = 0; i < group.size(); ++i) {
+    const Piece& piece = group[i];
+    std::byte* place = exchange.own_slice(piece.parameter) + piece.first * static_cast<int64_t>(c10::elementSize(compute));
+    at::Tensor slice = at::from_blob(place, {piece.count}, masters[i].options().dtype(compute));
+    const at::Tensor rounded = masters[i].to(compute);
+    changed.add_(rounded.ne(slice).sum());
+    slice.copy_(rounded);
+    if (!offloaded) continue;
+    for (const auto& [flat, list] : {std::pair{&state.master, &masters}, {&state.moment1, &moments1}, {&state.moment2, &moments2}}) {
+      flat->narrow(0, piece.offset, piece.count).copy_((*list)[i]);
+    }
+  }
 }
 
 }  // namespace
@@ -117,9 +145,24 @@ int64_t update_on_device(OptimizerState& state, const ShardMap& map, comm::Shard
 int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
                      const AdamWOptions& options, double clip_factor) {
   const at::NoGradGuard no_gradients;
-  if (state.master.device().is_cpu()) return update_on_host(state, map, exchange, compute, options, clip_factor);
-  if (const auto* device = kernels::device_kernels()) return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
-  return update_on_device(state, map, exchange, compute, options, clip_factor);
+  if (state.gradient.device().is_cpu()) return update_on_host(state, map, exchange, compute, options, clip_factor);
+  const bool offloaded = !state.host.empty();
+  const auto* device = kernels::device_kernels();
+  if (device && !offloaded) return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
+  const int64_t piece = offloaded ? plan::offload_piece : std::numeric_limits<int64_t>::max();
+  return update_by_operations(state, map, exchange, compute, options, clip_factor, piece);
+}
+
+int64_t update_by_operations(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                             const AdamWOptions& options, double clip_factor, int64_t piece) {
+  const at::NoGradGuard no_gradients;
+  if (clip_factor != 1) state.gradient.mul_(clip_factor);
+  at::Tensor changed = at::zeros({}, state.gradient.options().dtype(at::kLong));
+  const at::Tensor count = at::full({}, static_cast<double>(state.steps + 1), state.gradient.options());
+  for (const bool decay : {true, false}) {
+    for (const auto& group : pieces(map, decay, piece)) update_group(state, group, exchange, compute, options, decay, count, changed);
+  }
+  return changed.item<int64_t>();
 }
 
 double squared_gradients(const OptimizerState& state) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/comm/pinned_buffer.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/zero/sharded_model.hpp"
 #include "zero/shards.hpp"
@@ -18,6 +19,7 @@ struct OptimizerState {
   at::Tensor average;             // undefined without enable_average()
   double average_beta = 0;
   std::vector<uint64_t> changed;  // empty unless changes are tracked
+  std::vector<comm::PinnedBuffer> host;  // what master and moments lie in when they are not on the gradient's device
   int64_t steps = 0;
 };
 
@@ -25,6 +27,11 @@ struct OptimizerState {
 // begin_update() and end_update().
 int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
                      const AdamWOptions& options, double clip_factor);
+
+// The same by LibTorch's operations on the gradient's device, `piece` values at a time, which changes no bit. Master and moments that lie in
+// OptimizerState::host are copied there and back. update_shard() calls it for devices.
+int64_t update_by_operations(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
+                             const AdamWOptions& options, double clip_factor, int64_t piece);
 
 // Sum of squares of this rank's gradients.
 double squared_gradients(const OptimizerState& state);

@@ -31,6 +31,7 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.weight_type = options.compute == config::DType::bf16 ? comm::DType::bf16 : comm::DType::f32;
   out.gradients = options.training == Training::trainable;
   out.device = device.is_cuda();
+  out.rings = options.rings;
   out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kGrain = 1 << 15;
     kernels::parallel_for(0, count, kGrain, body);
@@ -53,11 +54,12 @@ struct ShardedModel::Impl {
         compute(scalar_type(wanted.compute)),
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
-        loop(spec, *exchange, where, compute, recomputed_blocks(wanted, spec.shape)) {
+        loop(spec, *exchange, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(device.is_cpu() || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     if (trainable()) {
-      for (at::Tensor* flat : {&state.master, &state.gradient, &state.moment1, &state.moment2}) *flat = map.allocate(device);
+      state.gradient = map.allocate(device);
+      for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2}) *flat = allocate_state();
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
@@ -67,6 +69,12 @@ struct ShardedModel::Impl {
     }
   }
 
+  at::Tensor allocate_state() {
+    if (!options.offload) return map.allocate(device);
+    auto& memory = state.host.emplace_back(map.elements() * int64_t{sizeof(float)}, "the optimizer's state",
+                                           "use more nodes, or train.optimizer_offload = false where GPUs have room");
+    return at::from_blob(memory.data(), {map.elements()}, at::kFloat);
+  }
   bool trainable() const { return options.training == Training::trainable; }
   void require_trainable(const char* what) const {
     if (!trainable()) throw InternalError(base::text(what, " of the frozen ", options.name));
@@ -133,14 +141,15 @@ void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vec
   const base::Block own = map.own(p);
   base::tick();
   if (own.empty()) return;
-  float* values = trainable() && device.is_cpu() ? map.data(state.master, p) : nullptr;
+  const bool in_place = trainable() && state.master.device().is_cpu();
+  float* values = in_place ? map.data(state.master, p) : nullptr;
   if (!values) {
     rows.resize(static_cast<size_t>(own.elements()));
     values = rows.data();
   }
   read(p, own, values);
   write_compute(values, own.elements(), compute, device, exchange->own_slice(p));
-  if (!trainable() || device.is_cpu()) return;
+  if (!trainable() || in_place) return;
   const at::NoGradGuard no_gradients;
   state.master.narrow(0, map.offset(p), own.elements())
       .copy_(at::from_blob(values, {own.elements()}, at::TensorOptions().dtype(at::kFloat)));
@@ -237,6 +246,7 @@ void ShardedModel::clear_changes() { std::fill(impl_->state.changed.begin(), imp
 const uint64_t* ShardedModel::changed(size_t p) const {
   return impl_->state.changed.empty() ? nullptr : impl_->state.changed.data() + impl_->map.offset(p) / 64;
 }
+at::Device ShardedModel::state_device() const { return impl_->trainable() ? impl_->state.master.device() : impl_->device; }
 int64_t ShardedModel::steps() const { return impl_->state.steps; }
 void ShardedModel::set_steps(int64_t steps) { impl_->state.steps = steps; }
 const comm::ExchangeCounters& ShardedModel::counters() const { return impl_->exchange->counters(); }

@@ -10,9 +10,9 @@
 
 namespace trireme::zero {
 
-StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, at::Device device, at::ScalarType compute,
-                     int64_t recomputed_blocks)
-    : spec_(spec), exchange_(exchange), device_(device), compute_(compute), recomputed_blocks_(recomputed_blocks) {
+StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, model::Strategy& strategy, at::Device device,
+                     at::ScalarType compute, int64_t recomputed_blocks)
+    : spec_(spec), exchange_(exchange), strategy_(strategy), device_(device), compute_(compute), recomputed_blocks_(recomputed_blocks) {
   EXPECT(!spec.stages.empty() && spec.stages.front().kind == model::StageKind::embedding &&
          spec.stages.back().kind == model::StageKind::head);
 }
@@ -49,22 +49,19 @@ void StageLoop::preset_gradients(int stage, const std::vector<at::Tensor>& leave
   for (size_t i = 0; i < leaves.size(); ++i) leaves[i].mutable_grad() = at::from_blob(pointers[i], leaves[i].sizes(), options);
 }
 
-at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x,
-                              const model::PackedBatch& batch) {
-  model::PackedPolicy policy(batch);
-  const auto& s = spec_.stages[static_cast<size_t>(stage)];
-  switch (s.kind) {
-    case model::StageKind::embedding: return model::embed(spec_, weights, batch.ids, policy);
-    case model::StageKind::block:
-      return model::block(spec_, weights, x, batch.positions, rope_, s.layer, policy);
-    case model::StageKind::head: return model::final_norm(spec_, weights, x);
-  }
-  throw InternalError("unknown kind of stage");
+model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
+  if (batch.tokens() == 0) return batch;
+  grow_rope(batch.max_length);
+  return strategy_.part(batch);
+}
+
+at::Tensor StageLoop::compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part) {
+  return model::run_stage(spec_, spec_.stages[static_cast<size_t>(stage)], weights, x, part, rope_, strategy_);
 }
 
 void StageLoop::forward(const model::PackedBatch& batch, const Head& head) {
-  const bool work = batch.tokens() > 0;
-  if (work) grow_rope(batch.max_length);
+  const model::PackedBatch part = part_of(batch);
+  const bool work = part.tokens() > 0;
   const at::NoGradGuard no_gradients;
   at::Tensor x;  // [T, D]
   exchange_.gather(0);
@@ -72,22 +69,22 @@ void StageLoop::forward(const model::PackedBatch& batch, const Head& head) {
     if (stage < last()) exchange_.gather(stage + 1);
     trace::Region region{"forward", stage, trace::Category::kernel};
     const auto parameters = weights(stage, false);
-    if (work) x = compute(stage, parameters, x, batch);
+    if (work) x = compute(stage, parameters, x, part);
     if (work && stage == last()) head(x, parameters.back());
     ASSERT(exchange_.holds(stage));
     exchange_.release(stage);
   }
 }
 
-void StageLoop::forward_stage(int stage, const model::PackedBatch& batch, std::vector<Kept>& kept) {
+void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept) {
   trace::Region region{"forward", stage, trace::Category::kernel};
   const bool graph = keeps_graph(stage);
   auto& mine = kept[static_cast<size_t>(stage)];
   auto parameters = weights(stage, graph);
-  if (batch.tokens() > 0) {
+  if (part.tokens() > 0) {
     const at::AutoGradMode mode(graph);
     if (graph) mine.input = mine.input.detach().set_requires_grad(true);
-    at::Tensor output = compute(stage, parameters, mine.input, batch);
+    at::Tensor output = compute(stage, parameters, mine.input, part);
     kept[static_cast<size_t>(stage) + 1].input = output.detach();
     if (graph) {
       mine.output = std::move(output);
@@ -99,12 +96,12 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& batch, std::v
 }
 
 void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards) {
-  if (batch.tokens() > 0) grow_rope(batch.max_length);
+  const model::PackedBatch part = part_of(batch);
   std::vector<Kept> kept(spec_.stages.size());
   exchange_.gather(0);
   for (int stage = 0; stage < last(); ++stage) {
     exchange_.gather(stage + 1);
-    forward_stage(stage, batch, kept);
+    forward_stage(stage, part, kept);
   }
   int64_t bytes = 0;
   for (const auto& stage : kept) bytes += stage.input.defined() ? static_cast<int64_t>(stage.input.nbytes()) : 0;
@@ -113,19 +110,19 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   at::Tensor gradient;  // of the stage's output, [T, D]
   for (int stage = last(); stage >= 0; --stage) {
     if (stage > 0) exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
-    backward_stage(stage, batch, std::move(kept[static_cast<size_t>(stage)]), loss, gradient);
+    backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient);
     if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
     exchange_.reduce(stage);
   }
   exchange_.finish_reduce(0, shards(0));
 }
 
-void StageLoop::backward_stage(int stage, const model::PackedBatch& batch, Kept kept, const Loss& loss, at::Tensor& gradient) {
+void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient) {
   trace::Region region{"backward", stage, trace::Category::kernel};
-  const bool work = batch.tokens() > 0;
+  const bool work = part.tokens() > 0;
   if (stage == 0) {
     weights(stage, false);
-    embedding_backward(batch, gradient);
+    embedding_backward(part, gradient);
     exchange_.release(stage);
     return;
   }
@@ -137,7 +134,7 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& batch, Kept 
     at::Tensor output = std::move(kept.output);
     if (!output.defined()) {
       kept.input = kept.input.detach().set_requires_grad(true);
-      output = compute(stage, leaves, kept.input, batch);
+      output = compute(stage, leaves, kept.input, part);
     }
     if (stage == last()) {
       const at::Tensor value = loss(output, leaves.back());
@@ -157,13 +154,13 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& batch, Kept 
 
 // The embedding's gradient has T rows that are not zero: they are added in fp32 where they belong, without the dense
 // gradient in the compute type that autograd would make.
-void StageLoop::embedding_backward(const model::PackedBatch& batch, const at::Tensor& gradient) {
+void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient) {
   const auto pointers = exchange_.gradients(0);
-  if (batch.tokens() == 0) return;
+  if (part.tokens() == 0) return;
   const auto& shape = spec_.parameters[spec_.stages.front().parameters.front()].spec.shape;
   at::Tensor dense = at::from_blob(pointers.front(), shape, at::TensorOptions().dtype(at::kFloat).device(device_));
   const at::NoGradGuard no_gradients;
-  dense.index_add_(0, batch.ids, gradient.to(at::kFloat));
+  dense.index_add_(0, part.ids, gradient.to(at::kFloat));
 }
 
 }  // namespace trireme::zero

@@ -26,9 +26,9 @@ class StageLoop {
   // fp32 shards of a stage's parameters, where finish_reduce() adds.
   using GradientShards = std::function<std::vector<float*>(int stage)>;
 
-  // `spec` and `exchange` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
-  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, at::Device device, at::ScalarType compute,
-            int64_t recomputed_blocks);
+  // `spec`, `exchange` and `strategy` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
+  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, model::Strategy& strategy, at::Device device,
+            at::ScalarType compute, int64_t recomputed_blocks);
 
   void forward(const model::PackedBatch& batch, const Head& head);
   void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards);
@@ -48,15 +48,18 @@ class StageLoop {
   bool keeps_graph(int stage) const;
   std::vector<at::Tensor> weights(int stage, bool leaves);
   void preset_gradients(int stage, const std::vector<at::Tensor>& leaves);
-  at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& batch);
-  void forward_stage(int stage, const model::PackedBatch& batch, std::vector<Kept>& kept);
+  // What the strategy gives this rank of a batch; the rotary embedding reaches all of its positions.
+  model::PackedBatch part_of(const model::PackedBatch& batch);
+  at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part);
+  void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
   // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
-  void backward_stage(int stage, const model::PackedBatch& batch, Kept kept, const Loss& loss, at::Tensor& gradient);
-  void embedding_backward(const model::PackedBatch& batch, const at::Tensor& gradient);
+  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient);
+  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient);
   void grow_rope(int64_t positions);
 
   const model::ModelSpec& spec_;
   comm::ShardExchange& exchange_;
+  model::Strategy& strategy_;
   at::Device device_;
   at::ScalarType compute_;
   int64_t recomputed_blocks_;

@@ -13,26 +13,30 @@ OPERATIONS = ("open", "read", "write", "fsync", "close", "mkdir", "rename", "tru
 SAID = (DONE, IO_ERROR, LOCKED, 66, 77)
 
 
-def io_calls(shop, operation):
-    """How many such calls a rank makes on files of a run of two iterations; the second start of it reads a checkpoint."""
+def io_calls(shop):
+    """How many calls of each kind a rank makes on files of the run, in a first start and in one that reads a checkpoint: [{operation: calls}]."""
     counts = []
-    run = f"count-{operation}"
+    run = "count"
     for start in (shop.first_iteration, shop.go):
-        told = shop.path(f"{run}.calls")
-        start(run, iterations=2, env=adversity("storage", STORAGE=f"/{run}/", STORAGE_OPS=operation, STORAGE_COUNT=str(told)))
-        counts.append(max(map(int, told.read_text().split())) if told.exists() else 0)
-        told.unlink(missing_ok=True)
+        told = shop.path("calls")
+        start(run, iterations=2, env=adversity("storage", STORAGE=f"/{run}/", STORAGE_COUNT=str(told)))
+        most = dict.fromkeys(OPERATIONS, 0)
+        for line in told.read_text().splitlines():
+            operation, calls = line.split()
+            most[operation] = max(most[operation], int(calls))
+        counts.append(most)
+        told.unlink()
     shop.remove(run)
     return counts
 
 
-def io_cases(shop, operations=OPERATIONS):
+def io_cases(shop):
     """All (start, operation, number, deed)."""
     cases = []
-    for operation in operations:
-        deeds = [f"error:{number}" for number in ERRORS.values()] + (["short"] if operation in ("read", "write") else [])
-        for start, calls in enumerate(io_calls(shop, operation)):
-            cases += [(start, operation, number, deed) for number in range(1, calls + 1) for deed in deeds]
+    for start, calls in enumerate(io_calls(shop)):
+        for operation in OPERATIONS:
+            deeds = [f"error:{number}" for number in ERRORS.values()] + (["short"] if operation in ("read", "write") else [])
+            cases += [(start, operation, number, deed) for number in range(1, calls[operation] + 1) for deed in deeds]
     return cases
 
 

@@ -102,7 +102,7 @@ class Checkpoints(ProgramTest):
     def test_leaving_at_once_after_a_step_back(self):
         """Whether all is saved does not depend on the steps of the branch that was left."""
         self.go("left", 4, deck="sabotaged.toml")
-        result = self.go("left", 9, f"ckpt.resume={self.step('left', 2)}", "ckpt.interval=0", "run.term_grace=2", code=LOST,
+        result = self.go("left", 9, f"ckpt.resume={self.step('left', 2)}", "ckpt.interval=0", "run.term_grace=2", "run.stop_within=iteration", code=LOST,
                          deck="sabotaged.toml", env={"SABOTAGE": "4"})
         self.assertIn("iterations 3 to 4 are lost", result.text)
 
@@ -119,22 +119,48 @@ class Checkpoints(ProgramTest):
     def test_checkpoint_that_does_not_fit(self):
         """The first one has a moving average, the newest has none: a run that wants one is not quietly sent back."""
         self.go("unfit", 1, "train.enable_ema=true")
-        self.go("unfit", 2)
+        self.go("unfit", 2, "ckpt.allow_changes=train.enable_ema")
         result = self.go("unfit", 3, "train.enable_ema=true", ranks=2, code=BAD_DATA)
         self.assertIn("does not fit this run (it has no /actor/ema/model.embed_tokens.weight)", result.text)
         self.assertIn("step-000002", result.text)
         self.assertNotIn("DAMAGED", result.text)
         self.assertEqual(self.steps("unfit"), [1, 2])
 
-    def test_changed_keys_are_listed(self):
+    def test_changed_keys_are_refused_unless_allowed(self):
         self.go("changed", 1)
-        result = self.go("changed", 2, "run.seed=9", "actor.adam.lr=1", "reward.source.0.length_target=5", "ckpt.keep=7")
-        for words in ("warning: this deck computes something else than the checkpoint's; changed keys:", "run.seed: 3 -> 9",
-                      "actor.adam.lr: 0.001 -> 1.0", "reward.source.0.length_target: 4 -> 5",
+        changed = ("run.seed=9", "actor.adam.lr=1", "reward.source.0.length_target=5", "ckpt.keep=7")
+        keys = ("run.seed: 3 -> 9", "actor.adam.lr: 0.001 -> 1.0", "reward.source.0.length_target: 4 -> 5")
+        result = self.go("changed", 2, *changed, code=78, ranks=2)
+        for words in ("this deck computes something else than the checkpoint's; changed keys:", *keys,
+                      'ckpt.allow_changes = ["actor.adam.lr", "reward.source.0.length_target", "run.seed"]',
                       "changed since the checkpoint, without a change of what is computed:", "run.iterations: 1 -> 2", "ckpt.keep: 3 -> 7"):
+            self.assertIn(words.split(" = ")[0], result.text)
+        self.go("changed", 2, *changed, 'ckpt.allow_changes=["actor.", "run.seed"]', code=78)
+        result = self.go("changed", 2, *changed, 'ckpt.allow_changes=["actor.", "run.seed", "reward.source"]')
+        for words in ("warning: this deck computes something else than the checkpoint's, as ckpt.allow_changes allows", *keys):
             self.assertIn(words, result.text)
-        result = self.go("changed", 2, "run.seed=9", "actor.adam.lr=1", "reward.source.0.length_target=5", "ckpt.keep=7")
-        self.assertNotIn(" -> ", result.text)
+        result = self.go("changed", 2, *changed)
+        self.assertNotIn(" -> 9", result.text)
+
+    def test_changed_files_under_the_same_names_are_noticed(self):
+        shutil.copytree(self.folder / "model", self.folder / "reference")
+        wish = ("reference.path=reference", "algo.kl.init_coef=0.1")
+        self.go("files", 1, *wish)
+        prompts = self.folder / "prompts.jsonl"
+        text = prompts.read_text()
+        try:
+            prompts.write_text(text.replace("1+2=", "2+1="))
+            result = self.go("files", 2, *wish, code=78, ranks=2)
+            self.assertIn("data.prompt_dataset: the files have other content than when the run began", result.text)
+            self.go("files", 2, *wish, "ckpt.allow_changes=data.prompt_dataset", ranks=2)
+        finally:
+            prompts.write_text(text)
+        weights = self.folder / "reference" / "model.safetensors"
+        data = bytearray(weights.read_bytes())
+        data[-1] ^= 1
+        weights.write_bytes(data)
+        result = self.go("files", 3, *wish, "ckpt.allow_changes=data.prompt_dataset", code=78)
+        self.assertIn("reference.path: the files have other content", result.text)
 
     # ---- files that several nodes write ----
 

@@ -5,7 +5,7 @@
 //   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
 //   STORAGE_WHILE=file               only while that file exists
 //   STORAGE_RANK=1                   only on that rank
-//   STORAGE_COUNT=file               without a STORAGE_DO: each process appends the number of calls that fit when it ends
+//   STORAGE_COUNT=file               without a STORAGE_DO: each process appends "operation calls" for what fits when it ends
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -46,6 +46,15 @@ static int has_one_of(const char* text, const char* list, char separator) {
 }
 
 static atomic_long count;  // of calls that fit
+static const char* const names[] = {"open", "read", "write", "fsync", "close", "mkdir", "rename", "truncate", "link", "unlink", "allocate", "stat", "list"};
+enum { operations_known = sizeof names / sizeof names[0] };
+static atomic_long counts[operations_known];  // the same by operation
+
+static void count_one(const char* operation) {
+  for (int i = 0; i < operations_known; ++i) {
+    if (strcmp(names[i], operation) == 0) atomic_fetch_add(&counts[i], 1);
+  }
+}
 
 static int is_meant(const char* operation, const char* path) {
   const char* paths = getenv("STORAGE");
@@ -60,6 +69,7 @@ static int is_meant(const char* operation, const char* path) {
   if (rank != NULL && strcmp(rank, mine == NULL ? "0" : mine) != 0) return 0;
   long first = 0;
   long last = 0;
+  count_one(operation);
   const long number = atomic_fetch_add(&count, 1) + 1;
   if (calls == NULL || sscanf(calls, "%ld-%ld", &first, &last) != 2) return 1;
   return number >= first && number <= last;
@@ -93,10 +103,12 @@ static int strikes_fd(const char* operation, int fd) {
 __attribute__((destructor)) static void tell_count(void) {
   const char* file = getenv("STORAGE_COUNT");
   if (file == NULL || count == 0) return;
-  char line[32];
-  const int length = snprintf(line, sizeof line, "%ld\n", (long)count);
   const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND, 0644);
-  if (fd >= 0) syscall(SYS_write, fd, line, length);
+  for (int i = 0; fd >= 0 && i < operations_known; ++i) {
+    char line[64];
+    const int length = snprintf(line, sizeof line, "%s %ld\n", names[i], (long)counts[i]);
+    syscall(SYS_write, fd, line, length);
+  }
 }
 
 // Bytes that a call may move: all, some, or -1 for none.

@@ -67,6 +67,10 @@ class Request {
   std::unique_ptr<Impl> impl_;
 };
 
+// From now on ranks compare the collectives that they have called (operation, elements, type, root) every so many calls on each communicator; 0: never.
+// Give the same on all ranks, between two collectives of all of them.
+void compare_collectives(int64_t every);
+
 class CommView {
  public:
   CommView() = default;  // one rank, no MPI
@@ -172,6 +176,9 @@ class CommView {
   friend class Comm;
   friend class Session;
   struct State;
+  struct Noted;
+  // All ranks, behind the same number of calls: throws InternalError on all of them, with the first call that differs.
+  void compare_calls() const;
   std::shared_ptr<State> state_;
   int rank_ = 0;
   int size_ = 1;

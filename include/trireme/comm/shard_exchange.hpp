@@ -10,7 +10,8 @@
 // again brings the same bytes to the same place, so a kept autograd graph stays valid across gathers of other stages.
 //
 // Order contract (collective): every rank calls gather and reduce for the same stages in the same order. At most two
-// neighbouring stages are gathered, or have gradients that are not finished, at a time.
+// neighbouring stages are gathered, or have gradients that are not finished, at a time. Exchanges with one RingMemory take turns: whole
+// passes of one model after those of another.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/ring_memory.hpp"
 #include "trireme/comm/topology.hpp"
 
 namespace trireme::comm {
@@ -41,8 +43,8 @@ struct ExchangeCounters {
   int64_t gathered_bytes = 0;    // that crossed between ranks (0 in a shared window)
   int64_t reductions = 0;
   int64_t reduced_bytes = 0;     // read from, or received from, other ranks
-  int64_t weight_memory = 0;     // bytes of weight storage this rank allocated (its share of a window)
-  int64_t gradient_memory = 0;   // bytes of gradient storage and receive buffers
+  int64_t weight_memory = 0;     // bytes of weight storage this rank allocated (its share of a window); without a RingMemory that others use too
+  int64_t gradient_memory = 0;   // bytes of gradient storage and receive buffers, likewise
   double wait_seconds = 0;       // spent waiting for other ranks
 };
 
@@ -93,6 +95,9 @@ struct ExchangeOptions {
                                                 // ranks share a device
   ParallelFor parallel_for;                     // for zeroing and adding gradients on the host; empty: this thread only
   void* compute_stream = nullptr;               // cudaStream_t that computes; nullptr: the legacy default stream
+  // Where rings lie, shared with other exchanges of this rank; null: memory of this exchange's own. Windows, and ranks that share a
+  // GPU, do not use it.
+  std::shared_ptr<RingMemory> rings;
 };
 
 // Collective over `comm`, which must outlive the exchange's creation only (it is duplicated). Throws out_of_memory where

@@ -71,7 +71,7 @@ struct Words<DType> {
 constexpr int bytes_per_element(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
 
 // What a deck says about the type in which models compute. `automatic` is settled before the first model is made
-// (driver/compute_type.hpp); compute_type() takes settled values only.
+// (machine/compute_type.hpp); compute_type() takes settled values only.
 enum class ComputeType { automatic, fp32, bf16 };
 template <>
 struct Words<ComputeType> {

@@ -1,5 +1,5 @@
-// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders, {Llama, Mistral,
-// Qwen2}ForCausalLM and ...ForSequenceClassification with one label, without sliding windows; all else is refused by name.
+// The shape of a model, from Hugging Face's config.json and back. Supported: dense Llama-like decoders, the architectures' ...ForCausalLM
+// and ...ForSequenceClassification with one label, without sliding windows; all else is refused by name.
 // Legend: V vocabulary, D hidden, L layers, H query heads, K key/value heads, h head_dim, F ffn.
 #pragma once
 
@@ -10,15 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/config/architectures.hpp"
 #include "trireme/config/choices.hpp"
 
 namespace trireme::config {
-
-enum class Architecture { llama, mistral, qwen2 };
-template <>
-struct Words<Architecture> {
-  static constexpr std::string_view list[] = {"llama", "mistral", "qwen2"};
-};
 
 enum class RopeKind { plain, linear, llama3 };
 template <>
@@ -65,10 +60,6 @@ struct ModelShape {
 
   int64_t q_dim() const { return heads * head_dim; }
   int64_t kv_dim() const { return kv_heads * head_dim; }
-  // Elements of all weights; tied weights count once, the score head counts when there is one.
-  int64_t parameter_count() const;
-  // The same without embedding, head and score head.
-  int64_t block_parameter_count() const;
   bool operator==(const ModelShape&) const = default;
 };
 
@@ -82,7 +73,8 @@ ModelShape load_model_shape(const std::filesystem::path& folder_or_file);
 // A config.json that Hugging Face transformers (4.x and 5.x) loads to the same model.
 std::string to_config_json(const ModelShape& shape);
 
-// "Llama-like, 32 layers, hidden 4096, 32/8 heads of 128, ffn 14336, vocabulary 128256, 8.03 B parameters"
-std::string describe(const ModelShape& shape);
+// "llama, 32 layers, hidden 4096, 32/8 heads of 128, ffn 14336, vocabulary 128256, 8.03 B parameters"; `parameters`: elements of all
+// weights.
+std::string describe(const ModelShape& shape, int64_t parameters);
 
 }  // namespace trireme::config

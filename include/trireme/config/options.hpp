@@ -81,7 +81,7 @@ struct ModelOptions {
   int64_t max_len = 0;  // 0: data.max_len
   bool operator==(const ModelOptions&) const = default;
 
-  // Once settled (driver/compute_type.hpp).
+  // Once settled (machine/compute_type.hpp).
   DType compute() const { return compute_type(dtype); }
 };
 

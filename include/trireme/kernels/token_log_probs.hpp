@@ -18,7 +18,8 @@ enum class Entropy : uint8_t { skip, value, differentiable };
 // logits = hidden [N, D] x weight [V, D]^T, summed in fp32 and kept in the type of hidden: in bf16 each logit is rounded once
 // (an error of up to 2^-9 of it, 0.03 where |logit| is 8 to 16), as Hugging Face and OpenRLHF round it and as our generator does.
 // From there on everything is fp32: z = logits / `temperature`, log_probs[i] = z[targets[i]] - logsumexp(z).
-// Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once, in the type of weight;
+// Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once, in the type of weight; where weight is a
+// leaf with an fp32 grad() they are added to it chunk by chunk, so that no gradient of [V, D] is made beside it;
 // the gradient of the logits is rounded to the type of hidden; dh accumulates in fp32. hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py, log_probs_from_logits (F1, F2).
 TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                               double temperature, Entropy entropy, int64_t chunk_rows = 4096);

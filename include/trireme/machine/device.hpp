@@ -23,6 +23,9 @@ int visible_gpus();
 // world. Makes no context: child processes may still be started.
 at::Device choose_device(config::Device wanted, const comm::CommView& world, const comm::NodeTopology& topology);
 
+// Where the fp32 weights and the moments of the models lie that are trained on `device` (train.optimizer_offload).
+at::Device state_device(const config::Options& options, at::Device device);
+
 // Makes the device current for this process: for LibTorch, whose work then goes to the device's default stream, and for the
 // exchange, which takes the current device and orders itself after that stream. bf16 products are added up in fp32.
 // Kernels of our own that do not agree with LibTorch's operators there are put aside, with a warning.

@@ -1,5 +1,6 @@
-// A model as a list of stages with named parameters. Knows nothing of sharding.
-// Legend: V vocabulary, D hidden, H heads, K KV heads, hd head size, F ffn, L layers.
+// A model as a list of stages: named parameters, and the operations that compute with them. Training and generation, on CPUs and GPUs,
+// execute this list; nobody else knows what a block is made of. Knows nothing of sharding.
+// Legend: T tokens, V vocabulary, D hidden, H heads, K KV heads, hd head size, F ffn, L layers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace trireme::model {
 
-// What a parameter is; decides its tensor-parallel slicing and its initial values.
+// What a parameter is; decides its name, shape, tensor-parallel slicing and initial values (src/model/parameter_table.hpp).
 enum class Role : uint8_t {
   embedding,  // [V, D]
   input_norm,
@@ -20,8 +21,10 @@ enum class Role : uint8_t {
   q_bias,
   k_bias,
   v_bias,
+  q_norm,
+  k_norm,
   o,
-  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [D, H*hd]
+  o_bias,  // [D] [H*hd, D] [K*hd, D] [K*hd, D] ... [hd] [hd] [D, H*hd]
   post_norm,
   gate,
   up,
@@ -36,15 +39,53 @@ struct Parameter {
   Role role = Role::embedding;
 };
 
+// Activations between the operations, of T tokens each.
+enum class Value : uint8_t {
+  stream,  // [T, D], the residual stream
+  normed,
+  q,
+  k,
+  v,
+  attended,
+  projected,
+  gate,
+  up  // [T, D] [T, H*hd] [T, K*hd] [T, K*hd] [T, H*hd] [T, D] [T, F] [T, F]
+};
+inline constexpr size_t value_count = static_cast<size_t>(Value::up) + 1;
+
+enum class OperationKind : uint8_t {
+  look_up,   // out = the weight's rows, by token id
+  norm,      // out = RMS norm of `in`, over as many elements as the weight has: of whole rows, or of each head
+  spread,    // out = in, whole on every tensor-parallel rank; backward the sum of the ranks' gradients
+  linear,    // out = in weight^T + bias
+  rotate,    // out = rotary embedding of the heads of `in`
+  attend,    // out = causal attention of q, k and v
+  gate,      // out = silu(in) * other
+  reduce,    // out = the sum over the tensor-parallel ranks of `in`
+  add,       // out = in + other
+  add_bias,  // out = in + weight
+};
+
+struct Operation {
+  OperationKind kind = OperationKind::add;
+  Value in = Value::stream;
+  Value other = Value::stream;
+  Value out = Value::stream;
+  int weight = -1;  // position in Stage::parameters; -1: none
+  int bias = -1;
+};
+
 enum class StageKind : uint8_t { embedding, block, head };
 enum class HeadKind : uint8_t { language, score };  // score: one number per position (reward model, critic)
 
-// Parameters in the order in which the stage's functions take them. With tied embeddings the head stage of a language
-// model lists the embedding's parameter: it is gathered there too, and both stages' gradients add into it.
+// The operations run in order from the stream of the stage before (none for the embedding); the last one's `out` is the result. The
+// product with the head's weight is no operation: it is taken in pieces of the vocabulary, with the loss. The head stage's last
+// parameter is that weight; with tied embeddings it is the embedding's: it is gathered there too, both stages' gradients add into it.
 struct Stage {
   StageKind kind = StageKind::block;
   int layer = -1;                  // of a block
   std::vector<size_t> parameters;  // indices into ModelSpec::parameters
+  std::vector<Operation> operations;
 };
 
 struct ModelSpec {
@@ -54,11 +95,11 @@ struct ModelSpec {
   std::vector<Stage> stages;  // embedding, L blocks, head
 
   std::vector<base::TensorSpec> tensors() const;     // of parameters, same order
+  int64_t elements() const;                          // of all parameters; a tied one counts once
   size_t index_of(Role role, int layer = -1) const;  // throws InternalError when there is none
+  size_t head_parameter() const { return stages.back().parameters.back(); }
 };
 
-// Stage orders: embedding {embedding}; block {input_norm, q, k, v, [q_bias, k_bias, v_bias], o, [o_bias], post_norm, gate,
-// up, down}; head {final_norm, lm_head | embedding when tied | score}.
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
 
 // The slices of tensor-parallel rank 0 .. degree - 1: q, k, v and o by KV group (uneven is allowed, a group is never

@@ -17,6 +17,7 @@ struct ModelLayout {
   std::vector<base::TensorSpec> tensors;
   std::vector<std::vector<size_t>> stages;
 };
+int64_t elements(const ModelLayout& model);  // of all parameters
 
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {
@@ -41,6 +42,9 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
 inline constexpr int64_t norm_chunk = int64_t{1} << 22;
 
+// Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
+inline constexpr int64_t offload_piece = int64_t{1} << 24;
+
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
@@ -58,7 +62,7 @@ int64_t kept_block_bytes(const config::ModelShape& shape, int64_t tokens, Operat
 // The same with its products' gradients: the block that is differentiated now.
 int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators = Operators::composed, int64_t element_bytes = 2);
 int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
-// dW in the compute type and, where that is not fp32, its fp32 copy. `rows`: vocabulary, or 1 for a score head.
+// dW of a piece of the vocabulary, in the compute type, which is then added to the slot. `rows`: vocabulary, or 1 for a score head.
 int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes = 2);
 // Logits of one piece of the vocabulary for all tokens, and the hidden states' gradient.
 int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);

@@ -29,7 +29,7 @@ struct ModelWork {
   double parameters = 0, layers = 0, hidden = 0, attention = 0;  // attention: heads x head size
   double kv_bytes = 0;  // of one token, all layers
 };
-ModelWork work_of(const config::ModelShape& shape, double kv_element_bytes);
+ModelWork work_of(const ModelLayout& model, double kv_element_bytes);
 
 struct TrainingWork {
   ModelWork model;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/reward/reward.hpp"
 
@@ -22,6 +23,7 @@ struct ModelEnvironment {
   int64_t max_len = 2048;                  // where options.max_len is 0
   int64_t batch_tokens = 16192;            // where options.batch_tokens is 0
   std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs, texts are encoded again
+  std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
 };
 
 // Loads the model. Collective over environment.ranks, and so is every score().

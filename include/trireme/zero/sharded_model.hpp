@@ -21,8 +21,9 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/config/choices.hpp"
-#include "trireme/model/forward.hpp"
+#include "trireme/model/packed_batch.hpp"
 #include "trireme/model/spec.hpp"
+#include "trireme/model/strategy.hpp"
 
 namespace trireme::zero {
 
@@ -37,6 +38,12 @@ struct ShardedModelOptions {
   int64_t recompute = -1;
   bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
+  // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
+  std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
+  // fp32 weights, moments and their average lie in page-locked host memory and pass through the device in step() (train.optimizer_offload).
+  bool offload = false;
+  // The ring of all models of this rank, none of which runs while another does; null: one of its own, counted in memory().
+  std::shared_ptr<comm::RingMemory> rings = nullptr;
 };
 
 struct AdamWOptions {
@@ -63,13 +70,13 @@ struct MemoryUse {
   int64_t moments = 0;
   int64_t average = 0;     // EMA
   int64_t changed = 0;
-  int64_t weights = 0;     // compute-dtype storage of the exchange: own slices, ring or share of the window
-  int64_t exchange = 0;    // gradient slots of the exchange
+  int64_t weights = 0;     // compute-dtype storage of the exchange: own slices, a ring of its own, or share of the window
+  int64_t exchange = 0;    // gradient slots of the exchange, where they are its own
   int64_t activations = 0;  // most bytes of stage inputs that one pass kept
 };
 
-// hidden [T, D] after the final norm and the head's weight, [V, D] or [1, D]; both in the compute dtype, valid during the
-// call only.
+// hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the head's weight, [V, D] or [1, D]; both in
+// the compute dtype, valid during the call only.
 using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
 // The scalar to differentiate.
 using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;
@@ -105,12 +112,13 @@ class ShardedModel {
   const base::ShardLayout& layout() const;  // by rows; this rank's rows: own(parameter)
   base::Block own(size_t parameter) const;
   // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where the model has none (frozen,
-  // no average). On the model's device. Written by checkpoint's reader, followed by refresh().
+  // no average). On state_device(). Written by checkpoint's reader, followed by refresh().
   float* master(size_t parameter);
   float* gradient(size_t parameter);
   float* moment1(size_t parameter);
   float* moment2(size_t parameter);
   float* average(size_t parameter);
+  at::Device state_device() const;  // where master(), moments and average lie; gradients are where the model is
   // This rank's rows in the compute dtype, in the exchange's storage: the address never changes, the values change in
   // step(), load() and refresh().
   const void* compute_slice(size_t parameter);

@@ -225,7 +225,7 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
   EXPECT_THAT(refusal({"--ranks", "2", "ranks.trainer=4"}), AllOf(HasSubstr("ranks.trainer"), HasSubstr("4"), HasSubstr("2 ranks")));
   EXPECT_THAT(refusal({"--ranks", "4", "generate.tensor_parallel=3"}), HasSubstr("generate.tensor_parallel"));
   EXPECT_THAT(refusal({"--ranks", "4", "train.shard_group=3"}), HasSubstr("train.shard_group"));
-  EXPECT_THAT(refusal({"train.optimizer_offload=true"}), HasSubstr("train.optimizer_offload"));
+  EXPECT_THAT(refusal({"train.reduce_dtype=bf16"}), HasSubstr("train.reduce_dtype"));
 }
 
 }  // namespace

@@ -121,5 +121,31 @@ TEST(Comm, NullViewIsOneRank) {
   EXPECT_THROW(none.send(nullptr, 0, 0, Tag{0}), InternalError);
 }
 
+// MPI gives wrong data and no error when the roots of a broadcast differ: the comparison finds the first such call, on every rank alike.
+TEST(Collectives, ThatDifferAreNamed) {
+  const auto& world = test::world();
+  if (world.size() == 1) GTEST_SKIP() << "one rank cannot differ from itself";
+  const Comm own = Comm::duplicate(world, "own");  // nothing is called on it yet
+  const int last = world.size() - 1;
+  compare_collectives(8);
+  std::string message;
+  try {
+    for (int call = 0; call < 100; ++call) {
+      int64_t value = call;
+      own->all_reduce(&value, 1, DType::i64, Op::max);
+      if (call != 2) continue;
+      char byte = 0;
+      own->broadcast(&byte, 1, DType::u8, world.rank() == last ? last : 0);
+    }
+    ADD_FAILURE() << "the difference was not found";
+  } catch (const InternalError& error) {
+    message = error.what();
+  }
+  compare_collectives(0);
+  EXPECT_EQ(message, base::text("the ranks of own called different collectives: the 4th was broadcast of 1 elements (type 0, root 0) on rank 0, ",
+                                "broadcast of 1 elements (type 0, root ", last, ") on rank ", last));
+  world.barrier();
+}
+
 }  // namespace
 }  // namespace trireme::comm

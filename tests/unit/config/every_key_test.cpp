@@ -50,6 +50,7 @@ class Draw {
     if (kind == "number") return real(limits);
     if (kind == "text") return text(limits);
     if (kind == "duration") return std::vector<std::string>{"\"90s\"", "\"1h30m\"", "\"2:00:30\"", "12.5", "7"}[below(5)];
+    if (kind == "iterations, time or \"auto\"") return std::vector<std::string>{"0", "17", "\"20m\"", "\"1h30m\"", "\"auto\""}[below(5)];
     if (kind == "size") return std::vector<std::string>{"\"4 MiB\"", "\"64KiB\"", "1048577", "\"3.5GB\"", "\"70000 B\""}[below(5)];
     if (kind == "fraction or size") return std::vector<std::string>{"0.25", "1", "\"2 GiB\"", "1000000"}[below(4)];
     if (kind == "two numbers") return pair(limits);
@@ -152,7 +153,7 @@ TEST(EveryKey, RefusesValuesBeyondItsLimits) {
   for (const Subject& subject : subjects()) {
     const Limits& limits = subject.limits;
     const std::string kind = subject.kind();
-    const bool whole = kind == "integer" || kind == "size" || kind == "list of integers";
+    const bool whole = kind == "integer" || kind == "size" || kind == "list of integers" || kind == "iterations, time or \"auto\"";
     const auto expect_refused = [&](double value) {
       std::string text = whole ? std::to_string(static_cast<int64_t>(value)) : write(value);
       const std::string shown = text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;

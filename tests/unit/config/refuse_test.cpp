@@ -10,17 +10,16 @@ namespace {
 TEST(Refuse, NamesEveryKeyAtOnce) {
   Options options;
   EXPECT_NO_THROW(refuse_unbuilt(options, Command::ppo));
-  options.train.optimizer_offload = true;
+  options.train.reduce_dtype = DType::bf16;
   options.train.async_depth = 1;
   options.algo.dynamic_filtering_enable = true;
-  options.run.mismatch_check = 8;
   try {
     refuse_unbuilt(options, Command::ppo);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::configuration);
     const std::string text = error.what();
-    for (const char* key : {"train.optimizer_offload", "train.async_depth", "run.mismatch_check"}) {
+    for (const char* key : {"train.reduce_dtype", "train.async_depth"}) {
       EXPECT_NE(text.find(key), std::string::npos) << key;
     }
   }
@@ -29,9 +28,7 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
 // Each key alone, by its name.
 TEST(Refuse, EveryKeyAlone) {
   const std::vector<std::pair<std::string, void (*)(Options&)>> keys{
-      {"train.optimizer_offload", [](Options& o) { o.train.optimizer_offload = true; }},
       {"train.reduce_dtype", [](Options& o) { o.train.reduce_dtype = DType::bf16; }},
-      {"run.mismatch_check", [](Options& o) { o.run.mismatch_check += 1; }},
   };
   for (size_t i = 0; i < keys.size(); ++i) {
     Options options;

@@ -203,6 +203,9 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
   expect_equal("25M", random_model(shape_of(384, 2, 6, 2, 64, 1024, 4200)), 6, 24, 1, {60, 100000});
   expect_equal("256", random_model(shape_of(256, 2, 4, 1, 64, 688, 5000)), 6, 24, 1, {60, 100000});
   expect_equal("135M", random_model(shape_of(576, 2, 9, 3, 64, 1536, 4608)), 4, 12, 1, {100000});
+  auto qwen3 = shape_of(128, 2, 4, 2, 48, 256, 700);
+  qwen3.architecture = config::Architecture::qwen3;
+  expect_equal("Qwen3", random_model(qwen3), 6, 24, 1, {60, 100000});
   expect_equal("long", random_model(shape_of(128, 2, 4, 2, 32, 256, 300)), 2, 600, 1, {100000});
 }
 

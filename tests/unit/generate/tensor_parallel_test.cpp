@@ -77,8 +77,11 @@ void expect_agreement(const Results& mine) {
 
 TEST(TensorParallel, GivesTheTextsOfOneRank) {
   const auto& comm = world();
-  const auto spec = tiny_spec(vocab);
-  for (const BackendKind backend : {BackendKind::fused, BackendKind::torch}) {
+  auto qwen3 = tiny_spec(vocab).shape;
+  qwen3.architecture = config::Architecture::qwen3;
+  const auto norms_of_heads = model::describe(qwen3, model::HeadKind::language), plain = tiny_spec(vocab);
+  for (const auto& [spec, backend] : {std::pair(plain, BackendKind::fused), std::pair(plain, BackendKind::torch),
+                                      std::pair(norms_of_heads, BackendKind::fused), std::pair(norms_of_heads, BackendKind::torch)}) {
     const auto whole = tiny_weights(spec, DType::fp32);
     Engine single(spec, whole, options(backend));
     const Results want = run_all(single, requests());

@@ -68,22 +68,20 @@ at::Tensor full_hidden(const model::ModelSpec& spec, const GeneratorWeights& wei
   at::NoGradGuard no_grad;
   const std::vector<std::span<const int32_t>> sequences{ids};
   const model::PackedBatch batch = model::pack(sequences, at::kCPU);
-  model::PackedPolicy policy(batch);
+  model::Strategy plain;
   const auto parameters = [&](const model::Stage& stage) {
     std::vector<at::Tensor> out;
     for (const size_t p : stage.parameters) out.push_back(weights.tensor(p));
     return out;
   };
   const model::Rope rope = model::make_rope(spec.shape, spec.shape.max_positions, at::kCPU);
-  at::Tensor x = model::embed(spec, parameters(spec.stages.front()), batch.ids, policy);
-  for (size_t s = 1; s + 1 < spec.stages.size(); ++s) {
-    x = model::block(spec, parameters(spec.stages[s]), x, batch.positions, rope, spec.stages[s].layer, policy);
-  }
-  return model::final_norm(spec, parameters(spec.stages.back()), x);
+  at::Tensor x;
+  for (const model::Stage& stage : spec.stages) x = model::run_stage(spec, stage, parameters(stage), x, batch, rope, plain);
+  return x;
 }
 
 at::Tensor head_of(const model::ModelSpec& spec, const GeneratorWeights& weights) {
-  return weights.tensor(spec.stages.back().parameters[1]);
+  return weights.tensor(spec.head_parameter());
 }
 
 }  // namespace

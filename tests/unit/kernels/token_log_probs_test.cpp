@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "kernels/head_chunks.hpp"
+#include "support/tensor_meter.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 
@@ -127,6 +128,21 @@ TEST(TokenLogProbs, AccumulatesIntoFp32GradientsOfBf16Weights) {
   }
   EXPECT_EQ(p.weight.grad().data_ptr(), buffer.data_ptr());
   EXPECT_TRUE(at::equal(buffer, once.grad_weight.to(at::kFloat) * 2.0));
+}
+
+// A leaf with a gradient of its own gets it chunk by chunk: nothing of the weight's size is made beside it.
+TEST(TokenLogProbs, MakesNoWholeGradientBesideOneThatIsThere) {
+  const int64_t vocabulary = 5000, width = 64;
+  const Problem p = problem(6, width, vocabulary, at::kBFloat16);
+  p.weight.set_grad_dtype(at::kFloat);
+  const auto backward = [&] {
+    const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 128);
+    return peak_tensor_bytes([&] { (got.log_probs * p.grad_log_probs).sum().backward(); });
+  };
+  const int64_t whole = vocabulary * width * 2;
+  EXPECT_GT(backward(), whole) << "the meter sees tensors";
+  p.weight.mutable_grad() = at::zeros({vocabulary, width}, at::kFloat);
+  EXPECT_LT(backward(), whole / 4);
 }
 
 TEST(TokenLogProbs, EmptyBatch) {

@@ -50,19 +50,21 @@ config::ModelShape tiny_shape(config::Architecture architecture) {
   shape.max_positions = 128;
   shape.tied = true;
   shape.qkv_bias = architecture == config::Architecture::qwen2;
+  if (architecture == config::Architecture::qwen3) shape.head_dim = 10;  // not hidden / heads
   shape.eos_ids = {2};
   shape.bos_id = 1;
   return shape;
 }
 
 void add_metadata(GgufBuilder& file, const config::ModelShape& shape) {
-  const std::string name = shape.architecture == config::Architecture::qwen2 ? "qwen2" : "llama";
+  const std::string name(config::to_string(shape.architecture));
   file.word("general.architecture", name);
   file.integer(name + ".embedding_length", static_cast<uint32_t>(shape.hidden));
   file.integer(name + ".block_count", static_cast<uint32_t>(shape.layers));
   file.integer(name + ".feed_forward_length", static_cast<uint32_t>(shape.ffn));
   file.integer(name + ".attention.head_count", static_cast<uint32_t>(shape.heads));
   file.integer(name + ".attention.head_count_kv", static_cast<uint32_t>(shape.kv_heads));
+  if (shape.head_dim != 8) file.integer(name + ".attention.key_length", static_cast<uint32_t>(shape.head_dim));
   file.integer(name + ".context_length", static_cast<uint32_t>(shape.max_positions));
   file.real(name + ".attention.layer_norm_rms_epsilon", 1e-5f);
   file.real(name + ".rope.freq_base", static_cast<float>(shape.rope_theta));
@@ -81,6 +83,8 @@ std::string gguf_name(std::string name) {
   const std::pair<const char*, const char*> table[] = {{"model.embed_tokens", "token_embd"},
                                                        {"model.norm", "output_norm"},
                                                        {"model.layers.", "blk."},
+                                                       {"self_attn.q_norm", "attn_q_norm"},
+                                                       {"self_attn.k_norm", "attn_k_norm"},
                                                        {"self_attn.q_proj", "attn_q"},
                                                        {"self_attn.k_proj", "attn_k"},
                                                        {"self_attn.v_proj", "attn_v"},
@@ -120,7 +124,7 @@ GgufBuilder tiny_model(const config::ModelShape& shape) {
 
 TEST(Gguf, a_model_comes_back_in_hugging_face_layout) {
   const Scratch scratch;
-  for (const auto architecture : {config::Architecture::llama, config::Architecture::qwen2}) {
+  for (const auto architecture : {config::Architecture::llama, config::Architecture::qwen2, config::Architecture::qwen3}) {
     const auto want = tiny_shape(architecture);
     const auto folder = open_model(scratch.write("m.gguf", tiny_model(want).build()));
     auto shape = folder.shape;

@@ -1,7 +1,8 @@
-// Tensor parallelism in one process: the shards of every rank computed by threads, `reduce` adding them.
+// Tensor parallelism in one process: the shards of every rank computed by threads, a strategy's `spread` and `reduce` adding them.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <barrier>
 #include <thread>
@@ -44,23 +45,41 @@ struct Meeting {
   explicit Meeting(int ranks) : barrier(ranks), parts(static_cast<size_t>(ranks)) {}
 };
 
-class ShardPolicy : public model::PackedPolicy {
- public:
-  ShardPolicy(const model::PackedBatch& batch, Meeting& meeting, int rank, base::Block vocabulary)
-      : PackedPolicy(batch), meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
-  at::Tensor reduce(const at::Tensor& partial) override {
-    meeting_.parts[static_cast<size_t>(rank_)] = partial;
-    meeting_.barrier.arrive_and_wait();
-    at::Tensor sum = meeting_.parts[0];
-    for (size_t i = 1; i < meeting_.parts.size(); ++i) sum = sum.add(meeting_.parts[i]);
-    meeting_.barrier.arrive_and_wait();
-    return sum;
+// The sum of all threads' tensors, in rank order.
+at::Tensor sum_of_ranks(Meeting& meeting, int rank, const at::Tensor& mine) {
+  meeting.parts[static_cast<size_t>(rank)] = mine;
+  meeting.barrier.arrive_and_wait();
+  at::Tensor sum = meeting.parts[0];
+  for (size_t i = 1; i < meeting.parts.size(); ++i) sum = sum.add(meeting.parts[i]);
+  meeting.barrier.arrive_and_wait();
+  return sum;
+}
+
+// Forward or backward the sum, the other way the identity.
+template <bool sum_forward>
+struct Sum : torch::autograd::Function<Sum<sum_forward>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, Meeting* meeting, int64_t rank) {
+    context->saved_data["meeting"] = reinterpret_cast<int64_t>(meeting);
+    context->saved_data["rank"] = rank;
+    return sum_forward ? sum_of_ranks(*meeting, static_cast<int>(rank), x.detach()) : x.view_as(x);
   }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    auto* meeting = reinterpret_cast<Meeting*>(context->saved_data["meeting"].toInt());
+    const auto rank = static_cast<int>(context->saved_data["rank"].toInt());
+    return {sum_forward ? gradients[0] : sum_of_ranks(*meeting, rank, gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
+class ShardStrategy : public model::Strategy {
+ public:
+  ShardStrategy(Meeting& meeting, int rank, base::Block vocabulary) : meeting_(meeting), rank_(rank), vocabulary_(vocabulary) {}
+  at::Tensor spread(const at::Tensor& whole) override { return Sum<false>::apply(whole, &meeting_, rank_); }
+  at::Tensor reduce(const at::Tensor& partial) override { return Sum<true>::apply(partial, &meeting_, rank_); }
   std::pair<int64_t, int64_t> vocabulary_rows(int64_t) override { return {vocabulary_.row, vocabulary_.rows}; }
 
  private:
   Meeting& meeting_;
-  int rank_;
+  int64_t rank_;
   base::Block vocabulary_;
 };
 
@@ -78,38 +97,58 @@ config::ModelShape shape_of(int64_t groups) {
   return shape;
 }
 
+at::Tensor slice_of(const at::Tensor& whole, const base::Block& block) {
+  const at::Tensor rows = whole.narrow(0, block.row, block.rows);
+  return whole.dim() == 2 ? rows.narrow(1, block.column, block.columns).contiguous() : rows.contiguous();
+}
+
+// Logits, and the gradients of the sum of their squares: a shard's are slices of the whole model's, but for rounding (those of q and k are
+// small differences of large numbers).
 TEST(TensorParallel, shards_add_up_to_the_whole_model) {
-  const at::NoGradGuard no_grad;
-  for (const auto& [groups, ranks] : {std::pair(2, 2), std::pair(3, 2), std::pair(3, 3), std::pair(4, 1)}) {
-    const auto spec = model::describe(shape_of(groups), model::HeadKind::language);
-    const DrawnWeights weights(spec);
-    const WholeModel whole(spec, weights);
+  using config::Architecture;
+  for (const auto& [architecture, groups, ranks] : {std::tuple(Architecture::llama, 2, 2), std::tuple(Architecture::qwen3, 2, 2), std::tuple(Architecture::qwen3, 3, 2),
+                                                    std::tuple(Architecture::llama, 3, 3), std::tuple(Architecture::llama, 4, 1)}) {
+    auto shape = shape_of(groups);
+    shape.architecture = architecture;
+    const auto spec = model::describe(shape, model::HeadKind::language);
+    WholeModel whole(spec, DrawnWeights(spec));
     const std::vector<int32_t> a{1, 100, 50, 3, 99, 0, 7}, b{42}, c{5, 6, 5, 6};
     const std::vector<std::span<const int32_t>> sequences{a, b, c};
     const auto batch = model::pack(sequences, at::kCPU);
-    const at::Tensor hidden = whole.hidden(batch);
-    const at::Tensor logits = at::linear(hidden, whole.head());
-
     const auto layout = model::tensor_parallel_layout(spec, ranks);
+    std::vector<WholeModel> shards(static_cast<size_t>(ranks), whole);
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& shard = shards[static_cast<size_t>(rank)];
+      for (size_t i = 0; i < shard.parameters.size(); ++i) shard.parameters[i] = slice_of(whole.parameters[i], layout.block(i, rank)).clone();
+      shard.require_grad();
+    }
+    whole.require_grad();
+    const at::Tensor logits = at::linear(whole.hidden(batch), whole.head());
+    logits.square().sum().backward();
+
     Meeting meeting(ranks);
     std::vector<at::Tensor> shard_logits(static_cast<size_t>(ranks));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        const at::NoGradGuard no_grad_here;
-        WholeModel shard = whole;
-        for (size_t i = 0; i < shard.parameters.size(); ++i) {
-          const auto block = layout.block(i, rank);
-          at::Tensor part = shard.parameters[i].narrow(0, block.row, block.rows);
-          if (part.dim() == 2) part = part.narrow(1, block.column, block.columns);
-          shard.parameters[i] = part.contiguous();
-        }
-        ShardPolicy policy(batch, meeting, rank, layout.block(spec.index_of(model::Role::embedding), rank));
-        shard_logits[static_cast<size_t>(rank)] = at::linear(shard.hidden(batch, policy), shard.head());
+        const auto& shard = shards[static_cast<size_t>(rank)];
+        ShardStrategy strategy(meeting, rank, layout.block(spec.index_of(model::Role::embedding), rank));
+        const at::Tensor mine = at::linear(strategy.spread(shard.hidden(batch, strategy)), shard.head());
+        mine.square().sum().backward();
+        shard_logits[static_cast<size_t>(rank)] = mine.detach();
       });
     }
     for (auto& thread : threads) thread.join();
     EXPECT_TRUE(at::allclose(at::cat(shard_logits, 1), logits, 1e-5, 1e-5)) << groups << " groups on " << ranks << " ranks";
+    for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      const at::Tensor& want = whole.parameters[i].grad();
+      const double limit = 1e-4 * want.abs().max().item<double>();
+      for (int rank = 0; rank < ranks; ++rank) {
+        const at::Tensor& got = shards[static_cast<size_t>(rank)].parameters[i].grad();
+        EXPECT_LE(got.sub(slice_of(want, layout.block(i, rank))).abs().max().item<double>(), limit)
+            << spec.parameters[i].spec.name << ", rank " << rank << " of " << ranks;
+      }
+    }
   }
 }
 

@@ -36,20 +36,18 @@ struct WholeModel {
   }
 
   // [T, D] after the final norm.
-  at::Tensor hidden(const model::PackedBatch& batch, model::Policy& policy) const {
-    at::Tensor x = model::embed(spec, of_stage(0), batch.ids, policy);
-    for (size_t s = 1; s + 1 < spec.stages.size(); ++s) {
-      x = model::block(spec, of_stage(s), x, batch.positions, rope, spec.stages[s].layer, policy);
-    }
-    return model::final_norm(spec, of_stage(spec.stages.size() - 1), x);
+  at::Tensor hidden(const model::PackedBatch& batch, model::Strategy& strategy) const {
+    at::Tensor x;
+    for (size_t s = 0; s < spec.stages.size(); ++s) x = model::run_stage(spec, spec.stages[s], of_stage(s), x, batch, rope, strategy);
+    return x;
   }
   at::Tensor hidden(const model::PackedBatch& batch) const {
-    model::PackedPolicy policy(batch);
-    return hidden(batch, policy);
+    model::Strategy plain;
+    return hidden(batch, plain);
   }
 
   // The head's matrix: [V, D], or [1, D] of a score head.
-  const at::Tensor& head() const { return parameters[spec.stages.back().parameters[1]]; }
+  const at::Tensor& head() const { return parameters[spec.head_parameter()]; }
 };
 
 }  // namespace trireme::test

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "layouts.hpp"
@@ -77,12 +78,12 @@ struct Expected {
 TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
   const Expected rows[] = {
       {"actor", "own weight slices", 4.41, 1.10},
-      {"actor", "ring of two stages", 3.81, 3.81},
-      {"actor", "gradients of two stages", 7.63, 7.63},
-      {"actor", "received gradients", 0.13, 0.03},
+      {"all models", "ring of two stages", 3.81, 3.81},
+      {"all models", "gradients of two stages", 7.63, 7.63},
+      {"all models", "received gradients", 0.13, 0.03},
       {"generator", "weights", 17.64, 17.64},
       {"actor", "stage inputs", 5.50, 2.75},           // one more stage than the hand's 81: the head's input is kept, too; 128 ranks have one sequence each
-      {"actor", "head: its gradient", 6.30, 6.30},
+      {"actor", "head: gradient of a piece of the vocabulary", 0.07, 0.07},  // 6.30 when all of it was made, and cast
       {"actor", "norm: a chunk in fp64", 0.03, 0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
   };
   const plan::Ledger small = Job70b(4).ledger(), large = Job70b(16).ledger();
@@ -95,17 +96,18 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
   };
   EXPECT_NEAR(optimizer(small), 35.28, 0.02);
   EXPECT_NEAR(optimizer(large), 8.82, 0.02);
-  EXPECT_NEAR(gigabytes(small, "reference", ""), 8.22, 0.02);
-  EXPECT_NEAR(gigabytes(small, "reward model 0", ""), 1.96, 0.02);
-  EXPECT_NEAR(gigabytes(small, "critic", ""), 8.75, 0.02);
+  // By hand with a ring each: 8.22, 1.96 and 8.75; the ring of the actor serves them now.
+  EXPECT_NEAR(gigabytes(small, "reference", ""), 8.22 - 3.81, 0.02);
+  EXPECT_NEAR(gigabytes(small, "reward model 0", ""), 1.96 - 1.49, 0.02);
+  EXPECT_NEAR(gigabytes(small, "critic", ""), 8.75 - 1.49 - 2.97, 0.08);
 }
 
 TEST(MemoryLedger, The70bDeckDoesNotFitOn32GpusOf80Gigabytes) {
   const plan::Ledger ledger = Job70b(4).ledger();
-  const double states = 87.8e9;  // by hand, without context and communicators
+  const double states = (87.8 - 3.81 - 2 * 1.49 - 2.97) * 1e9;  // by hand, without context and communicators; with one ring for all models
   EXPECT_GT(static_cast<double>(ledger.bytes(Place::device, Phase::start)), states);
   EXPECT_GT(ledger.peak(Place::device), plan::known_machine("h100")->device_bytes);
-  EXPECT_EQ(ledger.peak_phase(Place::device), Phase::head);
+  EXPECT_EQ(ledger.peak_phase(Place::device), Phase::backward);
 }
 
 TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
@@ -121,7 +123,7 @@ TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
   }
   const plan::Ledger reward = job.ledger(4);
   for (const auto& entry : reward.entries()) {
-    EXPECT_TRUE(entry.owner == "reference" || entry.owner == "reward model 0" || entry.owner == "process" || entry.owner == "scoring") << entry.owner;
+    EXPECT_TRUE(std::set<std::string>({"reference", "reward model 0", "all models", "process", "scoring"}).contains(entry.owner)) << entry.owner;
   }
 }
 

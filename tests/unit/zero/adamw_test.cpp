@@ -2,56 +2,84 @@
 
 #include "trireme/kernels/adamw.hpp"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "support/instruction_sets.hpp"
+#include "support/tensor_meter.hpp"
+#include "support/world.hpp"
+#include "tiny_model.hpp"
+#include "trireme/comm/shard_exchange.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "zero/optimizer.hpp"
 
 namespace trireme::test {
 namespace {
 
-// Bytes of tensors that live at the same time, at most.
-class TensorMeter final : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t now_ = 0;
-  int64_t peak_ = 0;
-};
-
 // The path of devices, on a tensor of the host: a shard must not be converted to double as a whole.
 TEST(GradientNorm, OfADeviceTakesMemoryForOneChunk) {
   at::manual_seed(4);
   for (const int64_t n : {int64_t{0}, int64_t{1}, plan::norm_chunk, 5 * plan::norm_chunk + 3}) {
     const at::Tensor gradient = at::randn({n}).mul_(1e-3);
-    const auto meter = std::make_shared<TensorMeter>();
     double squares = 0;
-    {
-      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-      squares = zero::squared_norm_in_chunks(gradient);
-    }
+    const int64_t peak = peak_tensor_bytes([&] { squares = zero::squared_norm_in_chunks(gradient); });
     double expected = 0;
     for (int64_t i = 0; i < n; ++i) expected += std::pow(static_cast<double>(gradient.const_data_ptr<float>()[i]), 2);
     EXPECT_NEAR(squares, expected, 1e-10 * expected) << n;
-    EXPECT_LE(meter->peak(), plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
-    EXPECT_GT(meter->peak(), 0) << "the meter sees tensors";
+    EXPECT_LE(peak, plan::norm_chunk * int64_t{sizeof(double)} + 4096) << n << " values";
+    EXPECT_GT(peak, 0) << "the meter sees tensors";
   }
   const float large = 1e30f, nothing = std::numeric_limits<float>::quiet_NaN();
   EXPECT_NEAR(zero::squared_norm_in_chunks(at::full({3}, large)) / 3e60, 1, 1e-6) << "beyond fp32";
   EXPECT_TRUE(std::isnan(zero::squared_norm_in_chunks(at::full({3}, nothing))));
+}
+
+// The path of devices, on tensors of the host: state that stays in host memory and passes by in pieces ends with the bits of state that is
+// there, and nothing is skipped or done twice.
+TEST(OptimizerOffload, GivesTheSameBitsInPieces) {
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  const zero::ShardMap map(base::ShardLayout::by_rows(spec.tensors(), world().size()), world().rank());
+  const zero::AdamWOptions options{.lr = 1e-3, .weight_decay = 0.1};
+  struct Trained {
+    zero::OptimizerState state;
+    std::unique_ptr<comm::ShardExchange> exchange;
+    int64_t changed = 0;
+  };
+  const auto train = [&](bool offload, int64_t piece) {
+    Trained out;
+    comm::ExchangeOptions exchange;
+    exchange.kind = comm::ExchangeKind::mpi_ring;
+    out.exchange = comm::make_shard_exchange(world(), zero::slot_geometry(spec, world().size()), exchange);
+    at::manual_seed(7);
+    for (at::Tensor* flat : {&out.state.master, &out.state.gradient, &out.state.moment1, &out.state.moment2}) {
+      *flat = at::randn({map.elements()}).abs_().mul_(1e-2);
+    }
+    if (offload) out.state.host.resize(1);
+    for (int step = 0; step < 3; ++step) {
+      out.exchange->begin_update();
+      out.changed += zero::update_by_operations(out.state, map, *out.exchange, at::kBFloat16, options, 1, piece);
+      out.exchange->end_update();
+      ++out.state.steps;
+    }
+    return out;
+  };
+  const Trained whole = train(false, std::numeric_limits<int64_t>::max());
+  EXPECT_GT(whole.changed, 0);
+  for (const int64_t piece : {int64_t{64}, int64_t{1024}, int64_t{1} << 30}) {
+    const Trained pieces = train(true, piece);
+    EXPECT_EQ(pieces.changed, whole.changed) << piece;
+    EXPECT_TRUE(at::equal(pieces.state.master, whole.state.master)) << piece;
+    EXPECT_TRUE(at::equal(pieces.state.moment1, whole.state.moment1)) << piece;
+    EXPECT_TRUE(at::equal(pieces.state.moment2, whole.state.moment2)) << piece;
+    for (size_t p = 0; p < map.parameters(); ++p) {
+      const auto bytes = static_cast<size_t>(map.own(p).elements()) * 2;
+      EXPECT_EQ(std::memcmp(pieces.exchange->own_slice(p), whole.exchange->own_slice(p), bytes), 0) << piece << " " << spec.parameters[p].spec.name;
+    }
+  }
 }
 
 kernels::AdamWShard shard_of(at::Tensor& p, at::Tensor& m, at::Tensor& v, const at::Tensor& g) {

@@ -1,6 +1,7 @@
 // The exchanges alone: what is gathered, what is summed, and the protocol under ranks of different speed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <cstring>
@@ -216,6 +217,59 @@ TEST(MpiRing, RefusesToOverwriteWeightsInUse) {
   EXPECT_FALSE(exchange->holds(0));
   EXPECT_TRUE(exchange->holds(1));
   EXPECT_THROW(exchange->gathered(0), UserError);
+}
+
+// Two exchanges with one memory, of which the second is larger: each finds its weights after the other had the memory.
+TEST(MpiRing, SharesItsMemoryInTurns) {
+  const auto rings = std::make_shared<comm::RingMemory>();
+  const int ranks = world().size();
+  auto options = fp32_options(ExchangeKind::mpi_ring);
+  options.rings = rings;
+  options.gradients = false;
+  const auto one_stage = [ranks](int64_t per_rank) {
+    const int64_t elements = (per_rank * ranks + 31) / 32 * 32;
+    return std::vector<comm::SlotGeometry>{{{{0, 0, per_rank}}, elements}};
+  };
+  const auto make = [&](int64_t per_rank, float value) {
+    auto exchange = comm::make_shard_exchange(world(), one_stage(per_rank), options);
+    exchange->begin_update();
+    auto* own = reinterpret_cast<float*>(exchange->own_slice(0));
+    std::fill(own, own + per_rank, value + static_cast<float>(world().rank()));
+    exchange->end_update();
+    return exchange;
+  };
+  const auto sees = [&](comm::ShardExchange& exchange, int64_t per_rank, float value) {
+    exchange.gather(0);
+    const auto* whole = reinterpret_cast<const float*>(exchange.gathered(0).front());
+    for (int rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(whole[rank * per_rank], value + static_cast<float>(rank));
+      EXPECT_EQ(whole[(rank + 1) * per_rank - 1], value + static_cast<float>(rank));
+    }
+    exchange.release(0);
+  };
+  const auto small = make(100, 10);
+  sees(*small, 100, 10);
+  const int64_t alone = rings->bytes();
+  {
+    const auto large = make(300, 20);
+    EXPECT_EQ(rings->bytes(), 4 * one_stage(300).front().elements);
+    EXPECT_GT(rings->bytes(), alone);
+    EXPECT_FALSE(small->holds(0));  // the memory is another
+    for (int round = 0; round < 3; ++round) {
+      sees(*large, 300, 20);
+      EXPECT_FALSE(small->holds(0));
+      sees(*small, 100, 10);
+      EXPECT_FALSE(large->holds(0));
+    }
+    EXPECT_EQ(rings->turns(), 5);
+    EXPECT_EQ(small->counters().weight_memory + large->counters().weight_memory, 4 * (128 + 320));  // own slices alone
+    // In the middle of a pass nobody may take it.
+    small->gather(0);
+    small->gathered(0);
+    EXPECT_THROW(large->gather(0), UserError);
+    small->release(0);
+  }
+  sees(*small, 100, 10);  // the larger one is gone, its memory stays
 }
 
 TEST(MpiRing, HoldsTwoStagesNotTheModel) {

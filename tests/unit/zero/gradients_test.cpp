@@ -122,14 +122,12 @@ TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
     if (hidden.defined()) {
       const at::NoGradGuard no_gradients;
       const auto rope = model::make_rope(spec.shape, 64, at::kCPU);
-      model::PackedPolicy policy(batch);
+      model::Strategy plain;
       at::Tensor x;
       for (const auto& stage : spec.stages) {
         std::vector<at::Tensor> weights;
         for (const size_t p : stage.parameters) weights.push_back(whole[p]);
-        if (stage.kind == model::StageKind::embedding) x = model::embed(spec, weights, batch.ids, policy);
-        if (stage.kind == model::StageKind::block) x = model::block(spec, weights, x, batch.positions, rope, stage.layer, policy);
-        if (stage.kind == model::StageKind::head) x = model::final_norm(spec, weights, x);
+        x = model::run_stage(spec, stage, weights, x, batch, rope, plain);
       }
       EXPECT_TRUE(hidden.equal(x));
     }

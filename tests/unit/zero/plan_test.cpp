@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/plan/model_bytes.hpp"
@@ -61,6 +63,35 @@ TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
       }
     }
   }
+}
+
+// Models that run one after the other: one ring, as large as the largest.
+TEST(MemoryOfAShardedModel, WithOneRingForAll) {
+  const auto actor = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  const auto critic = model::describe(tiny_shape(Tied::no), model::HeadKind::score);
+  const auto rings = std::make_shared<comm::RingMemory>();
+  const comm::CommView& ranks = world();
+  const auto planned = [&](const model::ModelSpec& spec, plan::Training training) {
+    return plan::sharded_model_bytes(layout(spec), ranks.size(), 2, training, false, plan::Exchange::host_ring);
+  };
+  const auto make = [&](const model::ModelSpec& spec, zero::Training training) {
+    zero::ShardedModelOptions options;
+    options.training = training;
+    options.exchange = comm::ExchangeKind::mpi_ring;
+    options.rings = rings;
+    return zero::ShardedModel(spec, ranks, std::nullopt, at::kCPU, options);
+  };
+  const auto frozen = make(actor, zero::Training::frozen);
+  EXPECT_EQ(rings->bytes(), planned(actor, plan::Training::frozen).weights_ring);
+  const auto second = make(critic, zero::Training::trainable);
+  const auto first = make(actor, zero::Training::trainable);
+  const auto want = planned(actor, plan::Training::trainable);
+  EXPECT_EQ(rings->bytes(comm::RingMemory::weights), want.weights_ring);
+  EXPECT_EQ(rings->bytes(comm::RingMemory::gradients), want.gradient_slots);
+  EXPECT_EQ(rings->bytes(comm::RingMemory::received), want.receive);
+  EXPECT_EQ(first.memory().weights, want.weights_own);
+  EXPECT_EQ(first.memory().exchange, 0);
+  EXPECT_EQ(second.memory().weights, planned(critic, plan::Training::trainable).weights_own);
 }
 
 }  // namespace

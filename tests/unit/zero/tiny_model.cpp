@@ -96,17 +96,13 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std:
     const at::AutoGradMode mode(true);
     std::vector<at::Tensor> leaves;
     for (const auto& parameter : parameters) leaves.push_back(parameter.detach().to(compute).clone().set_requires_grad(true));
-    model::PackedPolicy policy(batch);
+    model::Strategy plain;
     at::Tensor x;
     std::vector<at::Tensor> weights;
     for (const auto& stage : spec.stages) {
       weights.clear();
       for (const size_t p : stage.parameters) weights.push_back(leaves[p]);
-      if (stage.kind == model::StageKind::embedding) x = model::embed(spec, weights, batch.ids, policy);
-      if (stage.kind == model::StageKind::block) {
-        x = model::block(spec, weights, x, batch.positions, rope, stage.layer, policy);
-      }
-      if (stage.kind == model::StageKind::head) x = model::final_norm(spec, weights, x);
+      x = model::run_stage(spec, stage, weights, x, batch, rope, plain);
     }
     loss_of(spec, batch)(x, weights.back()).backward();
     for (size_t p = 0; p < leaves.size(); ++p) {

@@ -65,6 +65,7 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   zero::ShardedModelOptions options;
   options.compute = config::DType::fp32;
   options.exchange = GetParam();
+  options.offload = GetParam() == comm::ExchangeKind::mpi_ring;  // on CPUs another piece of host memory, and the same numbers
   options.track_changes = true;
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
   model.load(initial_reader(spec));
@@ -76,7 +77,7 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
     const auto result = model.step(adam());
     EXPECT_TRUE(result.updated);
     EXPECT_NEAR(result.grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
-    EXPECT_EQ(result.elements, spec.shape.parameter_count());
+    EXPECT_EQ(result.elements, spec.elements());
     EXPECT_GT(result.changed_values, 0);
     EXPECT_LE(result.changed_values, result.elements);
   }

@@ -1,0 +1,70 @@
+// The operations of a model, ordered for a team of threads: which of them a thread does in one go, how the threads share each, and
+// where they must meet. Made once; the same list for every step. Legend: M rows of the step, D hidden.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "trireme/generate/weights.hpp"
+#include "trireme/model/spec.hpp"
+
+namespace trireme::generate {
+
+// What steps read and write: the model's values, and what only this engine has.
+enum class Buffer : uint8_t {
+  cache = static_cast<uint8_t>(model::value_count),  // keys and values in pages
+  partials,  // [ranks, M, D] fp32, tensor parallel only
+  selected,  // the final rows whose logits are wanted
+  logits
+};
+inline constexpr size_t buffer_count = static_cast<size_t>(Buffer::logits) + 1;
+constexpr Buffer buffer_of(model::Value value) { return static_cast<Buffer>(value); }
+
+struct ProgramLinear {
+  size_t weight = 0;  // parameter
+  int64_t bias = -1;  // parameter, -1: none
+  int64_t k = 0;      // inputs on this rank
+  int64_t n = 0;      // outputs on this rank
+  Buffer in = {};
+  Buffer out = {};
+};
+
+enum class PhaseKind : uint8_t {
+  look_up,     // rows
+  norm,        // rows
+  linears,     // columns of several linears, shared as one
+  columns,     // columns of one linear: equal ones of neighbouring steps
+  sum,         // out = the sum of the ranks' partials; rows
+  rotate,      // rows
+  store,       // keys and values into their pages; rows
+  attend,      // rows and KV heads
+  gate,        // columns
+  add,         // rows
+  add_weight,  // rows
+  select       // rows of the logits
+};
+
+struct Phase {
+  PhaseKind kind = PhaseKind::add;
+  bool meet = false;  // before it, since it reads what other threads wrote or writes what they read
+  Buffer in = {};
+  Buffer other = {};
+  Buffer out = {};
+  size_t weight = 0;  // parameter
+  int layer = -1;
+  size_t first = 0;   // of ThreadProgram::linears
+  size_t count = 0;
+};
+
+struct ThreadProgram {
+  std::vector<ProgramLinear> linears;
+  std::vector<Phase> phases;
+  std::array<int64_t, buffer_count> width{};  // elements of a row; 0: has none
+};
+
+// For the rank whose slices `weights` holds.
+ThreadProgram make_thread_program(const model::ModelSpec& spec, const GeneratorWeights& weights);
+
+}  // namespace trireme::generate

@@ -1,0 +1,107 @@
+// libFuzzer targets for everything that reads text or bytes of others. One program: TRIREME_FUZZ names the target. A refusal (UserError) is a good
+// end; another exception, a report of ASan or UBSan, a time-out or too much memory is a finding.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/index.hpp"
+#include "checkpoint/manifest.hpp"
+#include "model/gguf_parser.hpp"
+#include "model/safetensors_header.hpp"
+#include "text/tokenizer_files.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/config/deck.hpp"
+#include "trireme/config/model_shape.hpp"
+#include "trireme/job/facts.hpp"
+#include "trireme/text/chat_template.hpp"
+#include "trireme/text/json_text.hpp"
+#include "weightsync/delta_stream.hpp"
+
+// All that the index needs of comm, which would bring MPI with it.
+size_t trireme::comm::size_of(DType type) { return type == DType::u8 ? 1 : type == DType::bf16 ? 2 : type == DType::i32 || type == DType::f32 ? 4 : 8; }
+
+namespace {
+
+using namespace trireme;
+
+void safetensors_header(std::string_view bytes) { model::parse_safetensors_header(bytes, 1 << 20, "fuzz"); }
+void safetensors_index(std::string_view bytes) { model::parse_safetensors_index(bytes, "fuzz"); }
+void gguf(std::string_view bytes) {
+  const auto data = std::as_bytes(std::span(bytes));
+  const auto header = model::parse_gguf(data, "fuzz");
+  try {
+    model::gguf_shape(header, data, "fuzz");
+  } catch (const UserError&) {
+  }
+  model::gguf_tokenizer(header, "fuzz");
+}
+void model_config(std::string_view bytes) { config::parse_model_shape(bytes); }
+void deck(std::string_view bytes) { config::dump_deck(config::parse_deck(bytes)); }
+void chat_template(std::string_view bytes) {
+  const text::Message turns[] = {{"system", "be brief", ""}, {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1}]})"}, {"assistant", "hi", ""}};
+  const text::ChatTemplate made(std::string(bytes), "fuzz");
+  made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
+}
+void tokenizer(std::string_view bytes) { text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz"); }
+void checkpoint_index(std::string_view bytes) { checkpoint::index_from_bytes(bytes, "fuzz"); }
+void manifest(std::string_view bytes) { checkpoint::manifest_from_json(bytes, "fuzz"); }
+void samples(std::string_view bytes) { Samples::from_bytes(bytes); }
+void delta(std::string_view bytes) {
+  weightsync::for_each_changed(std::as_bytes(std::span(bytes)), 2, 100000, [](int64_t, const std::byte* value) {
+    volatile char last = static_cast<char>(value[1]);
+    (void)last;
+  });
+}
+void scheduler(std::string_view bytes) {
+  for (const bool slurm : {true, false}) {
+    const auto environment = [&](const char* name) -> std::optional<std::string> {
+      if (std::strcmp(name, slurm ? "SLURM_JOB_ID" : "PBS_JOBID") == 0) return "7.host";
+      return std::nullopt;
+    };
+    const auto ask = [&](const std::vector<std::string>&) {
+      base::CommandResult result;
+      result.ran = true;
+      result.output = std::string(bytes);
+      return result;
+    };
+    job::read_job(environment, ask, 1.7e9);
+  }
+}
+
+using Target = void (*)(std::string_view);
+const std::map<std::string, Target> targets{{"safetensors_header", safetensors_header},
+                                            {"safetensors_index", safetensors_index},
+                                            {"gguf", gguf},
+                                            {"model_config", model_config},
+                                            {"deck", deck},
+                                            {"chat_template", chat_template},
+                                            {"tokenizer", tokenizer},
+                                            {"checkpoint_index", checkpoint_index},
+                                            {"manifest", manifest},
+                                            {"samples", samples},
+                                            {"delta", delta},
+                                            {"scheduler", scheduler}};
+
+Target chosen() {
+  const char* name = std::getenv("TRIREME_FUZZ");
+  const auto found = targets.find(name == nullptr ? "" : name);
+  if (found == targets.end()) std::abort();
+  return found->second;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const Target target = chosen();
+  try {
+    target(std::string_view(reinterpret_cast<const char*>(data), size));
+  } catch (const UserError&) {
+  }
+  return 0;
+}
