@@ -65,6 +65,9 @@ class Layouts(ProgramTest):
                               env={"LD_PRELOAD": str(BINARY_DIR / "tests" / "libno_shared_memory.so")})
         self.assertEqual(result.text.count("weight sync: 3 ranks send messages"), 1, result.text)
         self.assertEqual(self.samples("alone"), self.samples("shared"))
+        # Actor, critic and reference take turns in one ring of each rank; in shared memory nothing is gathered.
+        self.assertGreater(self.metrics("alone")[0]["memory"]["rings_weights"], 0)
+        self.assertNotIn("rings_weights", self.metrics("shared")[0]["memory"])
         chosen = self.succeed("ppo", self.deck, "run.dir=never", *layout, "weightsync.shared_memory=never", ranks=3)
         self.assertNotIn("weight sync:", chosen.text)
         self.assertEqual(self.samples("never"), self.samples("shared"))
