@@ -1,4 +1,4 @@
-// Rules: exact text, number or regular expression against the label, with parts for format and length. No model, no process.
+// Rules: exact text, number, boxed answer or regular expression against the label, with parts for format and length. No model, no process.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -44,6 +44,48 @@ double parse_number(std::string_view text) {
   double value = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   return result.ec == std::errc() ? value : std::nan("");  // out of range: equal to nothing
+}
+
+// What stands between the braces of the last \\boxed{...}, braces inside counted; nullopt without one that is closed.
+std::optional<std::string_view> last_box(std::string_view text) {
+  constexpr std::string_view word = "\\boxed{";
+  const size_t found = text.rfind(word);
+  if (found == std::string_view::npos) return std::nullopt;
+  const std::string_view rest = text.substr(found + word.size());
+  int depth = 1;
+  for (size_t i = 0; i < rest.size(); ++i) {
+    if (rest[i] == '\\') {
+      ++i;  // \{ and \} are signs, not braces
+    } else if (rest[i] == '{') {
+      ++depth;
+    } else if (rest[i] == '}' && --depth == 0) {
+      return rest.substr(0, i);
+    }
+  }
+  return std::nullopt;
+}
+
+// LaTeX without what changes nothing of an answer: spaces, dollars, the size of brackets and fractions, a full stop at the end.
+std::string plain_latex(std::string_view text) {
+  constexpr std::string_view dropped[] = {"\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\ ", "$", " ", "\n", "\t"};
+  std::string out;
+  while (!text.empty()) {
+    const auto* const found = std::find_if(std::begin(dropped), std::end(dropped), [&](std::string_view word) { return text.starts_with(word); });
+    // \leftarrow is another word than \left.
+    const bool longer = found != std::end(dropped) && found->size() > 2 && text.size() > found->size() &&
+                        std::isalpha(static_cast<unsigned char>(text[found->size()])) != 0;
+    if (found != std::end(dropped) && !longer) {
+      text.remove_prefix(found->size());
+    } else if (text.starts_with("\\dfrac") || text.starts_with("\\tfrac")) {
+      out += "\\frac";
+      text.remove_prefix(6);
+    } else {
+      out += text.front();
+      text.remove_prefix(1);
+    }
+  }
+  if (out.ends_with('.')) out.pop_back();
+  return out;
 }
 
 Pattern::Case letter_case(const config::RewardSource& options) {
@@ -106,8 +148,20 @@ class RuleSource : public Source {
       if (answer) answer = last_number(*answer);
       return answer && parse_number(*answer) == parse_number(*wanted);
     }
+    if (options_.rule == config::Rule::boxed) {
+      if (answer) answer = last_box(*answer);
+      return answer && same_answer(*answer, last_box(label).value_or(label));
+    }
     if (!answer) return false;
     return options_.case_sensitive ? trim(*answer) == trim(label) : equal_ignoring_case(trim(*answer), trim(label));
+  }
+
+  // Equal as texts, or as numbers where both are nothing else.
+  bool same_answer(std::string_view answer, std::string_view wanted) const {
+    const std::string a = plain_latex(answer), b = plain_latex(wanted);
+    if (options_.case_sensitive ? a == b : equal_ignoring_case(a, b)) return true;
+    const auto is_number = [this](const std::string& text) { return number_.find_last(text) == std::optional<std::string_view>(text); };
+    return is_number(a) && is_number(b) && parse_number(a) == parse_number(b);
   }
 
   // The denominator of a fraction is not what a text ends with: 3/4 is not 4.

@@ -185,10 +185,10 @@ struct Words<RewardKind> {
 };
 
 // `none`: the rule scores only the format and the length.
-enum class Rule { exact, regex, number, none };
+enum class Rule { exact, regex, number, boxed, none };
 template <>
 struct Words<Rule> {
-  static constexpr std::string_view list[] = {"exact", "regex", "number", "none"};
+  static constexpr std::string_view list[] = {"exact", "regex", "number", "boxed", "none"};
 };
 
 enum class Overlong { skip, stop };

@@ -83,6 +83,33 @@ TEST(Rule, NumbersInEveryWriting) {
   EXPECT_EQ(score_one(rule(Rule::number), "24", "48/2=24 #### 24"), 1);
 }
 
+// As answers of mathematics data sets are written and compared.
+TEST(Rule, BoxedTakesTheLastBoxAndItsMeaning) {
+  const std::vector<Answer> answers{
+      {R"(so \boxed{42}.)", "42", true},
+      {R"(\boxed{3}, no: \boxed{4})", "4", true},
+      {R"(\boxed{3}, no: \boxed{4})", "3", false},
+      {R"(\boxed{\frac{1}{2}})", R"(\frac{1}{2})", true},
+      {R"($\boxed{\dfrac{1}{2}}$)", R"(\frac12)", false},  // a label's own shorthand is not guessed
+      {R"(\boxed{\dfrac{1}{2}})", R"(\tfrac{1}{2})", true},
+      {R"(\boxed{ \left( 1, 2 \right] })", "(1,2]", true},
+      {R"(\boxed{x \leftarrow y})", R"(x\leftarrowy)", true},
+      {R"(\boxed{\{1, 2\}})", R"(\{1,2\})", true},
+      {R"(\boxed{1,234.50})", "1234.5", true},
+      {R"(\boxed{12 apples})", "12", false},
+      {R"(\boxed{7})", R"(because of this, \boxed{7})", true},
+      {R"(\boxed{7)", "7", false},
+      {"7", "7", false},
+      {R"(\boxed{})", "7", false},
+      {R"(\boxed{A})", "a", false},
+      {R"(\boxed{\)", "a", false},
+  };
+  for (const Answer& a : answers) EXPECT_EQ(score_one(rule(Rule::boxed), a.response, a.label), a.right ? 1 : 0) << a.response << " for " << a.label;
+  auto any_case = rule(Rule::boxed);
+  any_case.case_sensitive = false;
+  EXPECT_EQ(score_one(any_case, R"(\boxed{A})", "a"), 1);
+}
+
 TEST(Rule, PatternsWithGroupsAndOtherScripts) {
   const auto found = [](const char* pattern, const Answer& answer, bool case_sensitive = true) {
     auto options = rule(Rule::exact);
