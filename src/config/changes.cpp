@@ -58,7 +58,10 @@ std::vector<ChangedKey> changed_keys(const Options& was, const Options& is) {
     section = section_of(key.name());
     const std::string before = key.dump(was);
     const std::string now = key.dump(is);
-    if (before != now) changes.push_back({key.name(), before, now, kind_of(key.name())});
+    if (before == now) continue;
+    // A resumed run keeps its compute type where the deck leaves the choice to the program.
+    const bool keeps = key.name() == "model.dtype" && is.model.dtype == ComputeType::automatic;
+    changes.push_back({key.name(), before, now, keeps ? KeyKind::conduct : kind_of(key.name())});
   }
   return changes;
 }

@@ -97,7 +97,7 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
 }
 
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder, model::StoredType type, Weights which) {
+                  const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   model::ModelExport exported(folder, spec,
                               {.type = type, .tokenizer_from = options.tokenizer_path()});

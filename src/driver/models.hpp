@@ -41,9 +41,9 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const m
 void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
 
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
-// `model` is null on ranks that are no trainers; it lives on `device`. `type`: of the weights in the files.
+// `model` is null on ranks that are no trainers. `type`: of the weights in the files.
 enum class Weights : uint8_t { trained, average };
 void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
-                  at::Device device, const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
+                  const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
 
 }  // namespace trireme::driver

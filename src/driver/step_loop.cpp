@@ -175,9 +175,9 @@ void StepLoop::export_trained(const std::string& name) {
     spec.shape.score_mean = reward_scale_.mean;  // for reward.normalize_enable (F5)
     spec.shape.score_std = reward_scale_.deviation;
   }
-  export_model(run_.options, run_.roles, spec, model_.get(), run_.device, run_.folder.path() / name, run_.export_type(spec));
+  export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name, run_.export_type(spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.options, run_.roles, spec, model_.get(), run_.device, run_.folder.path() / (name + "-ema"), run_.export_type(spec), Weights::average);
+    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + "-ema"), run_.export_type(spec), Weights::average);
   }
 }
 

@@ -28,9 +28,11 @@ RELATIVE = 1e-5
 
 class Layouts(ProgramTest):
     deck = "ppo.toml"
+    runs = 0
 
     def run_layout(self, name, ranks, overrides):
-        run = "".join(c if c.isalnum() else "-" for c in f"{self._testMethodName}-{name}-{len(overrides)}")
+        self.runs += 1  # every run has a folder of its own: another deck would be refused there
+        run = "".join(c if c.isalnum() else "-" for c in f"{self._testMethodName}-{name}-{self.runs}")
         self.succeed("ppo", self.deck, f"run.dir={run}", "ckpt.interval=0", *overrides, ranks=ranks)
         return run
 

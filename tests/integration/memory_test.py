@@ -36,7 +36,7 @@ class Memory(ProgramTest):
         long = ["data.max_len=240", "rollout.max_new_tokens=200", "rollout.batch_size=256", "train.batch_size=512"]
         micro_batch = "train.micro_batch_tokens=65536"
         plan = self.planned("ppo", "ppo.toml", "run.dir=plan-long", *long, micro_batch, only_plan=True)
-        enough = int(plan * 1e3) + 1
+        enough = int(plan * 1e9 / 2**20) + 1  # MiB
         refused = self.run_program("ppo", "ppo.toml", "run.dir=small", *long, micro_batch, env=self.small_node(enough - 20), ranks=1)
         self.assertEqual(refused.code, CONFIGURATION, refused.text)
         self.assertRegex(refused.text, r"fits: train\.micro_batch_tokens=\d+")
