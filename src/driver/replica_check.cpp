@@ -2,8 +2,8 @@
 
 #include "driver/replica_check.hpp"
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -17,10 +17,8 @@ uint64_t digest_of(const float* values, int64_t count) {
   constexpr uint64_t prime = 0x9e3779b97f4a7c15ULL;
   uint64_t lanes[4] = {1, 2, 3, 4};
   for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, values + i, sizeof bits);
     uint64_t& lane = lanes[i & 3];
-    lane = (lane ^ bits) * prime;
+    lane = (lane ^ std::bit_cast<uint32_t>(values[i])) * prime;
   }
   return ((lanes[0] * prime ^ lanes[1]) * prime ^ lanes[2]) * prime ^ lanes[3];
 }

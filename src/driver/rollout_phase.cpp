@@ -49,12 +49,14 @@ std::optional<Samples> RolloutPhase::generate(const PromptBatch& batch) {
 }
 
 std::optional<Samples> RolloutPhase::score(std::optional<Samples> samples, const data::PromptSet& prompts, int64_t iteration) {
+  bool leaves = false;
   {
     const trace::Phase phase{"rollout", iteration};
     control_.meet();
+    leaves = control_.agree_to_leave(run_.roles.world);
   }
   const bool training = &prompts == &prompts_;
-  if (control_.agree_to_leave(run_.roles.world)) {
+  if (leaves) {
     const bool whole = run_.roles.world.all(samples.has_value());
     if (whole && training && !run_.options.algo.dynamic_filtering_enable) pending = std::move(samples);
     return std::nullopt;
