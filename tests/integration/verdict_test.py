@@ -58,7 +58,7 @@ class Verdict(ProgramTest):
 
     def test_error_that_all_ranks_see(self):
         for late in (0, 1):
-            _, words = self.verdict_of("fault.io_fail=mkdir:1:28", "run.iterations=1", late=late)
+            _, words = self.verdict_of('fault.at=["io_fail:*:checkpoint write:*:28"]', "run.iterations=1", late=late)  # the second try, too
             self.assertEqual(int(words[0]), NO_SPACE)
 
     def test_error_before_the_start_of_mpi(self):
