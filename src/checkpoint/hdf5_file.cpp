@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -133,6 +134,11 @@ void check_size_limit(const std::filesystem::path& path, const std::vector<Index
 }
 
 }  // namespace
+
+void open_library_before_mpi() {
+  H5dont_atexit();
+  H5open();
+}
 
 int64_t lay_out(const std::filesystem::path& path, std::vector<IndexEntry>& entries) {
   check_size_limit(path, entries);

@@ -13,6 +13,7 @@
 #include "cli/variant.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/driver/commands.hpp"
 #include "trireme/job/facts.hpp"
 
 namespace {
@@ -69,6 +70,7 @@ int fail_in_job(const trireme::comm::Session& session, const Failure& failure) {
 }
 
 int run_in_job(const trireme::cli::Invocation& invocation) {
+  trireme::driver::before_mpi();
   const trireme::comm::Session session;
   try {
     const int code = to_int(invocation.action(&session));

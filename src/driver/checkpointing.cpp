@@ -12,6 +12,7 @@
 #include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/driver/commands.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -61,6 +62,8 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::pat
 }
 
 }  // namespace
+
+void before_mpi() { checkpoint::open_library_before_mpi(); }
 
 Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
                              bool thread_multiple)

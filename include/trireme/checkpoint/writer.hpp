@@ -24,6 +24,10 @@
 
 namespace trireme::checkpoint {
 
+// Call once, before MPI is initialised. HDF5, opened here, then takes no part in MPI_Finalize and in exit(): a file that it could not close (a
+// disk that is full) would crash the process there, after a run that ended well.
+void open_library_before_mpi();
+
 // One dataset and this rank's part of it. `block` is a rectangle of the matrix view (base/shard_layout.hpp), stored
 // densely at `data`; an empty block is no part. The blocks of all ranks must tile the dataset exactly.
 struct Dataset {

@@ -8,6 +8,9 @@
 
 namespace trireme::driver {
 
+// Before MPI is initialised: what libraries must not do when it ends.
+void before_mpi();
+
 // `trireme ppo DECK`, `sft`, `rm` and `dpo`.
 ExitCode run_ppo(const config::Options& options, const comm::Session& session);
 ExitCode run_sft(const config::Options& options, const comm::Session& session);
