@@ -173,7 +173,8 @@ void RunControl::save(const Progress& progress, bool wait) {
   run_.context.begin("checkpoint", progress.iteration, iterations_);
   run_.context.saving(true);
   if (run_.leads()) {  // what the checkpoint lies behind
-    const trace::Region region{"sync output files", progress.iteration, trace::Category::phase};
+    const trace::Region phase{"output files", progress.iteration, trace::Category::phase};
+    const trace::Region region{"sync output files", trace::no_argument, trace::Category::io};
     report::side_output("metrics.jsonl", [&] { metrics_file_->sync(); });
     report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
     report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });

@@ -14,6 +14,7 @@
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
 namespace {
@@ -120,6 +121,7 @@ std::string digest_of(const data::PromptSet& prompts) { return as_text(fingerpri
 std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows)); }
 
 std::string digest_of_model(const std::filesystem::path& folder) {
+  const trace::Region region{"digest of a model", trace::no_argument, trace::Category::io};
   Fingerprint all;
   for (const auto& file : weight_files(folder)) {
     const auto size = std::filesystem::file_size(file);

@@ -21,7 +21,7 @@ SOURCES = ["tests/fuzz/targets.cpp",
            *(f"src/config/{name}.cpp" for name in ("changes", "convert", "deck", "fault", "hints", "key_table", "keys_algo", "keys_model", "keys_output",
                                                     "keys_reward", "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks",
                                                     "toml_reader", "validate", "warnings")),
-           *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")),
+           *(f"src/model/{name}.cpp" for name in ("block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")),
            *(f"src/checkpoint/{name}.cpp" for name in ("digest", "index", "manifest")),
            "src/job/facts.cpp"]
 INCLUDES = ["include", "src", "."]

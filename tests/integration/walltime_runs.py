@@ -68,7 +68,8 @@ def one(folder, settings, ranks):
     seconds = time.monotonic() - began
     metrics = folder / name / "metrics.jsonl"
     iterations = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    whole = (folder / name / "ckpt" / f"step-{iterations:06d}" / "manifest.json").is_file()
+    # Stopped inside an iteration, its checkpoint bears the number of that one.
+    whole = any((folder / name / "ckpt" / f"step-{n:06d}" / "manifest.json").is_file() for n in (iterations, iterations + 1))
     shutil.rmtree(folder / name, ignore_errors=True)
     return {**settings, "code": code, "seconds": seconds, "iterations": iterations, "whole": whole, "left": settings["walltime"] - seconds,
             "text": text}
