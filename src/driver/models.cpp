@@ -14,6 +14,7 @@ namespace trireme::driver {
 namespace {
 
 ModelStart open(const std::string& path, model::HeadKind head, uint64_t seed) {
+  const trace::Region region{"open a model", trace::no_argument, trace::Category::io};
   const auto folder = model::open_model(path);
   ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
   const auto allowed = head == model::HeadKind::score ? model::Missing::score_head : model::Missing::nothing;

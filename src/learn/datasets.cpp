@@ -6,6 +6,7 @@
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
 namespace {
@@ -37,7 +38,10 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
-  auto set = data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  auto set = [&] {
+    const trace::Region region{"read data", trace::no_argument, trace::Category::io};
+    return data::PromptSet::load(set_options(options, files, limit), tokenizer);
+  }();
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);
   return set;
@@ -47,7 +51,10 @@ TrainingSet load_training(const config::Options& options, const config::Strings&
                           const text::Tokenizer& tokenizer, const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
-  TrainingSet set = pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  TrainingSet set = [&] {
+    const trace::Region region{"read data", trace::no_argument, trace::Category::io};
+    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+  }();
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());
   return set;
