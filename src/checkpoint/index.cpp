@@ -167,7 +167,7 @@ int64_t IndexEntry::rows() const { return shape.empty() ? 1 : shape[0]; }
 
 int64_t IndexEntry::columns() const {
   int64_t columns = 1;
-  for (size_t d = 1; d < shape.size(); ++d) columns *= shape[d];
+  for (size_t d = 1; d < shape.size(); ++d) columns = base::checked_mul(columns, shape[d]);  // rows may be 0
   return columns;
 }
 

@@ -67,14 +67,14 @@ def build(folder, compiler):
     return program
 
 
-def run(program, target, seconds, folder):
+def run(program, target, seconds, start, folder):
     corpus = folder / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(SEEDS[target]):
         (corpus / f"seed-{number}").write_bytes(seed)
     findings = folder / "findings" / target
     findings.mkdir(parents=True, exist_ok=True)
-    command = [program, f"-max_total_time={seconds}", "-timeout=5", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1",
+    command = [program, f"-max_total_time={seconds}", f"-seed={start}", "-timeout=5", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1",
                f"-artifact_prefix={findings}/", corpus]
     done = subprocess.run(command, env={"TRIREME_FUZZ": target, "ASAN_OPTIONS": "detect_leaks=0", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
                           errors="replace")
@@ -88,6 +88,7 @@ def run(program, target, seconds, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1, help="0: another one each time")
     parser.add_argument("--target", action="append", choices=SEEDS)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "fuzz")
     arguments = parser.parse_args()
@@ -96,7 +97,7 @@ def main():
         print("there is no clang++: not fuzzed")
         sys.exit(125)
     program = build(arguments.build, compiler)
-    results = [run(program, target, arguments.seconds, arguments.build) for target in arguments.target or SEEDS]
+    results = [run(program, target, arguments.seconds, arguments.seed, arguments.build) for target in arguments.target or SEEDS]
     sys.exit(0 if all(results) else 1)
 
 

@@ -50,6 +50,13 @@ TEST(Index, RoundTrip) {
   EXPECT_EQ(read[0].slabs[1].first_digest, 1u);
 }
 
+// Found by fuzzing: no rows of more columns than an integer counts.
+TEST(Index, ColumnsBeyondAnInteger) {
+  IndexEntry entry = sample_entries().front();
+  entry.shape = {0, int64_t{1} << 40, int64_t{1} << 40};
+  EXPECT_EQ(code_of([&] { static_cast<void>(entry.columns()); }), ExitCode::bad_data);
+}
+
 // Whatever the bytes, the answer is an error and no crash and no huge allocation.
 TEST(Index, RefusesEveryTruncationAndSurvivesEveryFlip) {
   const std::string bytes = to_bytes(sample_entries());
