@@ -35,6 +35,8 @@ Installed& installed() {
 
 std::atomic<bool> any{false};
 
+constexpr size_t more_than_there_is = size_t{1} << 60;
+
 bool is_nan(const InjectedFault& fault) { return fault.kind == "nan"; }
 
 // The faults whose turn it is; passes of that place are counted.
@@ -57,7 +59,10 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "delay") std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
   if (fault.kind == "signal") ::raise(static_cast<int>(fault.value));
   while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
-  if (fault.kind == "alloc_fail") throw std::bad_alloc();
+  if (fault.kind == "alloc_fail") {
+    void* const memory = ::operator new(more_than_there_is);  // throws, in the way in which any other does
+    ::operator delete(memory);
+  }
   if (fault.kind == "io_fail") throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
 }
 
