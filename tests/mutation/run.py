@@ -23,7 +23,7 @@ from mutations import MUTATIONS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutation"
 SOURCE, BUILD = WORK / "source", WORK / "build"
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests"]
+COPIED = ["CMakeLists.txt", "cmake", "include", "inputs", "src", "tests"]
 FLAGS = ("cmake/TriremeToolchain.cmake", '"-O2 -g1 -DNDEBUG"', '"-O1 -DNDEBUG"')
 TEST_SECONDS = 300
 PROGRAMS = {"parity": "parity_cases"}  # where the file's name differs from the target's
