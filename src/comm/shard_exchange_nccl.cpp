@@ -1,6 +1,7 @@
 // The exchange between GPUs. All communication is enqueued on one stream of its own; events tie it to the compute stream:
 //   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
-//   reduce   waits for the stage's backward; compute waits for the sum in finish_reduce(), one stage later
+//   reduce   waits for the stage's backward
+//   finish   waits for what wrote into the sums until then; compute waits for it
 // The host never waits.
 #include <memory>
 #include <string>
@@ -63,7 +64,10 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
         ring_(options, *this, layout_.ring_bytes(options.gradients, 1), registered_memory, counters_), nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
   }
-  ~NcclRingExchange() override { static_cast<void>(cudaStreamSynchronize(stream_)); }
+  ~NcclRingExchange() override {
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    static_cast<void>(cudaStreamSynchronize(compute_));  // ncclMemFree waits for nobody
+  }
 
   std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
   void begin_update() override {
@@ -190,6 +194,7 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
   const auto* sums = reinterpret_cast<const float*>(ring_[RingMemory::received]);
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
+  follow(stream_, compute_);  // `into` may have been written since reduce()
   for (size_t i = 0; i < parameters.size(); ++i) {
     TRIREME_CUDA_CALL(launch_add(into[i], sums, parameters[i].per_rank, stream_));
     sums += parameters[i].per_rank;
