@@ -3,12 +3,14 @@
 //   reduce   waits for the stage's backward
 //   finish   waits for what wrote into the sums until then; compute waits for it
 // The host never waits.
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/cuda_support.hpp"
+#include "comm/nccl_comm.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "comm/shard_exchange_staged.hpp"
 #include "trireme/base/error.hpp"
@@ -18,37 +20,6 @@
 
 namespace trireme::comm {
 namespace {
-
-// A communicator of NCCL over the ranks of ours; made and freed collectively.
-class NcclComm {
- public:
-  explicit NcclComm(const CommView& comm) {
-    ncclUniqueId id{};
-    if (comm.rank() == 0) TRIREME_NCCL_CALL(ncclGetUniqueId(&id));
-    id = comm.broadcast_value(id, 0);
-    TRIREME_NCCL_CALL(ncclCommInitRank(&handle_, comm.size(), id, comm.rank()));
-  }
-  NcclComm(const NcclComm&) = delete;
-  ~NcclComm() {
-    dismiss();
-    static_cast<void>(ncclCommDestroy(handle_));
-  }
-  operator ncclComm_t() const { return handle_; }
-  void enroll(std::byte* data, int64_t bytes) {
-    if (bytes == 0) return;
-    void* registration = nullptr;
-    TRIREME_NCCL_CALL(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration));
-    registrations_.push_back(registration);
-  }
-  void dismiss() {
-    for (void* registration : registrations_) static_cast<void>(ncclCommDeregister(handle_, registration));
-    registrations_.clear();
-  }
-
- private:
-  ncclComm_t handle_ = nullptr;
-  std::vector<void*> registrations_;
-};
 
 std::shared_ptr<std::byte> registered_memory(int64_t bytes) {
   const auto buffer = std::make_shared<DeviceBuffer>(bytes, DeviceBuffer::Kind::registered);
@@ -65,6 +36,8 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
     counters_.weight_memory += own_.bytes();
   }
   ~NcclRingExchange() override {
+    // Collectives whose other ranks will not come would be waited for, by this and by all that frees memory of the device.
+    if (std::uncaught_exceptions() > 0) NcclComm::abort_all();
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaStreamSynchronize(compute_));  // ncclMemFree waits for nobody
   }
@@ -152,9 +125,9 @@ void NcclRingExchange::gather(int stage) {
   for (const auto& p : layout_.parameters(stage)) {
     std::byte* whole = base + p.offset * element;
     TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type,
-                                    nccl_, stream_));
+                                    nccl_.handle(), stream_));
   }
-  TRIREME_NCCL_CALL(ncclGroupEnd());
+  TRIREME_NCCL_COMPLETE(nccl_, ncclGroupEnd());
   gathered_[static_cast<size_t>(stage)].record(stream_);
   ++counters_.gathers;
 }
@@ -183,10 +156,10 @@ void NcclRingExchange::reduce(int stage) {
   TRIREME_NCCL_CALL(ncclGroupStart());
   for (const auto& p : layout_.parameters(stage)) {
     TRIREME_NCCL_CALL(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
-                                        ncclSum, nccl_, stream_));
+                                        ncclSum, nccl_.handle(), stream_));
     out += p.per_rank;
   }
-  TRIREME_NCCL_CALL(ncclGroupEnd());
+  TRIREME_NCCL_COMPLETE(nccl_, ncclGroupEnd());
 }
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
@@ -236,6 +209,7 @@ std::string device_bus_id(int device) {
 
 void enable_device_exchange() {
   device_support() = {.make_exchange = make_device_exchange,
+                      .find_trouble = &NcclComm::find_trouble,
                       .lock_pages =
                           [](std::byte* memory, int64_t bytes) {
                             const bool locked = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess;
