@@ -2,7 +2,7 @@
 //   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
 //   reduce   waits for the stage's backward
 //   finish   waits for what wrote into the sums until then; compute waits for it
-// The host never waits.
+// The host waits for NCCL to enqueue, for nothing that runs on the device.
 #include <exception>
 #include <memory>
 #include <string>

@@ -114,8 +114,8 @@ class ExchangeUser {
     }
     exchange_->end_update();
   }
-  void gather(int stage) {
-    const auto scope = lane_.during("gather");
+  void gather(int stage, const char* what = "gather") {
+    const auto scope = lane_.during(what);
     exchange_->gather(stage);
   }
   // Gathered, looked at and released.
