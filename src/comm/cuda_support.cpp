@@ -26,6 +26,7 @@ DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind
   }
   data_ = static_cast<std::byte*>(data);
   TRIREME_CUDA_CALL(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(nullptr));  // cudaMemset is a kernel of the legacy stream, for which other streams do not wait
 }
 
 DeviceBuffer::~DeviceBuffer() {
