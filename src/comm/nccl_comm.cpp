@@ -50,9 +50,7 @@ NcclComm::NcclComm(const CommView& comm) : rank_(comm.rank()), size_(comm.size()
   try {
     complete(result, "ncclCommInitRankConfig");
   } catch (...) {
-    const std::lock_guard lock(registry().mutex);
-    abort();
-    std::erase(registry().comms, this);
+    static_cast<void>(ncclCommAbort(leave()));
     throw;
   }
 }
@@ -60,15 +58,21 @@ NcclComm::NcclComm(const CommView& comm) : rank_(comm.rank()), size_(comm.size()
 NcclComm::~NcclComm() {
   if (std::uncaught_exceptions() > 0) abort_all();
   dismiss();
+  bool all_came = true;
   try {
-    if (handle_ != nullptr) TRIREME_NCCL_COMPLETE(*this, ncclCommFinalize(handle_));
-  } catch (const UserError&) {  // then no rank can be waited for
-    const std::lock_guard lock(registry().mutex);
-    abort();
+    if (handle_ != nullptr) complete(ncclCommFinalize(handle_), "ncclCommFinalize");
+  } catch (const UserError&) {  // no rank can be waited for
+    all_came = false;
   }
+  const ncclComm_t handle = leave();
+  if (handle != nullptr) static_cast<void>(all_came ? ncclCommDestroy(handle) : ncclCommAbort(handle));
+}
+
+// What NCCL does with the handle is done without the mutex: were it to hang, the watchdog must not hang with it.
+ncclComm_t NcclComm::leave() {
   const std::lock_guard lock(registry().mutex);
-  if (handle_ != nullptr) static_cast<void>(ncclCommDestroy(handle_));
   std::erase(registry().comms, this);
+  return std::exchange(handle_, nullptr);
 }
 
 void NcclComm::complete(ncclResult_t result, const char* call) {
@@ -93,7 +97,7 @@ std::string NcclComm::words(ncclResult_t result) const {
 void NcclComm::enroll(std::byte* data, int64_t bytes) {
   if (bytes == 0) return;
   void* registration = nullptr;
-  TRIREME_NCCL_COMPLETE(*this, ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration));
+  complete(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration), "ncclCommRegister");
   registrations_.push_back(registration);
 }
 
@@ -113,14 +117,27 @@ std::optional<std::string> NcclComm::find_trouble() {
   return std::nullopt;
 }
 
-void NcclComm::abort() {
-  registrations_.clear();
-  if (handle_ != nullptr) static_cast<void>(ncclCommAbort(std::exchange(handle_, nullptr)));
+void NcclComm::abort_all() {
+  std::vector<NcclComm*> all;
+  {
+    const std::lock_guard lock(registry().mutex);
+    all = registry().comms;
+  }
+  for (NcclComm* comm : all) {
+    comm->registrations_.clear();  // gone with the communicator
+    static_cast<void>(ncclCommAbort(comm->leave()));
+  }
 }
 
-void NcclComm::abort_all() {
-  const std::lock_guard lock(registry().mutex);
-  for (NcclComm* comm : registry().comms) comm->abort();
+NcclGroup::NcclGroup() { TRIREME_NCCL_CALL(ncclGroupStart()); }
+
+NcclGroup::~NcclGroup() {
+  if (open_) static_cast<void>(ncclGroupEnd());
+}
+
+void NcclGroup::end(NcclComm& comm) {
+  open_ = false;
+  comm.complete(ncclGroupEnd(), "ncclGroupEnd");
 }
 
 }  // namespace trireme::comm

@@ -30,17 +30,29 @@ class NcclComm {
 
   // Of all communicators of this process, for any thread: what NCCL found wrong by itself.
   static std::optional<std::string> find_trouble();
-  // Ends all that is under way on the device, so that nothing waits for it any more; communicators are of no use afterwards.
+  // Ends all that is under way on the device, so that nothing waits for it any more; communicators are of no use afterwards. By the thread that
+  // uses them.
   static void abort_all();
 
  private:
-  void abort();  // with the registry's mutex
+  ncclComm_t leave();  // nobody else sees the handle from here on
   std::string words(ncclResult_t result) const;
 
   ncclComm_t handle_ = nullptr;
   int rank_, size_;
   std::vector<void*> registrations_;
 };
-#define TRIREME_NCCL_COMPLETE(comm, call) (comm).complete((call), #call)
+
+// Calls that NCCL enqueues together. One that an exception leaves is closed: NCCL would add what comes later to it.
+class NcclGroup {
+ public:
+  NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  ~NcclGroup();
+  void end(NcclComm& comm);
+
+ private:
+  bool open_ = true;
+};
 
 }  // namespace trireme::comm

@@ -121,13 +121,13 @@ void NcclRingExchange::gather(int stage) {
     counters_.gathered_bytes += (comm_->size() - 1) * bytes;
     region.add_bytes((comm_->size() - 1) * bytes);
   }
-  TRIREME_NCCL_CALL(ncclGroupStart());
+  NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
     std::byte* whole = base + p.offset * element;
-    TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type,
-                                    nccl_.handle(), stream_));
+    nccl_.complete(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
+                   "ncclAllGather");
   }
-  TRIREME_NCCL_COMPLETE(nccl_, ncclGroupEnd());
+  group.end(nccl_);
   gathered_[static_cast<size_t>(stage)].record(stream_);
   ++counters_.gathers;
 }
@@ -153,13 +153,13 @@ void NcclRingExchange::reduce(int stage) {
   follow(stream_, compute_);
   const float* gradients = layout_.gradients(ring_[RingMemory::gradients], stage);
   auto* out = reinterpret_cast<float*>(ring_[RingMemory::received]);
-  TRIREME_NCCL_CALL(ncclGroupStart());
+  NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
-    TRIREME_NCCL_CALL(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
-                                        ncclSum, nccl_.handle(), stream_));
+    nccl_.complete(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat, ncclSum, nccl_.handle(), stream_),
+                   "ncclReduceScatter");
     out += p.per_rank;
   }
-  TRIREME_NCCL_COMPLETE(nccl_, ncclGroupEnd());
+  group.end(nccl_);
 }
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {

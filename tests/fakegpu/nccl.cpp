@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "fakegpu/machine.hpp"
@@ -198,7 +199,8 @@ ncclResult_t ncclMemFree(void* data) { return data == nullptr || release(data) ?
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int number = 0;
-  std::snprintf(id->internal, sizeof id->internal, "/trireme-fakegpu-%d-%d", static_cast<int>(getpid()), ++number);
+  const char* name = std::getenv("FAKEGPU_NAME");  // so that whoever kills processes can remove what they leave in /dev/shm
+  std::snprintf(id->internal, sizeof id->internal, "/fakegpu-%s-%d-%d", name == nullptr ? "" : name, static_cast<int>(getpid()), ++number);
   return ncclSuccess;
 }
 
