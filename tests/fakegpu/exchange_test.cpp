@@ -42,22 +42,19 @@ const bool listens = [] {
   return true;
 }();
 
-Place nccl_place() {
-  return {"nccl", [] {
-            own_device();
-            return std::make_unique<DeviceLane>();
+// `prepare` says which device the rank has.
+Place place(const std::string& name, void (*prepare)(), bool own_stream) {
+  return {name, [=] {
+            prepare();
+            return std::make_unique<DeviceLane>(own_stream);
           }};
 }
+const Place nccl = place("nccl", own_device, false), nccl_on_a_stream = place("nccl_on_a_stream", own_device, true);
 // A single rank has its device for itself.
-Place staged_place() {
-  return {"staged", [] {
-            one_device_for_all();
-            return std::make_unique<DeviceLane>();
-          }};
-}
+const Place staged = place("staged", one_device_for_all, false), staged_on_a_stream = place("staged_on_a_stream", one_device_for_all, true);
 
-INSTANTIATE_TEST_SUITE_P(Devices, Exchange, testing::Values(nccl_place(), staged_place()), name_of);
-INSTANTIATE_TEST_SUITE_P(Devices, RingExchange, testing::Values(nccl_place()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, Exchange, testing::Values(nccl, nccl_on_a_stream, staged, staged_on_a_stream), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, RingExchange, testing::Values(nccl, nccl_on_a_stream), name_of);
 
 TEST(DeviceExchange, IsNcclBetweenDevicesAndStagedOnOne) {
   DeviceLane lane;
