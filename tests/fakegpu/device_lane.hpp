@@ -1,10 +1,11 @@
 // The lane of the made-up GPU: what a test computes is a kernel on the legacy default stream, as LibTorch's are, or on a stream of its own.
 #pragma once
 
+#include <new>
 #include <stdexcept>
 
 #include "fakegpu/fake_gpu.hpp"
-#include "support/exchange_cases.hpp"
+#include "support/exchange_user.hpp"
 
 namespace trireme::test {
 

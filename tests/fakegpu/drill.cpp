@@ -14,8 +14,8 @@
 #include "trireme/comm/session.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 #include "trireme/comm/watchdog.hpp"
-#include "trireme/trace/region.hpp"
 #include "trireme/trace/activity.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace {
 

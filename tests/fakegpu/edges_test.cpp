@@ -2,7 +2,11 @@
 // How many values that made wrong, when one side or the other is slow, is printed beside it.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "fakegpu/device_lane.hpp"
 #include "trireme/base/text.hpp"

@@ -2,9 +2,11 @@
 // (NCCL), and all on one (staged through host memory). What was asked of the run time in no order is a failure, whatever came out.
 #include <gmock/gmock.h>
 
-#include <chrono>
+#include <memory>
+#include <string>
 
 #include "fakegpu/device_lane.hpp"
+#include "support/exchange_cases.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/device_exchange.hpp"
 #include "trireme/comm/pinned_buffer.hpp"

@@ -1,10 +1,13 @@
 // What becomes of an exchange between GPUs when CUDA or NCCL say no: within one process; drills_test.py has whole jobs.
 #include <gtest/gtest.h>
 
-#include <thread>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "comm/shard_exchange_parts.hpp"
 #include "fakegpu/device_lane.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::test {
 namespace {

@@ -8,7 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "fakegpu/fake_gpu.hpp"
 

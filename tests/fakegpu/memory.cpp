@@ -1,4 +1,5 @@
 // Memory of the made-up device: host memory that is known by address, NaN where nothing was written.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
