@@ -11,7 +11,9 @@
 #include <new>
 #include <string_view>
 #include <thread>
+#include <utility>
 
+#include "trireme/base/allocation.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 
@@ -34,6 +36,20 @@ Installed& installed() {
 }
 
 std::atomic<bool> any{false};
+thread_local bool skips_next = false;
+
+constexpr size_t more_than_there_is = size_t{1} << 60;
+
+// In the way in which any other allocation fails.
+void fail_to_allocate() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // whose operator new ends the process
+  note_failed_new(more_than_there_is);
+  throw std::bad_alloc();
+#else
+  void* const memory = ::operator new(more_than_there_is);
+  ::operator delete(memory);
+#endif
+}
 
 bool is_nan(const InjectedFault& fault) { return fault.kind == "nan"; }
 
@@ -57,15 +73,16 @@ void strike(const InjectedFault& fault) {
   if (fault.kind == "delay") std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(fault.value));
   if (fault.kind == "signal") ::raise(static_cast<int>(fault.value));
   while (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
-  if (fault.kind == "alloc_fail") throw std::bad_alloc();
+  if (fault.kind == "skip") skips_next = true;
+  if (fault.kind == "alloc_fail") fail_to_allocate();
   if (fault.kind == "io_fail") throw_errno(static_cast<int>(fault.value), "reach the injected fault at", fault.place);
 }
 
 }  // namespace
 
 void install_faults(std::vector<InjectedFault> faults) {
-  static constexpr std::array<std::string_view, 10> kinds{"kill",  "segv",   "hang",       "suspend", "exit",
-                                                          "delay", "signal", "alloc_fail", "io_fail", "nan"};
+  static constexpr std::array<std::string_view, 11> kinds{"kill",  "segv",   "hang",       "suspend", "exit",
+                                                          "delay", "signal", "alloc_fail", "io_fail", "nan",    "skip"};
   const std::lock_guard lock(installed().mutex);
   installed().faults.clear();
   for (InjectedFault& fault : faults) {
@@ -79,6 +96,8 @@ void fault_point(const char* place) {
   if (!any.load(std::memory_order_relaxed)) return;
   for (const InjectedFault& fault : due(place, false)) strike(fault);
 }
+
+bool skip_wanted() { return any.load(std::memory_order_relaxed) && std::exchange(skips_next, false); }
 
 bool nan_wanted(const char* place) { return any.load(std::memory_order_relaxed) && !due(place, true).empty(); }
 

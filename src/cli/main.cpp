@@ -5,16 +5,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <new>
 #include <optional>
 #include <string>
 
 #include "cli/arguments.hpp"
 #include "cli/variant.hpp"
+#include "trireme/base/allocation.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace {
 
@@ -41,12 +42,12 @@ Failure describe_current() {
     throw;
   } catch (const UserError& error) {
     return {to_int(error.code()), error.what()};
-  } catch (const std::bad_alloc&) {
-    return {to_int(ExitCode::out_of_memory), "out of memory: use smaller batches, a smaller model or more nodes"};
   } catch (const std::exception& error) {
+    if (const auto failed = trireme::base::failed_allocation(error)) {
+      return {to_int(ExitCode::out_of_memory), trireme::base::describe(*failed, trireme::trace::where_it_failed())};
+    }
     const std::string what = error.what();
-    const bool memory = what.find("not enough memory") != std::string::npos || what.find("out of memory") != std::string::npos;
-    return {to_int(memory ? ExitCode::out_of_memory : ExitCode::internal), what.substr(0, what.find("\nException raised from"))};
+    return {to_int(ExitCode::internal), what.substr(0, what.find("\nException raised from"))};
   } catch (...) {
     return {to_int(ExitCode::internal), "an exception of an unknown kind"};
   }

@@ -1,9 +1,11 @@
 #include "trireme/comm/agree.hpp"
 
 #include <filesystem>
-#include <new>
 #include <system_error>
 #include <vector>
+
+#include "trireme/base/allocation.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -13,7 +15,7 @@ ExitCode code_of(const std::exception& error) {
   if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
     return file->code() == std::errc::permission_denied ? ExitCode::permission : ExitCode::io_error;
   }
-  return dynamic_cast<const std::bad_alloc*>(&error) ? ExitCode::out_of_memory : ExitCode::internal;
+  return base::failed_allocation(error) ? ExitCode::out_of_memory : ExitCode::internal;
 }
 
 }  // namespace
@@ -29,7 +31,8 @@ std::optional<AgreedFailure> failure_of_any(const CommView& ranks, const std::fu
     work();
   } catch (const std::exception& error) {
     mine = {static_cast<int32_t>(code_of(error)), kind_of ? kind_of(error) : 0};
-    message = dynamic_cast<const std::bad_alloc*>(&error) ? "out of memory" : error.what();
+    const auto memory = base::failed_allocation(error);
+    message = memory ? base::describe(*memory, trace::where_it_failed()) : error.what();
   }
   const std::vector<Verdict> all = ranks.gather_values(mine);
   for (int rank = 0; rank < ranks.size(); ++rank) {

@@ -10,6 +10,7 @@
 #include "comm/mpi_support.hpp"
 #include "trireme/base/bf16.hpp"
 #include "trireme/base/checked.hpp"
+#include "trireme/base/fault_point.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -20,7 +21,12 @@ void check_mpi(int code, const char* call) {
   char message[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, message, &length);
-  throw InternalError(base::text("MPI: ", call, " failed: ", std::string(message, static_cast<size_t>(length))));
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(code, &kind);
+  std::string at = trace::standing().call;
+  if (!at.empty()) at = "; this rank is in " + at;
+  if (kind == MPI_ERR_TRUNCATE) at = " (the ranks called different collectives, or one with different amounts" + at + ")";
+  throw InternalError(base::text("MPI: ", call, " failed: ", std::string(message, static_cast<size_t>(length)), at));
 }
 
 size_t size_of(DType type) {
@@ -142,7 +148,7 @@ void CommView::compare_calls() const {
 }
 
 void CommView::barrier() const {
-  if (!state_) return;
+  if (!state_ || base::skip_wanted()) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
   const Noted noted{*this, "barrier"};
   const trace::Region region{"barrier", trace::no_argument, trace::Category::wait};
@@ -151,7 +157,7 @@ void CommView::barrier() const {
 }
 
 void CommView::sleeping_barrier() const {
-  if (!state_) return;
+  if (!state_ || base::skip_wanted()) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
   const Noted noted{*this, "sleeping_barrier"};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
@@ -168,7 +174,7 @@ void CommView::sleeping_barrier() const {
 }
 
 void CommView::broadcast(void* data, int64_t count, DType type, int root) const {
-  if (!state_ || count == 0) return;
+  if (!state_ || count == 0 || base::skip_wanted()) return;
   const trace::Collective collective{"broadcast", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "broadcast", count, static_cast<int>(type), root};
   in_pieces(data, count, type, [&](void* piece, int n) {
@@ -178,7 +184,7 @@ void CommView::broadcast(void* data, int64_t count, DType type, int root) const 
 }
 
 void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
-  if (!state_ || count == 0) return;
+  if (!state_ || count == 0 || base::skip_wanted()) return;
   const trace::Collective collective{"all_reduce", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_reduce", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
   in_pieces(data, count, type, [&](void* piece, int n) {
@@ -188,7 +194,7 @@ void CommView::all_reduce(void* data, int64_t count, DType type, Op op) const {
 }
 
 void CommView::all_gather_in_place(void* data, int64_t count, DType type) const {
-  if (!state_ || count == 0) return;
+  if (!state_ || count == 0 || base::skip_wanted()) return;
   const trace::Collective collective{"all_gather", name().c_str(), bytes_of(count, type)};
   const Noted noted{*this, "all_gather", count, static_cast<int>(type)};
   if (count <= max_count) {

@@ -49,7 +49,8 @@ struct Kind {
 };
 constexpr std::array kinds{Kind{"kill", "", 0},           Kind{"segv", "", 0},        Kind{"hang", "", 0},
                            Kind{"suspend", "", 0},        Kind{"exit", "code", 255},  Kind{"delay", "ms", 1e9},
-                           Kind{"signal", "number", 64},  Kind{"alloc_fail", "", 0},     Kind{"io_fail", "errno", 4095}, Kind{"nan", "", 0}};
+                           Kind{"signal", "number", 64},  Kind{"alloc_fail", "", 0},     Kind{"io_fail", "errno", 4095}, Kind{"nan", "", 0},
+                           Kind{"skip", "", 0}};
 
 bool is_number_of(std::string_view place) { return place == "loss" || place == "grad" || place == "weight" || place == "generator"; }
 
@@ -64,7 +65,7 @@ std::optional<int64_t> to_pass(std::string_view text) {
 Fault parse_fault(std::string_view text) {
   const auto parts = split(text, 5);
   const auto* const kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.name == parts[0]; });
-  if (kind == kinds.end()) malformed("at", text, "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan:rank:place:pass[:value]");
+  if (kind == kinds.end()) malformed("at", text, "kill|segv|hang|suspend|exit|delay|signal|alloc_fail|io_fail|nan|skip:rank:place:pass[:value]");
   const std::string form = base::text(kind->name, ":rank:", kind->name == "nan" ? "loss|grad|weight|generator" : "place", ":pass",
                                       kind->value.empty() ? "" : base::text(":", kind->value));
   if (parts.size() != (kind->value.empty() ? 4u : 5u)) malformed("at", text, form);

@@ -11,8 +11,8 @@ void add_fault_keys(KeyList<Options>& keys) {
   keys.add(KEY(fault.at),
            "\"kind:rank:place:pass[:value]\" each: what happens to a rank (*: to all) when it comes to a place for the pass-th time (from 1; *: "
            "every time). Kinds: kill, segv, hang, suspend (SIGSTOP), exit (value: code), delay (value: ms), signal (value: its number, to itself), "
-           "alloc_fail, io_fail; places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: places loss, grad, weight and "
-           "generator (its weights, after a sync).");
+           "alloc_fail, io_fail, skip (the next collective is left out); places are the regions of trace.json (train, rollout, checkpoint write, ...). nan: "
+           "places loss, grad, weight and generator (its weights, after a sync).");
   keys.add(KEY(fault.crash_at), "Name of a point of the checkpoint commit at which every rank ends at once.");
   keys.add(KEY(fault.io_fail), "\"op:n:errno[:rank]\": the n-th open, write, fsync, rename, close or mkdir of checkpoints fails, on that rank or on every one.");
   keys.add(KEY(fault.plugin_fault), "crash, hang, nan, short or slow: what the reward plugin is made to do.");

@@ -26,11 +26,12 @@ GpuIdentity& gpu_identity() {
   return identity;
 }
 
-// Most bytes that LibTorch's allocator held. What the exchange allocates comes on top; it is among the metrics.
-int64_t peak_device_bytes() {
+// Bytes that LibTorch's allocator holds. What the exchange allocates comes on top; it is among the metrics.
+trace::Memory device_memory() {
   const int64_t device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
   const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
-  return stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+  const auto& reserved = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  return {reserved.current, reserved.peak};
 }
 
 // The program's kernels for this device, unless they compute something else than LibTorch's operators here.
@@ -84,7 +85,7 @@ void use_device(at::Device device, bool deterministic) {
   context.lazyInitDevice(device.type());
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   context.setAllowBF16ReductionCuBLAS(false);
-  trace::set_device_memory_source(&peak_device_bytes);
+  trace::set_device_memory_source(&device_memory);
   use_own_kernels(device);
 }
 

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "machine/allocation_advice.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -55,6 +58,20 @@ config::RoleMap planned_roles(const config::RoleMap& roles, int ranks, config::C
   config::RoleMap out;
   out.trainer.resize(static_cast<size_t>(ranks));
   std::iota(out.trainer.begin(), out.trainer.end(), 0);
+  return out;
+}
+
+// Roles differ in their phases: these travel with their names.
+std::map<std::string, int64_t> peaks_by_phase(const comm::CommView& world) {
+  std::vector<std::pair<std::string, int64_t>> mine;
+  for (const auto& [phase, memory] : trace::phase_memory()) {
+    std::string name = phase;
+    std::replace(name.begin(), name.end(), ' ', '_');
+    mine.emplace_back(name + "_host_peak", memory.host);
+    if (memory.device > 0) mine.emplace_back(name + "_device_peak", memory.device);
+  }
+  std::map<std::string, int64_t> out;
+  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) out[name] = std::max(out[name], bytes);
   return out;
 }
 
@@ -110,6 +127,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   plan::RankNeed mine = plan::need_of(ledger);
   std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
   std::tie(mine.device_pool, mine.host_pool) = std::tuple(number_of(place.device_pool), number_of(place.host_pool));
+  advise_on_allocations({options, map, topology.node_of, models, machine, options.model.compute(), command, world.rank(), actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
 
@@ -128,7 +146,8 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
 }
 
 std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world, at::Device device) {
-  std::map<std::string, int64_t> out{{"planned_host_peak", planned_host_}};
+  std::map<std::string, int64_t> out = peaks_by_phase(world);
+  out["planned_host_peak"] = planned_host_;
   if (device.is_cpu()) return out;
   device_peak_ = std::max(device_peak_, device_free_ - free_memory(device));  // LibTorch's allocator gives nothing back
   out["planned_device_peak"] = planned_device_;

@@ -145,6 +145,7 @@ void ModelExport::write(size_t parameter, const base::Block& block, const uint16
 void ModelExport::sync() { writer_.sync(); }
 
 void ModelExport::commit() {
+  writer_.retire_older();
   base::write_file_atomically(folder_ / "config.json", config::to_config_json(shape_));
   if (!shape_.score_head) base::write_file_atomically(folder_ / "generation_config.json", generation_config(shape_));
   if (!options_.tokenizer_from.empty()) {

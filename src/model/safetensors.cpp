@@ -39,6 +39,18 @@ void check_shard_location(const fs::path& folder, const fs::path& shard) {
            ", outside of the model's folder: copy the file into the folder");
 }
 
+// Why a folder has no entry to its weights, where something lies in it that tells.
+std::string trace_of_unfinished(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("model") && (name.ends_with(".safetensors.tmp") || name.ends_with(".safetensors"))) {
+      return base::text("; ", name, " is of an export or a download that did not end: make it again");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path), opened_(stamp()) {
@@ -87,7 +99,7 @@ SafetensorsSource::SafetensorsSource(const fs::path& path) : path_(path) {
     file = path / index_name;
     if (!fs::exists(file, error)) file = path / single_name;
     VALIDATE(fs::exists(file, error), ExitCode::input_missing, "no weights in ", path.string(), " (neither ", single_name,
-             " nor ", index_name, "): give the folder of a Hugging Face model in safetensors format");
+             " nor ", index_name, "): give the folder of a Hugging Face model in safetensors format", trace_of_unfinished(path));
   }
   if (file.extension() == ".json") {
     open_index(file);

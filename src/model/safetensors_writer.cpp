@@ -162,10 +162,19 @@ void SafetensorsWriter::sync() {
   }
 }
 
+void SafetensorsWriter::retire_older() {
+  bool found = false;
+  for (const char* entry : {"model.safetensors.index.json", "model.safetensors"}) {
+    std::error_code error;
+    found |= fs::remove(folder_ / entry, error);
+    if (error) base::throw_errno(error.value(), "remove", folder_ / entry);
+  }
+  if (found) base::sync_folder(folder_);
+}
+
 void SafetensorsWriter::commit() {
   const auto names = file_names();
-  std::error_code error;
-  if (files_.size() == 1) fs::remove(folder_ / "model.safetensors.index.json", error);  // a reader would prefer an old index
+  retire_older();
   for (const auto& file : files_) {
     if (::rename(temporary(file).c_str(), (folder_ / file.name).c_str()) != 0)
       base::throw_errno(errno, "rename", temporary(file));
@@ -178,13 +187,15 @@ void SafetensorsWriter::commit() {
       total += stored_bytes(tensors_[place.tensor], type_);
     }
     index["metadata"]["total_size"] = total;
+    base::sync_folder(folder_);  // the index last
     base::write_file_atomically(folder_ / "model.safetensors.index.json", index.dump(2) + "\n");
   }
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename();
     const bool ours =
         std::find(names.begin(), names.end(), name) != names.end() || (files_.size() > 1 && name.ends_with(".json"));
-    if (is_weight_file(name) && !ours) fs::remove(entry.path(), error);
+    std::error_code ignored;
+    if (is_weight_file(name) && !ours) fs::remove(entry.path(), ignored);
   }
   base::sync_folder(folder_);
 }

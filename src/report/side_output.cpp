@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <new>
 
+#include "trireme/base/allocation.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 
@@ -39,7 +39,8 @@ bool side_output(const std::string& name, const std::function<void()>& write) {
     warn(name, error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     warn(name, error.what());
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception& error) {
+    if (!base::failed_allocation(error)) throw;
     warn(name, "out of memory");
   }
   return false;

@@ -24,7 +24,7 @@ int64_t field(std::string_view status, std::string_view name) {
 
 }  // namespace
 
-HostMemory host_memory() {
+Memory host_memory() {
   const base::FileDescriptor file(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
   char buffer[4096];
   const ssize_t size = file.valid() ? ::read(file.get(), buffer, sizeof buffer) : 0;

@@ -145,6 +145,7 @@ ThreadRecord::Copy ThreadRecord::copy(What what) {
     to.longest = node.longest;
     to.bytes = node.bytes;
     to.resident = node.resident;
+    to.device = node.device;
     to.peak = node.peak;
     to.open_since = since;
     to.open_argument = argument;
@@ -180,11 +181,22 @@ void ThreadRecord::set_name(std::string name) {
   name_ = std::move(name);
 }
 
-void ThreadRecord::set_phase_memory(int64_t resident, int64_t peak) {
+void ThreadRecord::begin_phase(const Memory& host, const Memory& device) {
   const std::lock_guard guard(lock_);
   Node& node = nodes_[static_cast<size_t>(current_.load(std::memory_order_relaxed))];
-  node.resident = std::max(node.resident, resident);
-  node.peak = std::max(node.peak, peak);
+  node.resident = std::max(node.resident, host.resident);
+  node.peak = std::max(node.peak, host.peak);
+  node.device = std::max(node.device, device.resident);
+  node.peak_before = host.peak;
+  node.device_peak_before = device.peak;
+}
+
+void ThreadRecord::end_phase(const Memory& host, const Memory& device) {
+  const std::lock_guard guard(lock_);
+  Node& node = nodes_[static_cast<size_t>(current_.load(std::memory_order_relaxed))];
+  node.resident = std::max(node.resident, host.peak > node.peak_before ? host.peak : host.resident);
+  node.peak = std::max(node.peak, host.peak);
+  node.device = std::max(node.device, device.peak > node.device_peak_before ? device.peak : device.resident);
 }
 
 void ThreadRecord::reset_phases() {

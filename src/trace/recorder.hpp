@@ -54,8 +54,11 @@ struct Node {
   uint64_t ticks_at_reset = 0;
   uint64_t longest = 0;
   int64_t bytes = 0;
-  int64_t resident = 0;
+  int64_t resident = 0;  // phases: most that was held, as far as known
   int64_t peak = 0;
+  int64_t device = 0;
+  int64_t peak_before = 0;  // of the process, when the phase began
+  int64_t device_peak_before = 0;
   // While the region is open; written by the owner without the lock, hence through atomic_ref.
   uint64_t open_since = 0;  // 0: not open
   int64_t open_argument = no_argument;
@@ -102,7 +105,9 @@ class ThreadRecord {
   };
   Standing standing_now();
   void set_name(std::string name);
-  void set_phase_memory(int64_t resident, int64_t peak);  // of the current node
+  // Of the current node, at the begin and the end of a phase.
+  void begin_phase(const Memory& host, const Memory& device);
+  void end_phase(const Memory& host, const Memory& device);
   void clear();
   void reset_phases();
   int id() const { return id_; }
@@ -138,7 +143,7 @@ class Recorder {
   std::atomic<bool> events_on{true};
   std::atomic<bool> kernels_on{false};
   std::atomic<size_t> capacity{size_t{1} << 16};
-  std::atomic<int64_t (*)()> device_peak{nullptr};
+  std::atomic<Memory (*)()> device_memory{nullptr};
 
  private:
   ThreadRecord& register_thread();

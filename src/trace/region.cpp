@@ -1,7 +1,10 @@
 #include "trireme/trace/region.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <new>
 
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
@@ -37,9 +40,26 @@ Totals& totals() {
   return one;
 }
 
-void record_memory(ThreadRecord& record) {
-  const HostMemory memory = host_memory();
-  record.set_phase_memory(memory.resident, memory.peak);
+Memory device_memory() {
+  const auto source = Recorder::instance().device_memory.load();
+  return source == nullptr ? Memory{} : source();
+}
+
+// Of the main thread: where the exception came from that it is unwinding, or has just caught. Kept until a region begins, or ends as it should.
+struct Failed {
+  bool unwinding = false;
+  std::string where;
+};
+Failed failed;
+
+void left_by_exception(ThreadRecord& record) {
+  if (record.id() != 0 || failed.unwinding) return;
+  failed.unwinding = true;
+  try {
+    failed.where = record.standing_now().path;
+  } catch (const std::bad_alloc&) {
+    failed.where.clear();
+  }
 }
 
 }  // namespace
@@ -88,24 +108,34 @@ Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->push(name_);
   ThreadRecord& record = recorder.this_thread();
   parent_ = record.enter(name_, category_, argument_, begin_);
-  if (category_ == Category::phase) record_memory(record);
-  if (record.id() == 0) changed_on_main.fetch_add(1, std::memory_order_relaxed);
+  if (category_ == Category::phase) record.begin_phase(host_memory(), device_memory());
+  if (record.id() == 0) {
+    changed_on_main.fetch_add(1, std::memory_order_relaxed);
+    if (std::uncaught_exceptions() == 0) failed.unwinding = false;
+  }
   try {
     base::fault_point(name_);
   } catch (...) {  // no destructor will end this region
+    left_by_exception(record);
     end();
     throw;
   }
 }
 
 Region::~Region() {
-  if (parent_ != not_recorded) end();
+  if (parent_ == not_recorded) return;
+  if (std::uncaught_exceptions() > 0) {
+    left_by_exception(Recorder::instance().this_thread());
+  } else if (Recorder::instance().this_thread().id() == 0) {
+    failed.unwinding = false;
+  }
+  end();
 }
 
 void Region::end() {
   ThreadRecord& record = Recorder::instance().this_thread();
   if (record.id() == 0) changed_on_main.fetch_add(1, std::memory_order_relaxed);
-  if (category_ == Category::phase) record_memory(record);
+  if (category_ == Category::phase) record.end_phase(host_memory(), device_memory());
   record.leave(parent_, Event{name_, begin_, ticks(), argument_, bytes_, 0, category_});
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();
 }
@@ -126,8 +156,10 @@ void name_thread(const char* name) { Recorder::instance().this_thread().set_name
 void record_events(bool on) { Recorder::instance().events_on = on; }
 void record_kernels(bool on) { Recorder::instance().kernels_on = on; }
 void set_capacity(size_t events_per_thread) { Recorder::instance().capacity = events_per_thread < 2 ? 2 : events_per_thread; }
-void set_device_memory_source(int64_t (*peak_bytes)()) { Recorder::instance().device_peak = peak_bytes; }
+void set_device_memory_source(Memory (*source)()) { Recorder::instance().device_memory = source; }
 std::string where() { return Recorder::instance().main_thread().standing_now().path; }
+std::string where_it_failed() { return failed.unwinding ? failed.where : where(); }
+
 void clear() {
   Recorder::instance().clear();
   const std::lock_guard lock(totals().mutex);
@@ -141,6 +173,16 @@ std::map<std::string, double> phase_seconds() {
   for (const Node& node : copy.nodes) {
     if (node.category == Category::phase && node.ticks > node.ticks_at_reset)
       out[node.name] += scale.duration(node.ticks - node.ticks_at_reset);
+  }
+  return out;
+}
+
+std::map<std::string, PhaseMemory> phase_memory() {
+  std::map<std::string, PhaseMemory> out;
+  for (const Node& node : Recorder::instance().this_thread().copy(ThreadRecord::What::totals).nodes) {
+    if (node.category != Category::phase || node.depth < 0) continue;
+    PhaseMemory& of_name = out[node.name];
+    of_name = {std::max(of_name.host, node.resident), std::max(of_name.device, node.device)};
   }
   return out;
 }

@@ -44,6 +44,7 @@ class Walk {
     total.bytes = node.bytes;
     total.resident = node.resident;
     total.peak = node.peak;
+    total.device = node.device;
     add(Category::communication, around.communication, out_.communication, total);
     add(Category::wait, around.wait, out_.wait, total);
     add(Category::io, around.io, out_.io, total);
@@ -83,7 +84,7 @@ Summary summarize(int rank, std::string role) {
     }
   }
   out.host_peak = host_memory().peak;
-  if (auto* source = recorder.device_peak.load()) out.device_peak = source();
+  if (auto* source = recorder.device_memory.load()) out.device_peak = source().peak;
   return out;
 }
 

@@ -62,6 +62,7 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
     row.seconds.max = std::max(row.seconds.max, total->seconds);
     row.resident = std::max(row.resident, total->resident);
     row.peak = std::max(row.peak, total->peak);
+    row.device = std::max(row.device, total->device);
     row.bytes += static_cast<double>(total->bytes) / static_cast<double>(ranks);
     sum += total->seconds;
   }
@@ -107,11 +108,13 @@ std::string padded(const std::string& text, size_t width, bool left = false) {
 
 std::string seconds_text(double value) { return base::fixed(value, value < 1 ? 4 : (value < 100 ? 3 : 1)); }
 
+std::string memory_text(int64_t bytes) { return bytes > 0 ? base::human_bytes(static_cast<double>(bytes)) : ""; }
+
 std::string row_text(const std::string& label, const TableRow& row) {
   return base::text(padded(label, 34, true), padded(std::to_string(row.calls), 9), padded(seconds_text(row.seconds.min), 11),
                     padded(seconds_text(row.seconds.avg), 11), padded(seconds_text(row.seconds.max), 11),
                     padded(base::fixed(row.percent, 1), 8), padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12),
-                    padded(row.resident > 0 ? base::human_bytes(static_cast<double>(row.resident)) : "", 12), "\n");
+                    padded(memory_text(row.resident), 12), row.device > 0 ? padded(memory_text(row.device), 12) : "", "\n");
 }
 
 std::string header_text(const RoleTable& table) {
@@ -126,7 +129,7 @@ std::string header_text(const RoleTable& table) {
   if (table.device_peak > 0) out += base::text(", device ", base::human_bytes(static_cast<double>(table.device_peak)));
   return out + "\n" +
          base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11), padded("avg s", 11),
-                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), "\n");
+                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "", "\n");
 }
 
 // Rows too small or too deep are summed into one "other" line under their parent. Rows are depth first, so the rows below a row
@@ -174,6 +177,7 @@ class RowWriter {
     sum.percent += row.percent;
     sum.bytes += row.bytes;
     sum.resident = std::max(sum.resident, row.resident);
+    sum.device = std::max(sum.device, row.device);
   }
 
   static std::string indent(int depth) { return std::string(2 + 2 * static_cast<size_t>(depth), ' '); }

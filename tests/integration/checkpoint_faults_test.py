@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Checkpoints that were copied, stepped back from, cannot be read for a moment, or do not fit; and a file system that keeps pages."""
 
+import itertools
 import json
 import shutil
+import signal
+import struct
 import unittest
 
 from trireme_run import SABOTEUR_SOURCE, ProgramTest, adversity, main, read_safetensors
@@ -170,6 +173,59 @@ class Checkpoints(ProgramTest):
             with self.subTest(mode=mode):
                 self.go(f"pages-{mode}", 1, ranks=4, env=adversity("page_cache", PAGE_CACHE=mode))
                 self.succeed("inspect", "--verify", f"pages-{mode}/ckpt")
+
+    # ---- exports ----
+
+    def cut_in_two(self, source, target):
+        """A copy of a model with its weights in two files, all values changed: an older export of the same shape."""
+        shutil.copytree(self.folder / source, self.folder / target)
+        weights = self.folder / target / "model.safetensors"
+        tensors = read_safetensors(weights)
+        weights.unlink()
+        parts = [sorted(tensors)[0::2], sorted(tensors)[1::2]]
+        index = {"metadata": {}, "weight_map": {}}
+        for number, names in enumerate(parts):
+            file = f"model-{number + 1:05}-of-00002.safetensors"
+            header, data = {}, b""
+            for name in names:
+                kind, shape, values = tensors[name]
+                header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+                data += bytes(len(values))
+                index["weight_map"][name] = file
+            text = json.dumps(header).encode()
+            (self.folder / target / file).write_bytes(struct.pack("<Q", len(text)) + text + data)
+        (self.folder / target / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def test_a_crash_in_an_export_over_an_older_one(self):
+        """Killed before each change of a name in the folder: the old weights, the new ones, or a refusal; the next export goes through."""
+        self.cut_in_two("model", "older")
+        shutil.copytree(self.folder / "older", self.folder / "target")
+        self.succeed("convert", "model", "target", "--dtype", "fp32")
+        new = read_safetensors(self.folder / "target" / "model.safetensors")
+        seen = []
+        for call in itertools.count(1):
+            shutil.rmtree(self.folder / "target")
+            shutil.copytree(self.folder / "older", self.folder / "target")
+            crash = adversity("storage", STORAGE="target", STORAGE_OPS="rename,unlink", STORAGE_CALLS=f"{call}-{call}", STORAGE_DO="kill")
+            result = self.run_program("convert", "model", "target", "--dtype", "fp32", env=crash)
+            if result.code == 0:
+                break
+            self.assertEqual(result.code, -signal.SIGKILL, result.text)
+            read = self.run_program("convert", "target", "read", "--dtype", "fp32")
+            if read.code == 0:
+                values = read_safetensors(self.folder / "read" / "model.safetensors")
+                seen.append("new" if values == new else "old")
+                if values != new:
+                    self.assertFalse(any(any(data) for _, _, data in values.values()), "neither the old weights nor the new ones")
+            else:
+                self.assertEqual(read.code, 66, read.text)
+                self.assertIn("did not end", read.text)
+                seen.append("refused")
+            if seen[-1] == "refused" and seen.count("refused") == 1:
+                self.succeed("convert", "model", "target", "--dtype", "fp32")
+                self.assertEqual(read_safetensors(self.folder / "target" / "model.safetensors"), new)
+        self.assertEqual(seen, sorted(seen, key=["old", "refused", "new"].index), "in this order")
+        self.assertEqual(set(seen), {"old", "refused", "new"})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import resource
 
 from trireme_run import ROOT, ProgramTest, adversity, main
 
+OUT_OF_MEMORY = 71
 CONFIGURATION = 78
 
 
@@ -73,6 +74,27 @@ class Memory(ProgramTest):
             self.assertEqual(summary["last"]["memory"]["planned_host_peak"], memory["planned_host_peak"])
             self.assertLess(memory["host_peak"], 1.1 * memory["planned_host_peak"])
             self.assertLess(memory["planned_host_peak"], 2 * memory["host_peak"])
+            for line in self.metrics(f"measured-{command}"):
+                memory = line["memory"]
+                peaks = [memory[f"{name}_host_peak"] for name in ("start", "train", *(("rollout", "reward", "sync") if command == "ppo" else ()))]
+                self.assertTrue(all(0 < peak <= memory["host_peak"] for peak in peaks), memory)
+                self.assertGreater(max(peaks), 0.9 * memory["host_peak"], "some phase has reached the peak")
+
+    def test_an_allocation_that_fails_is_told(self):
+        """Amount, place, this rank's plan and what would need less; alone, beside others, and where all ranks agree on the failure."""
+        long = ["data.max_len=240", "rollout.max_new_tokens=200", "rollout.batch_size=256", "train.batch_size=512", "train.micro_batch_tokens=65536"]
+        for run, ranks, place, phase, overrides, advice in (
+                ("alone", 1, "0:train:2", "backward|forward|head|step|log-probs", [], "no change of the deck needs a fifth less"),
+                ("one", 2, "1:rollout:1", "rollout", long, "needs a fifth less: train.micro_batch_tokens="),
+                ("together", 2, "*:load weights:1", "start", long, "needs a fifth less: train.micro_batch_tokens=")):
+            with self.subTest(run=run):
+                result = self.run_program("ppo", "ppo.toml", f"run.dir=fails-{run}", *overrides, f'fault.at=["alloc_fail:{place}"]', ranks=ranks)
+                self.assertEqual(result.code, OUT_OF_MEMORY, result.text)
+                region = place.split(":")[1]
+                self.assertRegex(result.text, rf"out of memory: 1024\.0 PiB of host memory could not be had \([^)]*{region}[ 0-9]*\)")
+                self.assertRegex(result.text, rf"planned for ({phase}) on this rank: ")
+                for words in ("actor: ", "this process holds ", "free: ", advice):
+                    self.assertIn(words, result.text)
 
 
 if __name__ == "__main__":

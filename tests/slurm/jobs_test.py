@@ -9,7 +9,7 @@ import threading
 import time
 
 from slurm_run import FOUR_NODES, ITERATIONS, TWO_NODES, Run, SlurmTest, main, together
-from trireme_run import adversity
+from trireme_run import adversity, lines_in
 
 # The shortest limit, and a warning that does nothing.
 UNWARNED = ("--time=1", "--signal=B:URG@1")
@@ -85,6 +85,37 @@ class Jobs(SlurmTest):
         run.wait_for_state(job, "COMPLETED", "FAILED")
         self.assertIn(f"requeueing {job}: stopped at step", run.log(job))
         self.assertIn("finished at step 4", run.log(job))
+        self.assert_as(run, self.reference())
+
+    @together
+    def test_warning_inside_an_iteration(self):
+        """With the default of run.stop_within: no rank waits for the plugin, which answers long after. Requeued, the rest of the iteration has the same bits."""
+        run = Run(self, "inside")
+        run.hold(2)
+        job = run.submit(TRIREME_OVERRIDES="run.stop_within=step")
+        run.wait_until_at(2)
+        self.cluster.command("scancel", "--signal=USR1", "--batch", job)
+        self.come_back(run, job, 1)
+        self.assertIn("stopping inside iteration 2 (", (run.folder / "log.txt").read_text(), run.explain())
+        self.assertIn(f"requeueing {job}: stopped at step", run.log(job))
+        run.let_go(2)
+        run.wait_for_state(job, "COMPLETED", "FAILED")
+        self.assert_ended(run, job, "COMPLETED", 0)
+        self.assert_as(run, self.reference())
+
+    @together
+    def test_warning_between_optimizer_steps(self):
+        """The same while the trainers learn: the steps that are done are saved, and the job that comes back goes on with the next one."""
+        run = Run(self, "learning")
+        slow_step = 'fault.at=["delay:*:actor\\u0020step:3:12000"]'  # the first of two in iteration 2
+        job = run.submit(TRIREME_OVERRIDES=f"run.stop_within=step {slow_step}")
+        run.wait(lambda: lines_in(run.folder / "metrics.jsonl") >= 1, "the first iteration")
+        time.sleep(3)  # on a loaded machine the warning comes before that step, and what is left is the rollout
+        self.cluster.command("scancel", "--signal=USR1", "--batch", job)
+        self.come_back(run, job, 1)
+        self.assertIn("stopping inside iteration 2 (", (run.folder / "log.txt").read_text(), run.explain())
+        run.wait_for_state(job, "COMPLETED", "FAILED")
+        self.assert_ended(run, job, "COMPLETED", 0)
         self.assert_as(run, self.reference())
 
     @together

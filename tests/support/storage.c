@@ -1,6 +1,6 @@
 // A file system that misbehaves, by LD_PRELOAD: calls on files whose path has one of some texts in it fail, take their time or never return.
 //   STORAGE="trace.json|hf/"         texts of paths
-//   STORAGE_DO=error:28|delay:200|block|short   errno, milliseconds, for ever, or half of the bytes (read and write)
+//   STORAGE_DO=error:28|delay:200|block|short|kill   errno, milliseconds, for ever, half of the bytes (read and write), or the process ends before the call
 //   STORAGE_OPS=write,fsync          open, read, write, fsync, close, mkdir, rename, truncate, link, unlink, allocate, stat, list; without it all
 //   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
 //   STORAGE_WHILE=file               only while that file exists
@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <dirent.h>
 #include <stdatomic.h>
@@ -84,6 +85,7 @@ static int strikes(const char* operation, const char* path) {
   if (strcmp(deed, "block") == 0) {
     for (;;) wait_ms(1000);
   }
+  if (strcmp(deed, "kill") == 0) raise(SIGKILL);
   if (strncmp(deed, "error:", 6) != 0) return 0;
   errno = atoi(deed + 6);
   return 1;

@@ -7,7 +7,7 @@
 
 namespace trireme::base {
 
-// What happens to this process at a place. Kinds: kill, segv, hang, suspend, exit, delay, signal, alloc_fail, io_fail, nan.
+// What happens to this process at a place. Kinds: kill, segv, hang, suspend, exit, delay, signal, alloc_fail, io_fail, nan, skip.
 struct InjectedFault {
   std::string kind;
   std::string place;
@@ -20,6 +20,9 @@ void install_faults(std::vector<InjectedFault> faults);
 
 // The calling thread is at `place`: ends the process, stops it, sleeps, never returns, or throws std::bad_alloc or UserError, as installed.
 void fault_point(const char* place);
+
+// Whether the collective that the calling thread is about to call is to be left out: once, the first behind the place of a fault `skip`.
+bool skip_wanted();
 
 // Whether a number is to be spoilt at `place` in this pass.
 bool nan_wanted(const char* place);

@@ -13,7 +13,7 @@ namespace trireme::config {
 
 // An entry of fault.at, "kind:rank:place:pass[:value]".
 struct Fault {
-  std::string kind;   // kill | segv | hang | suspend | exit | delay | signal | alloc_fail | io_fail | nan
+  std::string kind;   // kill | segv | hang | suspend | exit | delay | signal | alloc_fail | io_fail | nan | skip
   int rank = 0;       // -1: every rank
   std::string place;  // name of a region; nan: loss | grad | weight | generator
   int64_t pass = 1;   // from 1; 0: every one

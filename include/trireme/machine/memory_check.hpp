@@ -30,7 +30,8 @@ class MemoryCheck {
   // plan. options.model.dtype is settled.
   void admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
              const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
-  // planned_host_peak and, on GPUs, planned_device_peak and device_peak: bytes, the largest over ranks. Collective on GPUs.
+  // Bytes, each the largest over ranks: PHASE_host_peak of every phase so far (trace::phase_memory), planned_host_peak, and on GPUs PHASE_device_peak,
+  // planned_device_peak and device_peak. Collective.
   std::map<std::string, int64_t> figures(const comm::CommView& world, at::Device device);
   // "memory: host peak 1.20 GB planned, 1.10 GB measured" from those and the measured host_peak.
   static std::string compare(const std::map<std::string, int64_t>& figures);

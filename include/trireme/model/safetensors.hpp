@@ -88,7 +88,8 @@ class SafetensorsSource : public WeightSource {
 // Writes a model as safetensors from many ranks at once: nobody gathers it. All ranks construct the writer with the same
 // arguments (the offsets follow from them), then: one rank calls create(); barrier; every rank write()s its blocks and
 // calls sync(); barrier; one rank calls commit(). Nothing here is collective: the caller places the barriers. Until commit
-// the files have the ending .tmp; a crash leaves no file that looks finished. Throws io_error, permission.
+// the files have the ending .tmp; a crash leaves an earlier export as it was, or a folder that SafetensorsSource refuses.
+// Throws io_error, permission.
 class SafetensorsWriter {
  public:
   static constexpr uint64_t default_file_bytes = 5'000'000'000;  // Hugging Face's default
@@ -107,8 +108,10 @@ class SafetensorsWriter {
   void write(std::string_view name, const base::Block& block, const uint16_t* bf16);
   // Makes this rank's writes durable.
   void sync();
-  // Renames the files to their final names, writes the index and removes weights of an earlier export that these
-  // replace.
+  // Removes what leads a reader to the weights of an earlier export; the folder is refused until commit() is done. Comes before anything of the new
+  // export is put among the old: files of two exports have the same names and shapes.
+  void retire_older();
+  // Retires an earlier export, renames the files to their final names, writes the index and removes weights that these replace.
   void commit();
   // After an error, on one rank: removes the temporary files. Never throws.
   void discard() noexcept;

@@ -95,16 +95,26 @@ void reset_phases();
 
 // Where the main thread is now, "iteration 12 > train > optimizer 3"; callable from any thread (watchdog, crash report).
 std::string where();
+// For who catches an exception on the main thread: where() at the place that it came from, as far as the regions tell that it has left.
+std::string where_it_failed();
 
-// Device memory for the table: a function that returns the peak in bytes since start; nullptr: none.
-void set_device_memory_source(int64_t (*peak_bytes)());
-
-// Host memory of this process in bytes, from /proc/self/status.
-struct HostMemory {
-  int64_t resident = 0;  // VmRSS
-  int64_t peak = 0;      // VmHWM
+// Bytes that this process holds, and the most that it held.
+struct Memory {
+  int64_t resident = 0;
+  int64_t peak = 0;
 };
-HostMemory host_memory();
+// From /proc/self/status: VmRSS and VmHWM.
+Memory host_memory();
+// Device memory for the table and phase_memory(); nullptr: none.
+void set_device_memory_source(Memory (*source)());
+
+// The most that this process is known to have held in a phase since start, by name: the process' peak where it was reached inside, else what the
+// phase began or ended with. Of the calling thread's phases. For metrics.jsonl.
+struct PhaseMemory {
+  int64_t host = 0;
+  int64_t device = 0;
+};
+std::map<std::string, PhaseMemory> phase_memory();
 
 // Forwards regions to NVTX (Nsight Systems); false when this build has no NVTX.
 bool forward_to_nvtx();

@@ -26,11 +26,13 @@ struct RegionTotal {
   double seconds = 0;
   double longest = 0;
   int64_t bytes = 0;
-  int64_t resident = 0;  // phases: largest VmRSS seen at its begin and end
+  int64_t resident = 0;  // phases: as PhaseMemory
   int64_t peak = 0;      // phases: VmHWM at its last end
+  int64_t device = 0;    // phases: as PhaseMemory
 
   static constexpr auto fields = std::tuple{&RegionTotal::path,    &RegionTotal::category, &RegionTotal::calls,    &RegionTotal::seconds,
-                                            &RegionTotal::longest, &RegionTotal::bytes,    &RegionTotal::resident, &RegionTotal::peak};
+                                            &RegionTotal::longest, &RegionTotal::bytes,    &RegionTotal::resident, &RegionTotal::peak,
+                                            &RegionTotal::device};
   bool operator==(const RegionTotal&) const = default;
 };
 
@@ -65,7 +67,7 @@ struct TableRow {
   Spread seconds;                  // over the ranks of the role; a rank without the region counts as 0
   double percent = 0;              // of the role's average wall time
   double bytes = 0;                // average per rank
-  int64_t resident = 0, peak = 0;  // largest over ranks
+  int64_t resident = 0, peak = 0, device = 0;  // largest over ranks
 };
 struct RoleTable {
   std::string role;

@@ -46,6 +46,15 @@ TEST_F(FaultPoint, NumbersAreCountedApart) {
   EXPECT_FALSE(nan_wanted("grad"));
 }
 
+TEST_F(FaultPoint, OneCollectiveIsLeftOut) {
+  install_faults({{"skip", "train", 2, 0}});
+  fault_point("train");
+  EXPECT_FALSE(skip_wanted());
+  fault_point("train");
+  EXPECT_TRUE(skip_wanted());
+  EXPECT_FALSE(skip_wanted());
+}
+
 TEST_F(FaultPoint, EndsTheProcess) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT((install_faults({{"kill", "train", 1, 0}}), fault_point("train")), testing::KilledBySignal(SIGKILL), "");

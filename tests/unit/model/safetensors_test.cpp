@@ -282,6 +282,31 @@ TEST(SafetensorsWriter, ranks_write_their_own_blocks) {
   }
 }
 
+// A commit that ends between its renames, here because a folder has the name of the second file: index, shapes and names of the older export would fit.
+TEST(SafetensorsWriter, an_export_that_ends_half_way_over_an_older_one_is_refused) {
+  const Scratch scratch;
+  const std::vector<base::TensorSpec> tensors{{"a", {5}}, {"b", {5}}};
+  const auto export_of = [&](float value) {
+    SafetensorsWriter writer(scratch.path(), tensors, StoredType::f32, 1);
+    writer.create();
+    const std::vector<float> values(5, value);
+    for (const auto& tensor : tensors) writer.write(tensor.name, {0, tensor.rows(), 0, tensor.columns()}, values.data());
+    writer.sync();
+    writer.commit();
+  };
+  export_of(1);
+  EXPECT_TRUE(SafetensorsSource(scratch.path()).contains("b"));
+  const auto second = scratch / "model-00002-of-00002.safetensors", aside = scratch / "aside";
+  std::filesystem::rename(second, aside);
+  std::filesystem::create_directory(second);
+  error_of(ExitCode::io_error, [&] { export_of(2); });
+  std::filesystem::remove(second);
+  std::filesystem::rename(aside, second);
+  EXPECT_THAT(error_of(ExitCode::input_missing, [&] { SafetensorsSource{scratch.path()}; }), HasSubstr("did not end"));
+  export_of(3);
+  EXPECT_TRUE(SafetensorsSource(scratch.path()).contains("b"));
+}
+
 TEST(SafetensorsWriter, bf16_bits_are_written_as_they_are) {
   const Scratch scratch;
   const std::vector<uint16_t> bits{0x3F80, 0x4049, 0xC000};

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -109,9 +110,51 @@ TEST_F(RegionTest, PhasesRecordMemory) {
   EXPECT_GT(find(summary, "allocate").peak, int64_t{64} << 20);
   EXPECT_GE(summary.host_peak, find(summary, "allocate").peak);
   EXPECT_GT(host_memory().resident, 0);
-  set_device_memory_source([]() -> int64_t { return 77; });
+  set_device_memory_source([]() -> Memory { return {70, 77}; });
   EXPECT_EQ(summarize(0, "").device_peak, 77);
   set_device_memory_source(nullptr);
+}
+
+TEST_F(RegionTest, ThePeakBelongsToThePhaseThatReachedIt) {
+  static Memory device;
+  device = {10, 30};
+  set_device_memory_source([] { return device; });
+  { Phase before{"before"}; }
+  int64_t at_begin = 0;
+  {
+    Phase reached{"reached"};
+    at_begin = host_memory().resident;
+    std::vector<char> block(size_t{256} << 20, 1);  // more than any test before it held
+    EXPECT_EQ(block.back(), 1);
+    device = {20, 50};
+  }
+  { Phase after{"after"}; }
+  set_device_memory_source(nullptr);
+  const auto memory = phase_memory();
+  EXPECT_GT(memory.at("reached").host, at_begin + (int64_t{200} << 20));
+  EXPECT_LT(memory.at("before").host, memory.at("reached").host);
+  EXPECT_LE(memory.at("after").host, memory.at("reached").host);
+  EXPECT_EQ(memory.at("before").device, 10) << "what it held: the peak is older";
+  EXPECT_EQ(memory.at("reached").device, 50);
+  EXPECT_EQ(memory.at("after").device, 20);
+}
+
+TEST_F(RegionTest, WhereAnExceptionCameFrom) {
+  struct OpensOne {
+    ~OpensOne() { Region clean{"clean up"}; }
+  };
+  const Region outer{"outer"};
+  try {
+    const Region middle{"middle", 7};
+    const OpensOne cleaner;
+    const Region inner{"inner"};
+    throw std::runtime_error("x");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(where(), "outer");
+    EXPECT_EQ(where_it_failed(), "outer > middle 7 > inner");
+  }
+  { Region next{"next"}; }
+  EXPECT_EQ(where_it_failed(), "outer") << "that one is over";
 }
 
 TEST_F(RegionTest, ShortestAreDroppedAndCounted) {

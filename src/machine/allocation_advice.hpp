@@ -1,0 +1,30 @@
+// What the ledger says when memory could not be had.
+#pragma once
+
+#include <vector>
+
+#include "trireme/config/options.hpp"
+#include "trireme/config/ranks.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/plan/job.hpp"
+
+namespace trireme::machine {
+
+// A plan::Job that owns what it is made of.
+struct PlannedJob {
+  config::Options options;
+  config::RoleMap roles;
+  std::vector<int> node_of_rank;
+  plan::JobModels models;
+  plan::Machine machine;
+  config::DType compute;
+  config::Command command;
+  int rank;
+  model::ModelSpec actor;
+};
+
+// From now on a failed allocation of this process is told with the largest entries of this rank's ledger in the phase in which it failed, what is free
+// now, and changes of the deck that need a fifth less (base::describe).
+void advise_on_allocations(PlannedJob planned);
+
+}  // namespace trireme::machine
