@@ -4,7 +4,7 @@
     build_time.py [--jobs N] [--target NAME | --share NAME] [--cmake FLAG]... FOLDER_OR_REVISION...
 
 Every compiler call is timed by its own user and system time, so that other load on the machine changes little; linking and CMake
-are not counted. A revision is checked out into a temporary folder. Prints the seconds by module, the longest single call (what a machine with many cores
+are not counted. A revision is checked out into a temporary folder. Prints the seconds by module, the longest single calls (what a machine with many cores
 waits for), and the ratios to the first.
 """
 
@@ -67,6 +67,7 @@ def main():
     parser.add_argument("--target", default="", help="builds this only; left out: everything")
     parser.add_argument("--share", default="trireme", help="also prints what this target needs of it (trireme: the program)")
     parser.add_argument("--cmake", action="append", default=[], metavar="FLAG")
+    parser.add_argument("--calls", type=int, default=0, metavar="N", help="also prints the N longest calls")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     totals = []
@@ -83,6 +84,8 @@ def main():
               f"longest {max(call['seconds'] for call in calls):.0f} s", flush=True)
         for module, seconds in modules.most_common():
             print(f"  {seconds:7.1f}  {module}")
+        for call in sorted(calls, key=lambda call: -call["seconds"])[:options.calls]:
+            print(f"  {call['seconds']:7.1f}    {call['output']}")
 
 
 if __name__ == "__main__":

@@ -53,23 +53,6 @@ Failure describe_current() {
   }
 }
 
-// Inside MPI: an error that every rank meets is said once and the job ends by itself; an error that some ranks meet leaves
-// the others waiting in a collective, so it names the rank and ends the job.
-int fail_in_job(const trireme::comm::Session& session, const Failure& failure) {
-  constexpr double patience_seconds = 2;
-  const auto& world = session.world();
-  if (world.size() == 1 || session.all_failed_alike(failure.code, patience_seconds)) {
-    if (world.rank() == 0) {
-      trireme::log::error(failure.message);
-      trireme::job::record_verdict(failure.code);
-    }
-    session.leave_together(patience_seconds);
-    return failure.code;
-  }
-  trireme::log::error(trireme::base::text("rank ", world.rank(), " (", session.facts().host, "): ", failure.message));
-  trireme::comm::abort_job(failure.code);
-}
-
 int run_in_job(const trireme::cli::Invocation& invocation) {
   trireme::driver::before_mpi();
   const trireme::comm::Session session;
@@ -79,7 +62,8 @@ int run_in_job(const trireme::cli::Invocation& invocation) {
     session.world().barrier();  // nothing is left to lose when the launcher sees the first exit code
     return code;
   } catch (...) {
-    return fail_in_job(session, describe_current());
+    const Failure failure = describe_current();
+    return session.fail(failure.code, failure.message);
   }
 }
 

@@ -4,10 +4,25 @@
 
 namespace trireme::comm {
 
+namespace {
+
+[[noreturn]] void refuse_memory(const char* call) {
+  throw UserError(ExitCode::out_of_memory, base::text("the GPU has no memory left for ", call, ": use more ranks, shorter micro-batches or recompute"));
+}
+
+// NCCL asks the driver for memory and does not say why it got none.
+void check_registered(ncclResult_t code, size_t bytes) {
+  constexpr size_t granule = size_t{2} << 20;
+  size_t free_bytes = 0, all = 0;
+  if (code != ncclSuccess && cudaMemGetInfo(&free_bytes, &all) == cudaSuccess && free_bytes < bytes + granule) refuse_memory("ncclMemAlloc");
+  check_nccl(code, "ncclMemAlloc");
+}
+
+}  // namespace
+
 void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  VALIDATE(code != cudaErrorMemoryAllocation, ExitCode::out_of_memory, "the GPU has no memory left for ", call,
-           ": use more ranks, shorter micro-batches or recompute");
+  if (code == cudaErrorMemoryAllocation) refuse_memory(call);
   throw InternalError(base::text("CUDA: ", call, " failed: ", cudaGetErrorString(code)));
 }
 
@@ -20,12 +35,13 @@ DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind
   if (bytes == 0) return;
   void* data = nullptr;
   if (kind == Kind::registered) {
-    TRIREME_NCCL_CALL(ncclMemAlloc(&data, static_cast<size_t>(bytes)));
+    check_registered(ncclMemAlloc(&data, static_cast<size_t>(bytes)), static_cast<size_t>(bytes));
   } else {
     TRIREME_CUDA_CALL(cudaMalloc(&data, static_cast<size_t>(bytes)));
   }
   data_ = static_cast<std::byte*>(data);
   TRIREME_CUDA_CALL(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  TRIREME_CUDA_CALL(cudaStreamSynchronize(nullptr));  // cudaMemset is a kernel of the legacy stream, for which other streams do not wait
 }
 
 DeviceBuffer::~DeviceBuffer() {

@@ -98,6 +98,20 @@ Session::~Session() {
   if (started_here_) MPI_Finalize();
 }
 
+int Session::fail(int exit_code, const std::string& message) const {
+  constexpr double patience_seconds = 2;
+  if (world().size() == 1 || all_failed_alike(exit_code, patience_seconds)) {
+    if (world().rank() == 0) {
+      log::error(message);
+      job::record_verdict(exit_code);
+    }
+    leave_together(patience_seconds);
+    return exit_code;
+  }
+  log::error(base::text("rank ", world().rank(), " (", facts().host, "): ", message));
+  abort_job(exit_code);
+}
+
 bool Session::all_failed_alike(int exit_code, double seconds) const {
   std::array<int, 2> codes{exit_code, -exit_code};  // one maximum gives both ends
   MPI_Request request = MPI_REQUEST_NULL;

@@ -1,13 +1,16 @@
 // The exchange between GPUs. All communication is enqueued on one stream of its own; events tie it to the compute stream:
 //   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
-//   reduce   waits for the stage's backward; compute waits for the sum in finish_reduce(), one stage later
-// The host never waits.
+//   reduce   waits for the stage's backward
+//   finish   waits for what wrote into the sums until then; compute waits for it
+// The host waits for NCCL to enqueue, for nothing that runs on the device.
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/cuda_support.hpp"
+#include "comm/nccl_comm.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "comm/shard_exchange_staged.hpp"
 #include "trireme/base/error.hpp"
@@ -17,37 +20,6 @@
 
 namespace trireme::comm {
 namespace {
-
-// A communicator of NCCL over the ranks of ours; made and freed collectively.
-class NcclComm {
- public:
-  explicit NcclComm(const CommView& comm) {
-    ncclUniqueId id{};
-    if (comm.rank() == 0) TRIREME_NCCL_CALL(ncclGetUniqueId(&id));
-    id = comm.broadcast_value(id, 0);
-    TRIREME_NCCL_CALL(ncclCommInitRank(&handle_, comm.size(), id, comm.rank()));
-  }
-  NcclComm(const NcclComm&) = delete;
-  ~NcclComm() {
-    dismiss();
-    static_cast<void>(ncclCommDestroy(handle_));
-  }
-  operator ncclComm_t() const { return handle_; }
-  void enroll(std::byte* data, int64_t bytes) {
-    if (bytes == 0) return;
-    void* registration = nullptr;
-    TRIREME_NCCL_CALL(ncclCommRegister(handle_, data, static_cast<size_t>(bytes), &registration));
-    registrations_.push_back(registration);
-  }
-  void dismiss() {
-    for (void* registration : registrations_) static_cast<void>(ncclCommDeregister(handle_, registration));
-    registrations_.clear();
-  }
-
- private:
-  ncclComm_t handle_ = nullptr;
-  std::vector<void*> registrations_;
-};
 
 std::shared_ptr<std::byte> registered_memory(int64_t bytes) {
   const auto buffer = std::make_shared<DeviceBuffer>(bytes, DeviceBuffer::Kind::registered);
@@ -63,7 +35,12 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
         ring_(options, *this, layout_.ring_bytes(options.gradients, 1), registered_memory, counters_), nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
   }
-  ~NcclRingExchange() override { static_cast<void>(cudaStreamSynchronize(stream_)); }
+  ~NcclRingExchange() override {
+    // Collectives whose other ranks will not come would be waited for, by this and by all that frees memory of the device.
+    if (std::uncaught_exceptions() > 0) NcclComm::abort_all();
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    static_cast<void>(cudaStreamSynchronize(compute_));  // ncclMemFree waits for nobody
+  }
 
   std::byte* own_slice(size_t parameter) override { return layout_.own_slice(own_.data(), parameter); }
   void begin_update() override {
@@ -144,13 +121,13 @@ void NcclRingExchange::gather(int stage) {
     counters_.gathered_bytes += (comm_->size() - 1) * bytes;
     region.add_bytes((comm_->size() - 1) * bytes);
   }
-  TRIREME_NCCL_CALL(ncclGroupStart());
+  NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
     std::byte* whole = base + p.offset * element;
-    TRIREME_NCCL_CALL(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type,
-                                    nccl_, stream_));
+    nccl_.complete(ncclAllGather(whole + comm_->rank() * p.per_rank * element, whole, static_cast<size_t>(p.per_rank), type, nccl_.handle(), stream_),
+                   "ncclAllGather");
   }
-  TRIREME_NCCL_CALL(ncclGroupEnd());
+  group.end(nccl_);
   gathered_[static_cast<size_t>(stage)].record(stream_);
   ++counters_.gathers;
 }
@@ -176,13 +153,13 @@ void NcclRingExchange::reduce(int stage) {
   follow(stream_, compute_);
   const float* gradients = layout_.gradients(ring_[RingMemory::gradients], stage);
   auto* out = reinterpret_cast<float*>(ring_[RingMemory::received]);
-  TRIREME_NCCL_CALL(ncclGroupStart());
+  NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
-    TRIREME_NCCL_CALL(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat,
-                                        ncclSum, nccl_, stream_));
+    nccl_.complete(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat, ncclSum, nccl_.handle(), stream_),
+                   "ncclReduceScatter");
     out += p.per_rank;
   }
-  TRIREME_NCCL_CALL(ncclGroupEnd());
+  group.end(nccl_);
 }
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
@@ -190,6 +167,7 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
   const auto* sums = reinterpret_cast<const float*>(ring_[RingMemory::received]);
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
+  follow(stream_, compute_);  // `into` may have been written since reduce()
   for (size_t i = 0; i < parameters.size(); ++i) {
     TRIREME_CUDA_CALL(launch_add(into[i], sums, parameters[i].per_rank, stream_));
     sums += parameters[i].per_rank;
@@ -231,6 +209,7 @@ std::string device_bus_id(int device) {
 
 void enable_device_exchange() {
   device_support() = {.make_exchange = make_device_exchange,
+                      .find_trouble = &NcclComm::find_trouble,
                       .lock_pages =
                           [](std::byte* memory, int64_t bytes) {
                             const bool locked = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess;

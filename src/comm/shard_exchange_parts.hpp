@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "trireme/comm/huge_buffer.hpp"
@@ -117,8 +119,10 @@ struct RingPlace {
 // Set by enable_device_exchange(); null pointers in programs that do not link the CUDA part.
 struct DeviceSupport {
   std::unique_ptr<ShardExchange> (*make_exchange)(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) = nullptr;
+  std::optional<std::string> (*find_trouble)() = nullptr;  // what the devices' library of messages found wrong by itself; any thread
   bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
   void (*unlock_pages)(std::byte* memory) = nullptr;
+  double patience = 0;  // seconds in which ranks that make a communicator must have met; 0: no limit
 };
 DeviceSupport& device_support();
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "comm/life_messages.hpp"
+#include "comm/shard_exchange_parts.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -25,7 +26,9 @@ namespace trireme::comm {
 namespace {
 
 constexpr double tick = 0.5;            // seconds
+constexpr double patience_share = 0.9;  // of the deadline: whoever knows what it waits for speaks first
 constexpr double longest_step = 2 * tick;  // more between two looks: the process itself stood still
+constexpr auto hang = "HANG: ";
 constexpr double others_may_speak = 1;  // seconds between the first words and the end of the job
 
 // Work that may never return, in a thread that nobody waits for.
@@ -51,6 +54,7 @@ class Watchdog::State {
  public:
   State(const CommView& world, WatchdogOptions options) : world_(world), options_(std::move(options)), lives_(static_cast<size_t>(world.size())) {
     if (world.size() > 1 && options_.thread_multiple) messages_ = std::make_unique<LifeMessages>(world);
+    device_support().patience = patience_share * options_.deadlines.usual;
     last_look_ = base::monotonic_seconds();
     thread_ = std::thread([this] { watch(); });
   }
@@ -94,7 +98,16 @@ class Watchdog::State {
     wish_ = std::max(wish_.load(), mine_.wish);
   }
 
+  // What the GPUs' library of messages found by itself ends the job as a hang does: the main thread waits for ever, or will.
+  std::optional<std::string> find_trouble() const {
+    const auto ask = device_support().find_trouble;
+    return ask ? ask() : std::nullopt;
+  }
+
   std::optional<std::string> judge(double awake) {
+    const auto trouble = find_trouble();
+    if (trouble && messages_) messages_->end_job(*trouble);
+    if (trouble) return trouble;
     if (!messages_) return judge_alone();
     try {
       return exchange(awake);
@@ -124,7 +137,9 @@ class Watchdog::State {
       words = base::text("rank 0 has not been heard of for ", base::human_seconds(lives_[0].unheard),
                          " (the process is stopped, or its node or network is gone); rank ", world_.rank(), " ", place_of(mine_));
     }
-    if (words) messages_->end_job(*words);
+    if (!words) return std::nullopt;
+    words = hang + *words;
+    messages_->end_job(*words);
     return words;
   }
 
@@ -132,13 +147,13 @@ class Watchdog::State {
     const double deadline = deadline_of(mine_, options_.deadlines);
     if (deadline <= 0 || silent_ <= deadline) return std::nullopt;
     const std::string place = base::text("rank ", world_.rank(), " ", place_of(mine_), ", for ", base::human_seconds(silent_));
-    if (world_.size() == 1 || !mine_.waiting) return base::text("a rank makes no progress: ", place);
-    return base::text("a rank waits for another, which cannot be named since this MPI gives less than MPI_THREAD_MULTIPLE: ", place);
+    if (world_.size() == 1 || !mine_.waiting) return base::text(hang, "a rank makes no progress: ", place);
+    return base::text(hang, "a rank waits for another, which cannot be named since this MPI gives less than MPI_THREAD_MULTIPLE: ", place);
   }
 
   [[noreturn]] void end_job(const std::string& words) {
     const std::string message =
-        base::text("HANG: ", words, ". Rank ", world_.rank(), " itself: ", place_of(mine_), ". The job ends (exit code 70): a retry goes on from the last ",
+        base::text(words, ". Rank ", world_.rank(), " itself: ", place_of(mine_), ". The job ends (exit code 70): a retry goes on from the last ",
                    "checkpoint; a rank, node or file system that does this again needs a look");
     // Copies, since this object may be gone when they are used.
     in_background([line = "error: " + message + "\n"] { [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size()); });

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "driver/ppo_metrics.hpp"
-#include "driver/replica_check.hpp"
+#include "driver/role_metrics.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/zero/replica_check.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -80,7 +81,7 @@ Progress PpoLoop::resume_or_start() {
     if (texts_ && !progress.ptx_sampler.taken.empty()) texts_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
     if (progress.pending_bytes > 0) rollouts_.pending = from_stored(parts.pending);
-    if (progress.unfinished_bytes > 0) unfinished_ = share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
+    if (progress.unfinished_bytes > 0) unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
   } else {
     progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
     progress.version = 1;  // the weights that the run starts from
@@ -102,7 +103,7 @@ ExitCode PpoLoop::run() {
     const int64_t iteration = progress.iteration + 1;
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
-    IterationMetrics metrics;
+    report::IterationMetrics metrics;
     metrics.iteration = iteration;
 
     if (const auto code = iterate(progress, metrics)) return *code;  // stopped inside it
@@ -115,7 +116,7 @@ ExitCode PpoLoop::run() {
   return control_.finish(progress);
 }
 
-std::optional<ExitCode> PpoLoop::iterate(Progress& progress, IterationMetrics& metrics) {
+std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
   if (auto unfinished = std::exchange(unfinished_, std::nullopt)) {
     if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
@@ -126,7 +127,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, IterationMetrics& m
       progress.skipped_prompts = skipped;
       return leave_inside(phase::reward, progress, metrics, nullptr);
     }
-    add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
+    learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
     Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     // One step ahead: generators write the next batch while trainers learn from this one.
     if (run_.options.train.async_depth > 0 && iteration < iterations_) rollouts_.begin(iteration + 1);
@@ -144,51 +145,53 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, IterationMetrics& m
   return std::nullopt;
 }
 
-std::optional<ExitCode> PpoLoop::finish_learning(Unfinished unfinished, Progress& progress, IterationMetrics& metrics) {
+std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics) {
   metrics.values = std::move(unfinished.metrics);
   metrics.tokens = unfinished.tokens;
   if (unfinished.phase == phase::evaluate) return std::nullopt;
   Rollout rollout = rollouts_.to_trainers(unfinished.samples, metrics.iteration);
-  std::optional<Learning> learning;
+  std::optional<learn::Learning> learning;
   if (roles_.trainer) {
     const comm::CommView trainers = run_.roles.trainers.all();
-    learning = learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
+    learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
   }
   if (learn(learning, rollout.cards, rollout.owner, progress, metrics)) return std::nullopt;
   return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
 }
 
-ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const IterationMetrics& metrics, const Learning* learning) {
+ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning) {
   const bool before_learning = phase == std::string_view(phase::reward);
   const bool nothing = before_learning && !rollouts_.pending;  // the rollout is made again
   progress.phase = nothing ? phase::between : phase;
   if (!nothing) progress.sampler = sampler_.state();
   if (texts_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = texts_->state();
-  return control_.leave_inside(progress, before_learning ? std::string() : to_stored(metrics, learning));
+  return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
-std::optional<Learning> PpoLoop::begin_learning(Samples samples, const Cards& cards, const Progress& progress) {
+std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const Cards& cards, const Progress& progress) {
   const trace::Phase phase{"train", progress.iteration + 1};
   run_.context.begin("train", progress.iteration + 1, iterations_);
   roles_.release_caches();
   Trainer* trainer = roles_.trainer.get();
   if (!trainer) return std::nullopt;
-  Learning learning;
+  learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
   learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
-  learning.pipeline = totals_of(trainer->advantages(learning.experience, cards, progress.training.kl_coefficient));  // KL, returns, whitening
+  learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, cards, progress.training.kl_coefficient));  // KL, returns, whitening
   return learning;
 }
 
 void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
   const int64_t every = run_.options.train.replica_check;
   if (every == 0 || iteration % every != 0 || run_.roles.trainers.size(comm::Axis::data) == 1) return;
-  require_equal_replicas(run_.roles, "actor", trainer.actor());
-  if (trainer.critic()) require_equal_replicas(run_.roles, "critic", *trainer.critic());
+  const comm::CommView replicas = run_.roles.trainers.along(comm::Axis::data);
+  const int rank = run_.roles.world.rank();
+  zero::require_equal_replicas(replicas, rank, "actor", trainer.actor());
+  if (trainer.critic()) zero::require_equal_replicas(replicas, rank, "critic", *trainer.critic());
 }
 
-bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress,
-                    IterationMetrics& metrics) {
+bool PpoLoop::learn(std::optional<learn::Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress,
+                    report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
@@ -208,7 +211,7 @@ bool PpoLoop::learn(std::optional<Learning>& learning, const Cards& cards, const
       check_replicas(*trainer, metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
-      add_training_metrics(run_.options, run_.roles, settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);
+      learn::add_training_metrics(run_.options, run_.roles.trainers.batch(), settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);
       state = trainer->next_state(settings.kl_coefficient, kl);
     } else {
       state = trainer->state_inside(settings.kl_coefficient);

@@ -3,13 +3,13 @@
 
 #include <optional>
 
-#include "driver/bad_batch.hpp"
+#include "trireme/learn/bad_batches.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/rollout_phase.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
-#include "driver/unfinished.hpp"
+#include "trireme/learn/unfinished.hpp"
 #include "trireme/data/sampler.hpp"
 
 namespace trireme::driver {
@@ -26,17 +26,17 @@ class PpoLoop {
   // Where the run stands: at a checkpoint, or before its first iteration.
   Progress resume_or_start();
   // One iteration. The exit code of a run that was asked to stop inside it.
-  std::optional<ExitCode> iterate(Progress& progress, IterationMetrics& metrics);
+  std::optional<ExitCode> iterate(Progress& progress, report::IterationMetrics& metrics);
   // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does first.
-  std::optional<ExitCode> finish_learning(Unfinished unfinished, Progress& progress, IterationMetrics& metrics);
+  std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
-  std::optional<Learning> begin_learning(Samples samples, const Cards& cards, const Progress& progress);
+  std::optional<learn::Learning> begin_learning(Samples samples, const Cards& cards, const Progress& progress);
   // When train.replica_check is due.
   void check_replicas(Trainer& trainer, int64_t iteration);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
-  bool learn(std::optional<Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress, IterationMetrics& metrics);
+  bool learn(std::optional<learn::Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress, report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
-  ExitCode leave_inside(const char* phase, Progress progress, const IterationMetrics& metrics, const Learning* learning);
+  ExitCode leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning);
   void sync_weights(const Progress& progress);
 
   Run run_;
@@ -48,8 +48,8 @@ class PpoLoop {
   std::optional<learn::PretrainingTexts> texts_;  // actor.ptx_coef
   PpoRoles roles_;
   RolloutPhase rollouts_;
-  std::optional<Unfinished> unfinished_;  // what an earlier start has done of the first iteration
-  BadBatches bad_batches_;
+  std::optional<learn::Unfinished> unfinished_;  // what an earlier start has done of the first iteration
+  learn::BadBatches bad_batches_;
   RunControl control_;              // last: it saves what stands above
 };
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "trireme/machine/device.hpp"
-#include "driver/ppo_metrics.hpp"
+#include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
@@ -109,7 +109,7 @@ void PpoRoles::release_caches() {
   trace::count("kv_cache_bytes_given_back", std::max<int64_t>(0, held - machine::held_memory(run.device)));
 }
 
-void PpoRoles::add_metrics(IterationMetrics& metrics) const {
+void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
   std::vector<ModelMemory> models = judge ? judge->memory() : std::vector<ModelMemory>{};
   if (trainer) {

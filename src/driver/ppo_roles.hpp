@@ -9,7 +9,7 @@
 #include "driver/checkpointing.hpp"
 #include "driver/generator.hpp"
 #include "driver/judge.hpp"
-#include "driver/metrics.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "driver/models.hpp"
 #include "driver/run.hpp"
 #include "driver/trainer.hpp"
@@ -32,7 +32,7 @@ struct PpoRoles {
   // Trainers to generators. Counters of this rank; collective over world.
   weightsync::SyncCounters sync_weights(int64_t version);
   // Bytes of all models of all ranks, syncs that had to be repeated. Collective over world.
-  void add_metrics(IterationMetrics& metrics) const;
+  void add_metrics(report::IterationMetrics& metrics) const;
   // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout. Local.
   void release_caches();
   // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.

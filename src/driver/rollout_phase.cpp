@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "driver/ppo_metrics.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/sample_log.hpp"
 #include "trireme/trace/region.hpp"
@@ -87,11 +87,11 @@ std::optional<Samples> RolloutPhase::collect_informative(int64_t iteration, int6
     run_.context.begin("rollout", iteration, iterations_);
     const std::optional<Samples> drawn = score(generate(draw(iteration, draws)), prompts_, iteration);
     if (!drawn) return std::nullopt;
-    for (const uint64_t group : informative_groups(run_.roles.world, *drawn, range)) {
+    for (const uint64_t group : learn::informative_groups(run_.roles.world, *drawn, range)) {
       if (groups.size() < wanted) groups.insert(group);
     }
     for (int64_t i = 0; i < drawn->size(); ++i) {
-      if (groups.count(group_of(drawn->id[static_cast<size_t>(i)]))) kept.append(*drawn, i);
+      if (groups.count(learn::group_of(drawn->id[static_cast<size_t>(i)]))) kept.append(*drawn, i);
     }
     skipped += run_.options.rollout.batch_size;
   }
@@ -111,7 +111,7 @@ Rollout RolloutPhase::to_trainers(const Samples& samples, int64_t iteration) {
   });
 }
 
-bool RolloutPhase::evaluate(const data::PromptSet& held_out, IterationMetrics& metrics) {
+bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
   PromptBatch batch;
   batch.iteration = metrics.iteration;
@@ -123,7 +123,7 @@ bool RolloutPhase::evaluate(const data::PromptSet& held_out, IterationMetrics& m
   if (roles_.generator) samples = roles_.generator->rollout(held_out, batch, plan, [this] { return control_.stop_wanted(); });
   samples = score(std::move(samples), held_out, metrics.iteration);
   if (!samples) return false;
-  add_evaluation_metrics(run_.roles.world, *samples, plan.n, metrics);
+  learn::add_evaluation_metrics(run_.roles.world, *samples, plan.n, metrics);
   return true;
 }
 

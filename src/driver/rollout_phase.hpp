@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "driver/exchange.hpp"
-#include "driver/metrics.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
@@ -30,7 +30,7 @@ class RolloutPhase {
   // Balanced by tokens, and into samples.jsonl.
   Rollout to_trainers(const Samples& samples, int64_t iteration);
   // False: the run stops.
-  bool evaluate(const data::PromptSet& held_out, IterationMetrics& metrics);
+  bool evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics);
 
   std::optional<Samples> pending;  // the next iteration's rollout (train.async_depth = 1), or one that a stop found whole
 

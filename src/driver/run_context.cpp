@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <map>
 
 #include "driver/faults.hpp"
@@ -19,6 +18,7 @@
 #include "trireme/data/jsonl.hpp"
 #include "trireme/job/affinity.hpp"
 #include "trireme/job/crash.hpp"
+#include "trireme/job/end_of_job.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/report/metrics_file.hpp"
@@ -33,31 +33,6 @@ std::string crash_file(const RunFolder& folder, int rank) {
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.crash", rank);
   return std::filesystem::absolute(folder.path() / "logs" / name.data());
-}
-
-// "23:55" or "Sun 00:10": when the clock on the wall shows now + seconds.
-std::string clock_time(double seconds_from_now) {
-  const std::time_t now = std::time(nullptr);
-  const std::time_t then = now + static_cast<std::time_t>(std::max(0.0, seconds_from_now));
-  std::tm local_now{};
-  std::tm local{};
-  localtime_r(&now, &local_now);
-  localtime_r(&then, &local);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), local.tm_yday == local_now.tm_yday ? "%H:%M:%S" : "%a %H:%M", &local);
-  return text.data();
-}
-
-void log_job(const job::JobFacts& job, bool limit_given) {
-  if (job.scheduler == job::Scheduler::none) return;
-  log::info(base::text("job: ", job::describe(job), " (", base::join(job.sources), ")"));
-  if (job.remark.empty()) return;
-  const std::string remark = base::text("the scheduler does not say when the job ends (", job.remark, ")");
-  if (limit_given) {
-    log::info(remark + ": run.walltime counts");
-  } else {
-    log::warning(remark + ": give it as run.walltime");
-  }
 }
 
 void warn_of_placement(const config::Options& options, const Roles& roles) {
@@ -125,7 +100,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
 }
 
 RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
-    : options_(options), roles_(roles), folder_(folder), walltime_(find_limit()) {
+    : options_(options), roles_(roles), folder_(folder), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
   install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
@@ -150,23 +125,6 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
   term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
     comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
   });
-}
-
-job::Walltime RunContext::find_limit() const {
-  if (roles_.world.rank() != 0) return job::Walltime(std::nullopt);
-  const auto job = job::read_job(job::process_environment, job::ask_system, static_cast<double>(std::time(nullptr)));
-  log_job(job, options_.run.walltime.seconds > 0);
-  if (job.nodes > roles_.topology.nodes) {
-    log::warning(base::text("the job has ", job.nodes, " nodes but its ranks run on ", roles_.topology.nodes,
-                            ": start them with srun, or mpirun --map-by ppr:N:node with the job's host file"));
-  }
-  const double age = job::process_age();
-  const auto limit = job::choose_limit(options_.run.walltime.seconds, age, job.seconds_left);
-  if (!limit.seconds_left) return job::Walltime(std::nullopt);
-  log::info(base::text("walltime: the job ends at about ", clock_time(*limit.seconds_left), ", in ",
-                       base::human_seconds(std::max(0.0, *limit.seconds_left)), " (", limit.source,
-                       "); the run stops in time for a checkpoint"));
-  return job::Walltime(*limit.seconds_left, job::leaving_margin(*limit.seconds_left, age));
 }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
@@ -269,10 +227,10 @@ void RunContext::announce_stop() {
   if (!left || iterations_ <= standing_.current || (iteration_announced_ && (save_announced_ || !save))) return;
   iteration_announced_ = true;
   save_announced_ = save.has_value();
-  log::info(base::text("walltime: will stop at about ", clock_time(*left - walltime_.needed()), " (an iteration takes ",
+  log::info(base::text("walltime: will stop at about ", job::clock_time(*left - walltime_.needed()), " (an iteration takes ",
                        base::human_seconds(walltime_.longest_phase()),
                        save ? ", a checkpoint " + base::human_seconds(*save) : ", no checkpoint measured yet", "; the job ends at ",
-                       clock_time(*left), ")"));
+                       job::clock_time(*left), ")"));
 }
 
 job::StopReason RunContext::agree_to_stop() {
@@ -362,7 +320,7 @@ void RunContext::merge_trace() {
   report::side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
-void RunContext::finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last) {
+void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last) {
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   const std::string counts = counts_of_all(roles_.world);

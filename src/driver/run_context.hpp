@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "driver/metrics.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/job/stop_file.hpp"
@@ -60,7 +60,7 @@ class RunContext {
   // Writes trace.json with what was recorded so far. Collective.
   void write_trace();
   // The end: trace, table, summary.json, plot. Collective.
-  void finish(const std::string& title, const std::vector<double>& curve, const IterationMetrics& last);
+  void finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last);
 
  private:
   // How the run stands, for the thread that leaves after SIGTERM. Seconds; 0: not known.
@@ -75,8 +75,6 @@ class RunContext {
     std::atomic<bool> leaving{false};   // the last checkpoint has begun
   };
 
-  // The deck's walltime or the scheduler's. Rank 0 decides for all; no limit elsewhere.
-  job::Walltime find_limit() const;
   void measure_saves();
   job::NextIteration next_iteration() const;
   job::StopReason own_wish();

@@ -109,7 +109,7 @@ bool RunControl::evaluation_due(int64_t iteration) const {
   return steps > 0 && (iteration % steps == 0 || iteration == iterations_);
 }
 
-void RunControl::report(IterationMetrics& metrics, Progress& progress, double seconds) {
+void RunControl::report(report::IterationMetrics& metrics, Progress& progress, double seconds) {
   const trace::Phase phase{"report", metrics.iteration};
   progress.rewards.push_back(metrics.get(curve()));
   metrics.version = progress.version;
@@ -120,14 +120,14 @@ void RunControl::report(IterationMetrics& metrics, Progress& progress, double se
   if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {
     report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
-    log::info(to_console(metrics, iterations_));
+    log::info(report::to_console(metrics, iterations_));
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
   last_ = metrics;
-  divergence_.look_at(metrics);
+  divergence_.look_at({.kl = metrics.get("kl"), .entropy = metrics.get("entropy"), .reward = metrics.get("reward")});
 }
 
-std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, const IterationMetrics& metrics) const {
+std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, const report::IterationMetrics& metrics) const {
   const std::string& name = run_.options.ckpt.best_metric;
   const double value = name.empty() ? std::nan("") : metrics.get(name);
   if (!std::isfinite(value)) return std::nullopt;
@@ -137,7 +137,7 @@ std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, con
   return BestCheckpoint{name, metrics.iteration, value};
 }
 
-std::optional<ExitCode> RunControl::settle(const IterationMetrics& metrics, Progress& progress, double seconds) {
+std::optional<ExitCode> RunControl::settle(const report::IterationMetrics& metrics, Progress& progress, double seconds) {
   const auto best = better(progress.best, metrics);
   if (best) progress.best = *best;
   run_.context.phase_took(seconds);

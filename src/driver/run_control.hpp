@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "driver/divergence.hpp"
-#include "driver/metrics.hpp"
+#include "trireme/learn/divergence.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/driver/progress.hpp"
 #include "driver/run.hpp"
@@ -51,10 +51,10 @@ class RunControl {
   // Before the optimizer changes what a save may still read. Local.
   void before_step() { checkpoints_.before_step(); }
   // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress` remembers both. Collective.
-  void report(IterationMetrics& metrics, Progress& progress, double seconds);
+  void report(report::IterationMetrics& metrics, Progress& progress, double seconds);
   // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.
   // Collective.
-  std::optional<ExitCode> settle(const IterationMetrics& metrics, Progress& progress, double seconds);
+  std::optional<ExitCode> settle(const report::IterationMetrics& metrics, Progress& progress, double seconds);
   // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor ckpt.patience has ended it.
   bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
   // Where work inside an iteration can be left: whether it should be, as far as this rank has heard. Local.
@@ -74,7 +74,7 @@ class RunControl {
  private:
   std::string curve() const { return run_.command == config::Command::ppo ? "reward" : "loss"; }
   // Whether an evaluation of this iteration gave the best value of ckpt.best_metric so far.
-  std::optional<BestCheckpoint> better(const BestCheckpoint& best, const IterationMetrics& metrics) const;
+  std::optional<BestCheckpoint> better(const BestCheckpoint& best, const report::IterationMetrics& metrics) const;
   bool target_reached(const Progress& progress);
   void save(const Progress& progress, bool wait);
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
@@ -87,8 +87,8 @@ class RunControl {
   int64_t iterations_;
   Checkpointing checkpoints_;
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
-  IterationMetrics last_;
-  Divergence divergence_{run_.options.train.divergence};
+  report::IterationMetrics last_;
+  learn::Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;
   std::string unfinished_;
   job::StopReason why_ = job::StopReason::none;  // agree_to_leave

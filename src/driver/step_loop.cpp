@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/machine/device.hpp"
-#include "driver/ppo_metrics.hpp"
+#include "driver/role_metrics.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "driver/trainer.hpp"
@@ -94,7 +95,7 @@ ExitCode StepLoop::run() {
     trace::reset_phases();
     const trace::Region region{"iteration", iteration};
     run_.context.begin("train", iteration, iterations_);
-    IterationMetrics metrics;
+    report::IterationMetrics metrics;
     metrics.iteration = iteration;
     machine::ThreadMeter meter;
     meter.start();
@@ -112,13 +113,13 @@ ExitCode StepLoop::run() {
   return control_.finish(progress);
 }
 
-void StepLoop::add_thread_metrics(int worked, IterationMetrics& metrics) const {
+void StepLoop::add_thread_metrics(int worked, report::IterationMetrics& metrics) const {
   metrics.threads["trainer"] = run_.roles.world.min(int64_t{run_.threads.trainer.count});
   const int64_t fewest = run_.roles.world.min(int64_t{worked});
   if (fewest > 0) metrics.threads["trainer_worked"] = fewest;
 }
 
-void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics) {
+void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
@@ -133,7 +134,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics
   const double rate = learning_rate(*rate_, model_->steps());
   control_.before_step();
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
-  sum_over(run_.roles.trainers.batch(), means);
+  learn::sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
   metrics.set("grad_norm", result.grad_norm);
   metrics.set("lr", rate);
@@ -142,7 +143,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, IterationMetrics& metrics
   skips_.count("model", result, run_.roles.world.rank() == 0);
 }
 
-void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
+void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
   run_.context.begin("evaluate", metrics.iteration, iterations_);
   std::vector<int64_t> rows(static_cast<size_t>(held_out_->size()));
@@ -157,7 +158,7 @@ void StepLoop::evaluate_held_out(IterationMetrics& metrics) {
       objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
     });
   }
-  sum_over(run_.roles.trainers.batch(), means);
+  learn::sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
   if (run_.command != config::Command::rm) return;
   reward_scale_ = {finished_, metrics.get("eval_reward_mean"),
@@ -168,7 +169,7 @@ void StepLoop::export_trained(const std::string& name) {
   model::ModelSpec spec = start_.spec;
   if (run_.command == config::Command::rm && held_out_) {
     if (reward_scale_.iteration != finished_) {
-      IterationMetrics unreported;
+      report::IterationMetrics unreported;
       unreported.iteration = finished_;
       evaluate_held_out(unreported);
     }

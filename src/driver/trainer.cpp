@@ -140,11 +140,6 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-PipelineTotals totals_of(const ppo::PipelineReport& report) {
-  const auto total = [](const std::vector<float>& values) { return std::accumulate(values.begin(), values.end(), 0.0); };
-  return {total(report.kl), total(report.group_std), total(report.returns), static_cast<double>(report.kl.size())};
-}
-
 bool Trainer::take_steps(const ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
                          learn::UpdateReport& report) {
   threads_.use();
@@ -200,7 +195,7 @@ void Trainer::average(learn::UpdateReport& report) const {
   report.critic_grad_norm /= steps;
 }
 
-std::optional<double> Trainer::kl_to_reference(const PipelineTotals& pipeline, const learn::UpdateReport& update) const {
+std::optional<double> Trainer::kl_to_reference(const learn::PipelineTotals& pipeline, const learn::UpdateReport& update) const {
   if (options_.algo.kl.use_loss) return update.actor_steps > 0 ? std::optional(update.kl_loss) : std::nullopt;
   std::array<double, 2> sums{pipeline.kl, pipeline.sequences};
   sum(sums);

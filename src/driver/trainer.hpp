@@ -14,6 +14,7 @@
 #include "driver/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/learning.hpp"
 #include "trireme/learn/mismatch.hpp"
 #include "trireme/learn/skipped_steps.hpp"
 #include "trireme/learn/update_step.hpp"
@@ -33,23 +34,6 @@ struct UpdateSettings {
   // After an optimizer step (its number within the iteration) that was left out since its gradient is not finite; on every trainer.
   std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&, int64_t) {};
   std::function<bool()> stop = [] { return false; };  // asked before each optimizer step, on every trainer; collective where it has to be
-};
-
-// What the pipeline of a trainer's sequences adds to the metrics: sums over them.
-struct PipelineTotals {
-  double kl = 0;
-  double group_std = 0;
-  double returns = 0;
-  double sequences = 0;
-};
-PipelineTotals totals_of(const ppo::PipelineReport& report);
-
-// An iteration's learning on this trainer as far as it has come: what is there before the first optimizer step, and the sums of those done.
-struct Learning {
-  ppo::Experience experience;
-  learn::Mismatch mismatch;
-  PipelineTotals pipeline;
-  learn::UpdateReport update;
 };
 
 class Trainer {
@@ -84,7 +68,7 @@ class Trainer {
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
   // token means; with algo.kl.use_loss the KL in the loss, a mean over the optimizer steps (OpenRLHF: info["kl"]). nullopt where
   // it was not computed: in the loss while the actor waits for the critic. Collective.
-  std::optional<double> kl_to_reference(const PipelineTotals& pipeline, const learn::UpdateReport& update) const;
+  std::optional<double> kl_to_reference(const learn::PipelineTotals& pipeline, const learn::UpdateReport& update) const;
   // After an iteration with `kl_coefficient`, which adapts to the KL that was seen (F26); without one it stays.
   TrainingState next_state(double kl_coefficient, const std::optional<double>& kl) const;
   // Between two optimizer steps of an iteration with `kl_coefficient`.

@@ -23,12 +23,13 @@ from mutations import MUTATIONS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutation"
 SOURCE, BUILD = WORK / "source", WORK / "build"
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests"]
+COPIED = ["CMakeLists.txt", "cmake", "include", "inputs", "src", "tests"]
 FLAGS = ("cmake/TriremeToolchain.cmake", '"-O2 -g1 -DNDEBUG"', '"-O1 -DNDEBUG"')
 TEST_SECONDS = 300
 PROGRAMS = {"parity": "parity_cases"}  # where the file's name differs from the target's
 
-# name -> program and its filter; "/2" behind a name asks for that many ranks.
+# name -> program and its filter; "/2" behind a name asks for that many ranks. The filter of the program itself is a file of tests/integration and
+# a test in it.
 SUITES = {
     "parity": ("parity", "Golden/*:Reference.*"),
     "steps": ("parity", "Steps.*"),
@@ -37,6 +38,9 @@ SUITES = {
     "weightsync_unit": ("weightsync_unit", "*"),
     "generate_ranks": ("generate_ranks", "*"),
     "checkpoint_unit": ("checkpoint_unit", "*"),
+    "counts": ("trireme", "layouts_test.py test_counts_of_a_run"),
+    "deltas": ("trireme", "layouts_test.py test_deltas_carry_the_changes_of_all_steps"),
+    "healing": ("trireme", "layouts_test.py test_memory_that_went_wrong_is_healed"),
 }
 
 
@@ -80,23 +84,30 @@ def launcher(ranks):
     return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
 
 
+def command_of(program, chosen, ranks):
+    if program == "trireme":
+        script, test = chosen.split()
+        return [sys.executable, SOURCE / "tests" / "integration" / script, "-k", test]
+    return [*launcher(ranks), BUILD / "tests" / PROGRAMS.get(program, program), f"--gtest_filter={chosen}"]
+
+
 def run_suite(suite):
     """The first test that fails, or None."""
     program, chosen, ranks = split(suite)
     environment = dict(os.environ, TRIREME_SOURCE_DIR=str(SOURCE), TRIREME_BINARY_DIR=str(BUILD), OMP_NUM_THREADS="1",
                        OMP_WAIT_POLICY="passive", OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_io="romio321",
-                       OMPI_MCA_btl_vader_single_copy_mechanism="none", TORCH_CPP_LOG_LEVEL="ERROR")
+                       OMPI_MCA_btl_vader_single_copy_mechanism="none", TORCH_CPP_LOG_LEVEL="ERROR",
+                       TRIREME_MPI_FLAGS=";".join(launcher(2)[1:-2]))
     environment.pop("TRIREME_PARITY_DIR", None)
-    command = [*launcher(ranks), BUILD / "tests" / PROGRAMS.get(program, program), f"--gtest_filter={chosen}"]
     try:
-        done = subprocess.run(command, env=environment, cwd=WORK, capture_output=True, text=True, errors="replace", timeout=TEST_SECONDS,
+        done = subprocess.run(command_of(program, chosen, ranks), env=environment, cwd=WORK, capture_output=True, text=True, errors="replace", timeout=TEST_SECONDS,
                               check=False)
     except subprocess.TimeoutExpired:
         return f"{suite}: ran longer than {TEST_SECONDS} s"
     if done.returncode == 0:
         return None
-    failed = re.search(r"\[  FAILED  \] (?:\x1b\[m)?([\w/.]+)", done.stdout)
-    return f"{suite}: {failed[1] if failed else f'exit code {done.returncode}'}"
+    failed = re.search(r"\[  FAILED  \] (?:\x1b\[m)?([\w/.]+)|^(?:FAIL|ERROR): (\w+)", done.stdout + done.stderr, re.MULTILINE)
+    return f"{suite}: {failed[1] or failed[2] if failed else f'exit code {done.returncode}'}"
 
 
 def misfit(mutation, source):

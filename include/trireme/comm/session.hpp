@@ -31,13 +31,17 @@ class Session {
   const CommView& world() const { return world_.view_; }
   const SessionFacts& facts() const { return facts_; }
 
-  // For the end of a failed job: true when every rank comes here with the same exit code within `seconds`, so that it can
-  // be said once and the job can end by itself; false when some rank does not come (it waits in a collective for ever).
+  // The end of a failed job. An error that every rank meets, within 2 seconds and with the same exit code, is said once and the code returned;
+  // one that some ranks meet leaves the others waiting in a collective, so it names the rank and ends the job. The error becomes the verdict.
+  int fail(int exit_code, const std::string& message) const;
+
+  // True when every rank comes here with the same exit code within `seconds`; false when some rank does not come (it waits in a collective for ever).
   bool all_failed_alike(int exit_code, double seconds) const;
+
+ private:
   // After that: nobody leaves before all are here, for at most `seconds`. A launcher may end the others when the first one leaves.
   void leave_together(double seconds) const;
 
- private:
   Comm world_;
   Comm failures_;  // for all_failed_alike only
   SessionFacts facts_;

@@ -7,6 +7,8 @@
 // Time in which the process itself stood still (SIGSTOP, a suspended job) is nobody's silence. Where MPI gives less than
 // MPI_THREAD_MULTIPLE there are no messages: a rank then judges itself alone and cannot name another.
 //
+// What NCCL finds wrong by itself (a dead link, a peer that is gone) ends the job in the same way, within a second.
+//
 // The same messages carry what a rank was asked for by a signal or a file, so that others can leave work that lasts before they meet it.
 #pragma once
 
@@ -32,7 +34,7 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  // Collective over `world`, which is duplicated.
+  // Collective over `world`, which is duplicated. From then on communicators between GPUs must be made within the usual deadline.
   Watchdog(const CommView& world, WatchdogOptions options);
   Watchdog(const Watchdog&) = delete;
   // Collective, unless an exception is on its way: then this rank leaves alone, and what messages still need stays allocated.

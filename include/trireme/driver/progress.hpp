@@ -29,9 +29,18 @@ struct TrainingState {
 // Digests of what a run reads, by deck key.
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
+// `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout, between two of its optimizer steps,
+// behind the last of them.
+namespace phase {
+inline constexpr const char* between = "iteration";
+inline constexpr const char* reward = "reward";
+inline constexpr const char* train = "train";
+inline constexpr const char* evaluate = "evaluate";
+}  // namespace phase
+
 struct Progress {
   int64_t iteration = 0;        // finished iterations
-  std::string phase = "iteration";  // where in the next one the checkpoint lies (unfinished.hpp); "iteration": between two of them
+  std::string phase = driver::phase::between;
   int64_t mini_batch = 0;       // optimizer steps of that iteration that are done
   int64_t version = 0;          // of the weights: one per weight sync
   TrainingState training;
@@ -51,7 +60,7 @@ struct Progress {
   std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;
 
-  bool inside_iteration() const { return phase != "iteration"; }
+  bool inside_iteration() const { return phase != driver::phase::between; }
   // The number of its checkpoint: the iteration that it lies behind or inside.
   int64_t checkpoint_step() const { return iteration + inside_iteration(); }
 };

@@ -4,6 +4,7 @@
 
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/clock.hpp"
 #include "trireme/comm/topology.hpp"
 
 namespace trireme::comm {
@@ -51,6 +52,14 @@ TEST(SharedWindow, MovesKeepTheMemory) {
   SharedWindow second(std::move(first));
   EXPECT_EQ(second.part(0), address);
   EXPECT_FALSE(first.valid());
+}
+
+TEST(ClockOffset, IsNothingOnOneMachine) {
+  const double offset = measure_clock_offset(world());
+  if (world().rank() == 0) {
+    EXPECT_EQ(offset, 0);
+  }
+  EXPECT_LT(std::abs(offset), 10) << "half a round trip";
 }
 
 }  // namespace

@@ -118,16 +118,16 @@ TEST(Roles, EveryGroupingOfFourRanks) {
     expect_members(roles.trainers.along(comm::Axis::shard), group_of(roles.shard_ranks()));
     expect_members(roles.generators.along(comm::Axis::tensor), group_of(roles.replica_ranks()));
     std::vector<int> same_shard;
-    for (const auto& ranks : roles.shard_ranks()) same_shard.push_back(ranks[static_cast<size_t>(roles.trainers.place(comm::Axis::shard))]);
+    for (const auto& shard : roles.shard_ranks()) same_shard.push_back(shard[static_cast<size_t>(roles.trainers.place(comm::Axis::shard))]);
     expect_members(roles.trainers.along(comm::Axis::data), same_shard);
   }
 }
 
 TEST(Roles, RanksThatAreNotThereAreRefusedOnEveryRank) {
   const auto& world = test::world();
-  const auto refusal = [&](const config::RanksOptions& ranks) {
+  const auto refusal = [&](const config::RanksOptions& which) {
     config::Options options;
-    options.ranks = ranks;
+    options.ranks = which;
     return config::error_of(ExitCode::configuration, [&] { make_roles(options, world); });
   };
   const std::string beyond = base::text(world.size());

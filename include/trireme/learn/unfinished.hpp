@@ -8,21 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "driver/metrics.hpp"
-#include "driver/trainer.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/learn/learning.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 
-namespace trireme::driver {
-
-// Progress::phase of a checkpoint that lies between two iterations, and inside one: behind its rollout, between two of its optimizer steps,
-// behind the last of them.
-namespace phase {
-inline constexpr const char* between = "iteration";
-inline constexpr const char* reward = "reward";
-inline constexpr const char* train = "train";
-inline constexpr const char* evaluate = "evaluate";
-}  // namespace phase
+namespace trireme::learn {
 
 // What one rank has of it.
 struct UnfinishedPart {
@@ -30,15 +21,15 @@ struct UnfinishedPart {
   int64_t tokens = 0;
   bool trains = false;  // what follows is a trainer's
   Samples samples;      // with the columns of the experience
-  learn::Mismatch mismatch;
+  Mismatch mismatch;
   PipelineTotals pipeline;
-  learn::UpdateReport update;
+  UpdateReport update;
   static constexpr auto fields = std::tuple{&UnfinishedPart::metrics,  &UnfinishedPart::tokens,   &UnfinishedPart::trains, &UnfinishedPart::samples,
                                             &UnfinishedPart::mismatch, &UnfinishedPart::pipeline, &UnfinishedPart::update};
 };
 
 // `learning` is null on ranks that do not train, and behind the last optimizer step.
-std::string to_stored(const IterationMetrics& metrics, const Learning* learning);
+std::string to_stored(const report::IterationMetrics& metrics, const Learning* learning);
 
 // The whole of it: samples on rank 0 only, the rest on every rank.
 struct Unfinished {
@@ -54,4 +45,4 @@ Unfinished share_unfinished(const comm::CommView& world, const std::string& phas
 // What trainer `rank` of `size` goes on with; the sums over trainers stay what they were when their number has changed.
 Learning learning_of(const Unfinished& unfinished, Samples samples, int rank, int size);
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace trireme::driver {
+namespace trireme::report {
 
 // Means over the iteration, the same on every rank. NaN: not computed in this run (null in the file).
 struct IterationMetrics {
@@ -29,4 +29,4 @@ std::string to_json(const IterationMetrics& metrics);
 // "iter 12/40  reward 0.731  kl 0.0021  loss -0.013  clip 0.04  len 18.2  1843 tok/s  | rollout 3.1 s ..."
 std::string to_console(const IterationMetrics& metrics, int64_t iterations);
 
-}  // namespace trireme::driver
+}  // namespace trireme::report

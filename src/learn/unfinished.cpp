@@ -1,13 +1,13 @@
 #include "torch/torch.hpp"
 
-#include "driver/unfinished.hpp"
+#include "trireme/learn/unfinished.hpp"
 
 #include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/wire.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 // What is a sum over trainers; means over steps and counts are the same on all of them.
@@ -26,14 +26,14 @@ void add_sums(const UnfinishedPart& from, Learning& to) {
 
 void clear_sums(Learning& learning) {
   learning.pipeline = {};
-  learn::UpdateReport& update = learning.update;
+  UpdateReport& update = learning.update;
   update.policy_loss = update.value_loss = update.kl_loss = update.ptx_loss = update.entropy = 0;
   update.statistics = {};
 }
 
 }  // namespace
 
-std::string to_stored(const IterationMetrics& metrics, const Learning* learning) {
+std::string to_stored(const report::IterationMetrics& metrics, const Learning* learning) {
   UnfinishedPart part;
   part.metrics = metrics.values;
   part.tokens = metrics.tokens;
@@ -84,4 +84,4 @@ Learning learning_of(const Unfinished& unfinished, Samples samples, int rank, in
   return out;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -1,4 +1,4 @@
-#include "driver/divergence.hpp"
+#include "trireme/learn/divergence.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,13 +7,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
-std::string Divergence::complaint(const IterationMetrics& metrics) const {
+std::string Divergence::complaint(const Signs& now) const {
   std::vector<std::string> words;
-  const double kl = metrics.get("kl");
-  const double entropy = metrics.get("entropy");
-  const double reward = metrics.get("reward");
+  const auto [kl, entropy, reward] = now;
   if (limits_.kl && kl > *limits_.kl) words.push_back(base::text("kl is ", kl, ", above train.divergence.kl = ", *limits_.kl));
   if (limits_.entropy && entropy < *limits_.entropy) {
     words.push_back(base::text("entropy is ", entropy, ", below train.divergence.entropy = ", *limits_.entropy));
@@ -24,11 +22,11 @@ std::string Divergence::complaint(const IterationMetrics& metrics) const {
   return base::join(words, "; ");
 }
 
-void Divergence::look_at(const IterationMetrics& metrics) {
-  const std::string words = complaint(metrics);
+void Divergence::look_at(const Signs& now) {
+  const std::string words = complaint(now);
   in_a_row_ = words.empty() ? 0 : in_a_row_ + 1;
-  if (const double reward = metrics.get("reward"); std::isfinite(reward)) {
-    best_reward_ = seen_ ? std::max(best_reward_, reward) : reward;
+  if (std::isfinite(now.reward)) {
+    best_reward_ = seen_ ? std::max(best_reward_, now.reward) : now.reward;
     seen_ = true;
   }
   VALIDATE(in_a_row_ < limits_.patience || words.empty(), ExitCode::internal, "the run diverges: ", words, ", after ", in_a_row_,
@@ -36,4 +34,4 @@ void Divergence::look_at(const IterationMetrics& metrics) {
            "higher KL coefficient");
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -1,16 +1,17 @@
-#include "driver/ppo_metrics.hpp"
+#include "torch/torch.hpp"
+
+#include "trireme/learn/iteration_numbers.hpp"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <numeric>
 
-#include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/ppo/rewards.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 // Rewards of all samples on any rank, by group, in id order: the same on every rank.
@@ -63,11 +64,11 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
 }
 
-void add_training_metrics(const config::Options& options, const Roles& roles, double kl_coefficient,
-                          const PipelineTotals& pipeline, const learn::Mismatch& mismatch, const learn::UpdateReport& update,
+void add_training_metrics(const config::Options& options, const comm::CommView& trainers, double kl_coefficient,
+                          const PipelineTotals& pipeline, const Mismatch& mismatch, const UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
   std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences};
-  sum_over(roles.trainers.batch(), sums);
+  sum_over(trainers, sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
   metrics.set("policy_loss", update.policy_loss);
@@ -94,50 +95,6 @@ void add_training_metrics(const config::Options& options, const Roles& roles, do
   metrics.set("skipped_steps", static_cast<double>(update.skipped_steps));
 }
 
-TrainingState share_training_state(const Roles& roles, IterationMetrics& metrics, const TrainingState& state) {
-  const int root = roles.map.trainer.front();
-  for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root)) metrics.set(name, value);
-  return roles.world.broadcast_value(state, root);
-}
-
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
-                        IterationMetrics& metrics) {
-  const auto host = trace::host_memory();
-  std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
-  for (const auto& [name, use] : models) {
-    const std::pair<const char*, int64_t> kinds[] = {
-        {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
-        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"activations", use.activations}};
-    const bool trained = use.master > 0;
-    for (const auto& [kind, bytes] : kinds) {
-      if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);
-    }
-  }
-  if (generator) {
-    mine.emplace_back("generator_weights", generator->weights);
-    mine.emplace_back("kv_cache_peak", generator->kv_cache_peak);
-    mine.emplace_back("kv_pages_peak", generator->kv_pages_peak);
-  }
-  // The roles of a rank decide which kinds it has: they travel with their names.
-  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) {
-    int64_t& largest = metrics.memory[name];
-    largest = std::max(largest, bytes);
-  }
-}
-
-void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
-                        IterationMetrics& metrics) {
-  constexpr int64_t none = std::numeric_limits<int32_t>::max();
-  const auto add = [&](const char* name, int64_t mine) {
-    const int64_t fewest = world.min(mine > 0 ? mine : none);
-    if (fewest != none) metrics.threads[name] = fewest;
-  };
-  add("trainer", trainer ? threads.trainer.count : 0);
-  add("trainer_worked", trainer ? trainer->threads_worked() : 0);
-  add("generator", generator ? threads.generator.count : 0);
-  add("generator_worked", generator ? generator->threads_worked() : 0);
-}
-
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics) {
   double sum = 0;
   double first = 0;
@@ -162,4 +119,4 @@ std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samp
   return groups;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -4,21 +4,24 @@
 #include <cstdint>
 #include <string>
 
-#include "driver/metrics.hpp"
 #include "trireme/config/options.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 class Divergence {
  public:
   explicit Divergence(const config::DivergenceOptions& limits) : limits_(limits) {}
-  // After each iteration, with the same metrics on every rank. Throws UserError(internal) on all of them when limits were passed in
+  // Of one iteration, the same on every rank. NaN: not computed in this run, and never a reason.
+  struct Signs {
+    double kl, entropy, reward;
+  };
+  // After each iteration. Throws UserError(internal) on all of them when limits were passed in
   // train.divergence.patience iterations in a row; what was saved before stays.
-  void look_at(const IterationMetrics& metrics);
+  void look_at(const Signs& now);
 
  private:
   // What is beyond its limit, in words; empty: nothing.
-  std::string complaint(const IterationMetrics& metrics) const;
+  std::string complaint(const Signs& now) const;
 
   config::DivergenceOptions limits_;
   double best_reward_ = 0;
@@ -26,4 +29,4 @@ class Divergence {
   int64_t in_a_row_ = 0;
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

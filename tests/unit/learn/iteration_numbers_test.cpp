@@ -1,7 +1,7 @@
 // The numbers of an iteration against loops over all ranks' samples, which every rank can make.
 #include "torch/torch.hpp"
 
-#include "driver/ppo_metrics.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,11 @@
 #include <map>
 #include <set>
 
-#include "trireme/comm/clock.hpp"
 #include "support/samples.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/learn/objective.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 using test::world;
@@ -129,83 +128,9 @@ TEST(DynamicFiltering, KeepsGroupsWhoseMeanLiesInside) {
   EXPECT_TRUE(informative_groups(world(), Samples{}, range).empty());
 }
 
-// The trainer's state reaches ranks that have no trainer, whatever the names.
-TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
-  config::Options options;
-  const int last = world().size() - 1;
-  options.ranks.trainer = base::text(last, "-", last);
-  const Roles roles = make_roles(options, world());
-  IterationMetrics metrics;
-  metrics.set("tokens_per_second", 7 + world().rank());
-  TrainingState state;
-  const std::vector<std::string> names{"kl", "reward_two\nlines", "reward_", "", "reward_\"quoted\""};
-  if (roles.trainer) {
-    for (size_t i = 0; i < names.size(); ++i) metrics.set(names[i], 0.1 * static_cast<double>(i));
-    metrics.set("value_loss", std::nan(""));
-    state.actor_steps = 70;
-    state.critic_steps = 7;
-    state.kl_coefficient = 0.1 + 0.2;
-  }
-  state = share_training_state(roles, metrics, state);
-  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(metrics.get(names[i]), 0.1 * static_cast<double>(i)) << names[i];
-  EXPECT_TRUE(std::isnan(metrics.get("value_loss")));
-  EXPECT_EQ(metrics.get("tokens_per_second"), 7 + last);
-  EXPECT_EQ(metrics.values.size(), names.size() + 2);
-  EXPECT_EQ(state.actor_steps, 70);
-  EXPECT_EQ(state.critic_steps, 7);
-  EXPECT_EQ(state.kl_coefficient, 0.1 + 0.2);
-}
-
-// Every model of every rank, whoever has it.
-TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
-  const int rank = world().rank(), last = world().size() - 1;
-  std::vector<ModelMemory> models;
-  zero::MemoryUse trained;
-  trained.master = 1000 + rank;
-  trained.weights = 50;
-  if (rank % 2 == 0) models.emplace_back("actor", trained);
-  zero::MemoryUse frozen;
-  frozen.weights = 700;
-  if (rank == last) models.emplace_back("reward_two\nlines", frozen);
-  if (rank == last) models.emplace_back("reference", frozen);
-  const GeneratorMemory generator{.weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
-  IterationMetrics metrics;
-  add_memory_metrics(world(), models, rank % 2 ? nullptr : &generator, metrics);
-  EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + last / 2 * 2);
-  EXPECT_EQ(metrics.memory.at("kv_cache_peak"), 64 * (100 + last / 2 * 2));
-  EXPECT_EQ(metrics.memory.at("generator_weights"), 5000);
-  EXPECT_EQ(metrics.memory.at("actor_master"), 1000 + last / 2 * 2);
-  EXPECT_EQ(metrics.memory.at("actor_moments"), 0);
-  EXPECT_EQ(metrics.memory.at("reference_weights"), 700) << "of the last rank alone";
-  EXPECT_EQ(metrics.memory.at("reward_two\nlines_weights"), 700);
-  EXPECT_FALSE(metrics.memory.contains("reference_master")) << "it has none";
-  EXPECT_FALSE(metrics.memory.contains("critic_master")) << "nobody has one";
-  EXPECT_GT(metrics.memory.at("host"), 0);
-  EXPECT_GE(metrics.memory.at("host_peak"), world().max(metrics.memory.at("host")) / 2);
-}
-
-TEST(ClockOffset, IsNothingOnOneMachine) {
-  const double offset = comm::measure_clock_offset(world());
-  if (world().rank() == 0) {
-    EXPECT_EQ(offset, 0);
-  }
-  EXPECT_LT(std::abs(offset), 10) << "half a round trip";
-}
-
-TEST(LearningRate, StaysWhereTheScheduleEnded) {
-  config::OptimizerOptions options;
-  options.adam.lr = 1;
-  options.min_lr_ratio = 0.25;
-  options.warmup_ratio = 0.1;
-  const zero::LearningRate schedule(options, 20);
-  EXPECT_EQ(learning_rate(schedule, 0), 0);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 20), 0.25);
-  for (const int64_t step : {21, 25, 40, 1000}) EXPECT_EQ(learning_rate(schedule, step), learning_rate(schedule, 20)) << "the cosine would rise again";
-}
-
 // Mean and deviation over all answers, of which the objective knows the means of both sides and of the squares.
 TEST(RewardModelMetrics, DeviationOfAllAnswers) {
-  const auto objective = learn::make_objective({}, config::Command::rm, nullptr);
+  const auto objective = make_objective({}, config::Command::rm, nullptr);
   constexpr int64_t pairs = 50;
   std::vector<double> rewards, means(5, 0.0);
   for (int64_t i = 0; i < 2 * pairs; ++i) rewards.push_back(5.0 + 0.01 * uniform(static_cast<uint64_t>(i), 9));
@@ -217,7 +142,7 @@ TEST(RewardModelMetrics, DeviationOfAllAnswers) {
   means[0] = 0.5;
   means[1] = 0.75;
   IterationMetrics metrics;
-  const learn::BatchTotals totals{.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0};
+  const BatchTotals totals{.rows = pairs, .sequences = 0, .targets = 0, .tokens = 0};
   for (const auto& [name, value] : objective->metrics(means, totals)) metrics.set("eval_" + name, value);
   double mean = 0, square = 0;
   for (const double reward : rewards) mean += reward / (2 * pairs);
@@ -230,4 +155,4 @@ TEST(RewardModelMetrics, DeviationOfAllAnswers) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -1,4 +1,4 @@
-#include "driver/metrics.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/data/jsonl.hpp"
 
-namespace trireme::driver {
+namespace trireme::report {
 namespace {
 
 template <class Map>
@@ -84,4 +84,4 @@ std::string to_console(const IterationMetrics& metrics, int64_t iterations) {
   return out;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::report

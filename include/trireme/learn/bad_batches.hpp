@@ -6,7 +6,7 @@
 
 #include "trireme/learn/update_step.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 class BadBatches {
  public:
@@ -22,4 +22,4 @@ class BadBatches {
   int kept_ = 0;
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -1,6 +1,6 @@
 #include "torch/torch.hpp"
 
-#include "driver/replica_check.hpp"
+#include "trireme/zero/replica_check.hpp"
 
 #include <bit>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::zero {
 namespace {
 
 // Multiplies and adds words in four lanes, as fast as memory gives them: it is compared between copies of one array, nobody attacks it.
@@ -25,7 +25,7 @@ uint64_t digest_of(const float* values, int64_t count) {
 
 }  // namespace
 
-void require_equal_replicas(const Roles& roles, const std::string& name, zero::ShardedModel& model) {
+void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name, ShardedModel& model) {
   const trace::Region region{"compare replicas"};
   const auto& parameters = model.spec().parameters;
   std::vector<uint64_t> mine;
@@ -33,9 +33,8 @@ void require_equal_replicas(const Roles& roles, const std::string& name, zero::S
     const int64_t count = model.own(p).elements();
     for (const float* array : {model.master(p), model.moment1(p), model.moment2(p)}) mine.push_back(digest_of(array, count));
   }
-  const comm::CommView replicas = roles.trainers.along(comm::Axis::data);
   const auto all = replicas.gather_ragged<uint64_t>(mine);
-  const std::vector<int> ranks = replicas.gather_values(roles.world.rank());
+  const std::vector<int> ranks = replicas.gather_values(world_rank);
   for (size_t i = 0; i < mine.size(); ++i) {
     for (size_t other = 1; other < all.size(); ++other) {
       VALIDATE(all[other][i] == all[0][i], ExitCode::internal, "replicas differ: ", parameters[i / 3].spec.name, " of the ", name, " (",
@@ -45,4 +44,4 @@ void require_equal_replicas(const Roles& roles, const std::string& name, zero::S
   }
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::zero

@@ -1,6 +1,6 @@
 #include "torch/torch.hpp"
 
-#include "driver/bad_batch.hpp"
+#include "trireme/learn/bad_batches.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/data/jsonl.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 constexpr int most_kept = 4;
@@ -65,4 +65,4 @@ void BadBatches::save(const learn::UpdateStep& step, int64_t iteration, int64_t 
                           suspects.empty() ? "; what went into it is finite, so the weights or the pass are not" : "; not finite in themselves: " + base::join(suspects)));
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "driver/metrics.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/base/text.hpp"
 #include "unit/config/expect_error.hpp"
 
-namespace trireme::driver {
+namespace trireme::report {
 namespace {
 
 TEST(Metrics, JsonKeepsEveryBitAndNullsWhatIsNoNumber) {
@@ -143,4 +143,4 @@ TEST(Metrics, PlotIsAsWideAsAskedAndFollowsTheValues) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::report

@@ -1,0 +1,27 @@
+// An iteration's learning as far as it has come, as one trainer has it.
+#pragma once
+
+#include "trireme/learn/mismatch.hpp"
+#include "trireme/learn/update_step.hpp"
+#include "trireme/ppo/experience.hpp"
+
+namespace trireme::learn {
+
+// What the pipeline of a trainer's sequences adds to the metrics: sums over them.
+struct PipelineTotals {
+  double kl = 0;
+  double group_std = 0;
+  double returns = 0;
+  double sequences = 0;
+};
+PipelineTotals totals_of(const ppo::PipelineReport& report);
+
+// An iteration's learning on this trainer as far as it has come: what is there before the first optimizer step, and the sums of those done.
+struct Learning {
+  ppo::Experience experience;
+  Mismatch mismatch;
+  PipelineTotals pipeline;
+  UpdateReport update;
+};
+
+}  // namespace trireme::learn

@@ -1,0 +1,52 @@
+#include "driver/role_metrics.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace trireme::driver {
+
+TrainingState share_training_state(const Roles& roles, report::IterationMetrics& metrics, const TrainingState& state) {
+  const int root = roles.map.trainer.front();
+  for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root)) metrics.set(name, value);
+  return roles.world.broadcast_value(state, root);
+}
+
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
+                        report::IterationMetrics& metrics) {
+  const auto host = trace::host_memory();
+  std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
+  for (const auto& [name, use] : models) {
+    const std::pair<const char*, int64_t> kinds[] = {
+        {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
+        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"activations", use.activations}};
+    const bool trained = use.master > 0;
+    for (const auto& [kind, bytes] : kinds) {
+      if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);
+    }
+  }
+  if (generator) {
+    mine.emplace_back("generator_weights", generator->weights);
+    mine.emplace_back("kv_cache_peak", generator->kv_cache_peak);
+    mine.emplace_back("kv_pages_peak", generator->kv_pages_peak);
+  }
+  // The roles of a rank decide which kinds it has: they travel with their names.
+  for (const auto& [name, bytes] : world.all_gather<std::pair<std::string, int64_t>>(mine)) {
+    int64_t& largest = metrics.memory[name];
+    largest = std::max(largest, bytes);
+  }
+}
+
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+                        report::IterationMetrics& metrics) {
+  constexpr int64_t none = std::numeric_limits<int32_t>::max();
+  const auto add = [&](const char* name, int64_t mine) {
+    const int64_t fewest = world.min(mine > 0 ? mine : none);
+    if (fewest != none) metrics.threads[name] = fewest;
+  };
+  add("trainer", trainer ? threads.trainer.count : 0);
+  add("trainer_worked", trainer ? trainer->threads_worked() : 0);
+  add("generator", generator ? threads.generator.count : 0);
+  add("generator_worked", generator ? generator->threads_worked() : 0);
+}
+
+}  // namespace trireme::driver

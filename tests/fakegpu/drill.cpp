@@ -1,0 +1,95 @@
+// A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way that the command line says. It ends as the
+// program ends. Rank 1 is the one that fails.
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "fakegpu/fake_gpu.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/comm/device_exchange.hpp"
+#include "trireme/comm/session.hpp"
+#include "trireme/comm/shard_exchange.hpp"
+#include "trireme/comm/watchdog.hpp"
+#include "trireme/trace/activity.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace {
+
+using namespace trireme;
+
+constexpr double hang_timeout = 4;  // seconds
+constexpr int64_t per_rank = 1000;
+constexpr int passes = 20;
+
+std::unique_ptr<comm::ShardExchange> make_exchange(const comm::CommView& world) {
+  const int64_t elements = (per_rank * world.size() + 31) / 32 * 32;
+  comm::ExchangeOptions options;
+  options.weight_type = comm::DType::f32;
+  options.device = true;
+  const comm::SlotGeometry stage{{{0, 0, per_rank}}, elements};
+  comm::SlotGeometry other = stage;
+  other.parameters[0].id = 1;
+  return comm::make_shard_exchange(world, {stage, other, stage}, options);
+}
+
+// A model's forward passes; the host waits for the device once in each, as a loss does.
+void compute(comm::ShardExchange& exchange, const std::function<void(int pass)>& before) {
+  for (int pass = 0; pass < passes; ++pass) {
+    const trace::Region region{"train", pass};
+    for (int stage = 0; stage < 3; ++stage) {
+      exchange.gather(stage);
+      before(pass);
+      const void* weights = exchange.gathered(stage).front();
+      fakegpu::launch(nullptr, {fakegpu::reads(weights, per_rank * sizeof(float))}, [] {});
+      exchange.release(stage);
+    }
+    exchange.begin_update();  // the weights are others from here on
+    exchange.end_update();
+    cudaStreamSynchronize(nullptr);
+  }
+}
+
+void run(const comm::Session& session, const std::string& what) {
+  const comm::CommView& world = session.world();
+  const bool fails = world.rank() == 1;
+  const comm::Watchdog watchdog(world, {.deadlines = {.usual = hang_timeout, .io = hang_timeout},
+                                        .report_folder = std::getenv("DRILL_FOLDER"),
+                                        .thread_multiple = session.facts().thread_multiple,
+                                        .look = [] { return comm::LifeSign{.waiting = true, .host = "here", .where = "train"}; },
+                                        .activity = [] { return trace::activity(); }});
+  fakegpu::set_bus_id(base::text("0000:0", world.rank(), ":00.0"));
+  const auto resident = make_exchange(world);  // of a model whose pass is over when the other fails
+  const std::map<std::string, fakegpu::Faults> faults = {{"async_error", {.error_at_call = 5}},
+                                                         {"async_error_while_waiting", {.error_at_call = 6}},  // the last one of a pass
+                                                         {"missing_rank", {.missing_at_call = 5}},
+                                                         {"endless_init", {.endless_init = true}}};
+  if (fails && faults.contains(what)) fakegpu::set_faults(faults.at(what));
+  if (fails && what == "no_memory_at_start") fakegpu::set_memory(fakegpu::device_bytes() + 3 * per_rank * sizeof(float));
+  const auto exchange = make_exchange(world);
+  bool called = false;
+  compute(*exchange, [&](int pass) {
+    if (!fails || pass < 3 || std::exchange(called, true)) return;
+    if (what == "no_memory_later") throw UserError(ExitCode::out_of_memory, "CUDA out of memory");
+    if (what != "other_calls") return;
+    exchange->gradients(2);
+    exchange->reduce(2);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const comm::Session session;
+  try {
+    comm::enable_device_exchange();
+    run(session, argc > 1 ? argv[1] : "");
+    session.world().barrier();
+    return 0;
+  } catch (const UserError& error) {
+    return session.fail(static_cast<int>(error.code()), error.what());
+  }
+}

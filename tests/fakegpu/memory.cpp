@@ -1,0 +1,167 @@
+// Memory of the made-up device: host memory that is known by address, NaN where nothing was written.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "fakegpu/machine.hpp"
+
+using namespace trireme::fakegpu;
+
+namespace trireme::fakegpu {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+struct Memory {
+  std::mutex mutex;
+  std::map<const std::byte*, size_t> device, locked;
+  size_t used = 0;
+  size_t limit = size_t{1} << 30;
+};
+Memory& memory() {
+  static auto* memory = new Memory;
+  return *memory;
+}
+
+bool inside(const std::map<const std::byte*, size_t>& ranges, const void* data, size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(data);
+  auto next = ranges.upper_bound(first);
+  if (next == ranges.begin()) return false;
+  --next;
+  return first + bytes <= next->first + next->second;
+}
+
+}  // namespace
+
+cudaError_t fail(cudaError_t error) { return last_error = error; }
+
+bool on_device(const void* data, size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  return inside(memory().device, data, bytes);
+}
+
+void poison(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
+
+cudaError_t allocate(void** data, size_t bytes) {
+  Memory& m = memory();
+  const std::lock_guard lock(m.mutex);
+  if (bytes == 0 || bytes > m.limit - m.used) return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
+  constexpr size_t alignment = 256;
+  *data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  poison(*data, bytes);
+  m.device[static_cast<std::byte*>(*data)] = bytes;
+  m.used += bytes;
+  return cudaSuccess;
+}
+
+bool release(void* data) {
+  Memory& m = memory();
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(m.mutex);
+    const auto found = m.device.find(static_cast<std::byte*>(data));
+    if (found == m.device.end()) return false;
+    bytes = found->second;
+    m.device.erase(found);
+    m.used -= bytes;
+  }
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().order.end(data, bytes, machine().host);
+  }
+  settle();  // the finding is enough: nothing shall crash
+  std::free(data);
+  return true;
+}
+
+void set_memory(size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  memory().limit = bytes;
+}
+size_t device_bytes() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().used;
+}
+size_t locked_ranges() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().locked.size();
+}
+void set_bus_id(const std::string& name) {
+  const std::lock_guard lock(machine().mutex);
+  machine().bus_id = name;
+}
+
+}  // namespace trireme::fakegpu
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered: return "pointer does not correspond to a registered memory region";
+    default: return "an error that the made-up GPU has no words for";
+  }
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* name, int length, int device) {
+  if (device != 0) return fail(cudaErrorInvalidDevice);
+  const std::lock_guard lock(machine().mutex);
+  std::snprintf(name, static_cast<size_t>(length), "%s", machine().bus_id.c_str());
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** data, size_t bytes) { return allocate(data, bytes); }
+
+// Waits for all that the device does, as CUDA does.
+cudaError_t cudaFree(void* data) {
+  drain_all();
+  return data == nullptr || release(data) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+  const std::lock_guard lock(memory().mutex);
+  *total = memory().limit;
+  *free_bytes = memory().limit - memory().used;
+  return cudaSuccess;
+}
+
+// The host does not wait for it, as the run time's documentation says of device memory: an operation of the legacy default stream.
+cudaError_t cudaMemset(void* data, int value, size_t bytes) { return cudaMemsetAsync(data, value, bytes, nullptr); }
+
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  if (!on_device(data, bytes)) return fail(cudaErrorInvalidValue);
+  enqueue(stream, "memset", {writes(data, bytes)}, [=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  const bool both = on_device(to, bytes) && on_device(from, bytes);
+  if (kind != cudaMemcpyDefault && (kind != cudaMemcpyDeviceToDevice || !both)) return fail(cudaErrorInvalidValue);
+  enqueue(stream, "copy", {reads(from, bytes), writes(to, bytes)}, [=] {
+    poison(to, bytes);
+    std::this_thread::yield();
+    std::memcpy(to, from, bytes);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
+  Memory& m = memory();
+  const std::lock_guard lock(m.mutex);
+  if (bytes == 0) return fail(cudaErrorInvalidValue);
+  const bool taken = !m.locked.emplace(static_cast<std::byte*>(data), bytes).second;
+  return taken ? fail(cudaErrorHostMemoryAlreadyRegistered) : cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* data) {
+  const std::lock_guard lock(memory().mutex);
+  return memory().locked.erase(static_cast<std::byte*>(data)) == 1 ? cudaSuccess : fail(cudaErrorHostMemoryNotRegistered);
+}

@@ -1,0 +1,285 @@
+// The made-up NCCL: communicators that do not block, as ours are made. Calls go on in a thread behind the caller's back until
+// ncclCommGetAsyncError() says that they are over, and a communicator that is asked for more before that refuses.
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "fakegpu/machine.hpp"
+#include "fakegpu/segment.hpp"
+
+using namespace trireme::fakegpu;
+
+struct ncclComm {
+  ncclComm(const ncclUniqueId& id, int its_rank, int its_size) : rank(its_rank), size(its_size), segment(id.internal, its_rank, its_size, aborted) {}
+
+  const int rank, size;
+  std::atomic<bool> aborted{false};
+  Segment segment;
+  std::atomic<ncclResult_t> status{ncclSuccess};
+  std::atomic<int> on_streams{0};  // collectives that are not over
+  int calls = 0;
+  bool finalized = false;
+  std::minstd_rand random;
+  std::thread helper;
+};
+
+namespace {
+
+std::mutex texts;
+std::string last_words;
+Faults faults;
+NcclCounts counts;
+std::vector<std::pair<ncclComm_t, std::pair<const void*, size_t>*>> registrations;
+
+ncclResult_t refuse(ncclResult_t result, const std::string& words) {
+  const std::lock_guard lock(texts);
+  last_words = words;
+  return result;
+}
+
+void report(ncclComm_t comm, ncclResult_t result, const std::string& words) {
+  refuse(result, words);
+  comm->status = result;
+}
+
+// ncclSuccess where the communicator takes a call.
+ncclResult_t ready(ncclComm_t comm) {
+  const ncclResult_t status = comm->status;
+  if (status == ncclInProgress) return refuse(ncclInvalidArgument, "the communicator was used before its last call was over");
+  return status;
+}
+
+// Work behind the caller's back; true: the call went well.
+ncclResult_t in_background(ncclComm_t comm, std::function<bool()> work) {
+  if (comm->helper.joinable()) comm->helper.join();
+  comm->status = ncclInProgress;
+  comm->helper = std::thread([comm, work = std::move(work)] {
+    dawdle(comm->random, machine().delays.others_us);
+    ncclResult_t expected = ncclInProgress;
+    if (work()) comm->status.compare_exchange_strong(expected, ncclSuccess);
+  });
+  return ncclInProgress;
+}
+
+// ---- collectives -------------------------------------------------------------------------------------------------------
+
+using Exchange = std::function<Segment::Outcome()>;
+struct Pending {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  std::string what;
+  std::vector<Range> ranges;
+  Exchange exchange;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Pending> group;
+
+void wait_for_abort(ncclComm_t comm) {
+  static_cast<void>(comm->segment.wait_until([] { return false; }));
+}
+
+void run(ncclComm_t comm, const Exchange& exchange) {
+  const int call = ++comm->calls;
+  if (call == faults.missing_at_call) {
+    wait_for_abort(comm);
+  } else if (call == faults.error_at_call) {
+    report(comm, ncclRemoteError, "a link to a peer is gone");
+    wait_for_abort(comm);
+  } else if (!comm->aborted && exchange() == Segment::Outcome::mismatch) {
+    report(comm, ncclInvalidUsage, "ranks made different calls");
+    wait_for_abort(comm);
+  }
+  --comm->on_streams;
+}
+
+ncclResult_t submit(std::vector<Pending> calls) {
+  if (calls.empty()) return ncclSuccess;
+  const ncclComm_t comm = calls.front().comm;
+  for (const Pending& call : calls) {
+    if (call.comm != comm) return refuse(ncclInvalidUsage, "the made-up NCCL knows groups of one communicator");
+  }
+  return in_background(comm, [comm, calls = std::move(calls)] {
+    for (const Pending& call : calls) {
+      ++comm->on_streams;
+      enqueue(call.stream, call.what, call.ranges, [comm, exchange = call.exchange] { run(comm, exchange); });
+    }
+    return true;
+  });
+}
+
+ncclResult_t collect(Pending call) {
+  for (const Range& range : call.ranges) {
+    if (!on_device(range.data, range.bytes)) return refuse(ncclInvalidArgument, call.what + " of memory that is not the device's");
+  }
+  if (const ncclResult_t result = ready(call.comm); result != ncclSuccess) return result;
+  if (group_depth == 0) return submit({std::move(call)});
+  group.push_back(std::move(call));
+  return ncclSuccess;
+}
+
+Segment::Outcome all_gather(ncclComm_t comm, const std::byte* from, std::byte* into, size_t bytes) {
+  std::byte* own = into + static_cast<size_t>(comm->rank) * bytes;
+  for (int rank = 0; rank < comm->size; ++rank) {
+    if (rank != comm->rank || own != from) poison(into + static_cast<size_t>(rank) * bytes, bytes);
+  }
+  for (size_t done = 0; done < bytes; done += Segment::mailbox_bytes) {
+    const size_t piece = std::min(Segment::mailbox_bytes, bytes - done);
+    const auto outcome = comm->segment.show({"all-gather", bytes}, from + done, piece, [&](int rank, const std::byte* shown) {
+      if (rank != comm->rank || own != from) std::memcpy(into + static_cast<size_t>(rank) * bytes + done, shown, piece);
+    });
+    if (outcome != Segment::Outcome::done) return outcome;
+  }
+  return Segment::Outcome::done;
+}
+
+// Sums in the order of ranks.
+Segment::Outcome reduce_scatter(ncclComm_t comm, const float* from, float* into, size_t count) {
+  const auto ranks = static_cast<size_t>(comm->size);
+  const size_t most = Segment::mailbox_bytes / sizeof(float) / ranks;
+  std::vector<float> parts;
+  poison(into, count * sizeof(float));
+  for (size_t done = 0; done < count; done += most) {
+    const size_t piece = std::min(most, count - done);
+    parts.clear();
+    for (size_t to = 0; to < ranks; ++to) parts.insert(parts.end(), from + to * count + done, from + to * count + done + piece);
+    const auto outcome = comm->segment.show({"reduce-scatter", count}, parts.data(), parts.size() * sizeof(float), [&](int rank, const std::byte* shown) {
+      const auto* mine = reinterpret_cast<const float*>(shown) + static_cast<size_t>(comm->rank) * piece;
+      for (size_t i = 0; i < piece; ++i) into[done + i] = rank == 0 ? mine[i] : into[done + i] + mine[i];
+    });
+    if (outcome != Segment::Outcome::done) return outcome;
+  }
+  return Segment::Outcome::done;
+}
+
+void free_communicator(ncclComm_t comm) {
+  if (comm->helper.joinable()) comm->helper.join();
+  while (comm->on_streams > 0) std::this_thread::yield();
+  delete comm;
+}
+
+}  // namespace
+
+namespace trireme::fakegpu {
+
+void set_faults(const Faults& its_faults) { faults = its_faults; }
+NcclCounts nccl_counts() { return counts; }
+
+}  // namespace trireme::fakegpu
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    default: return "an error that the made-up NCCL has no words for";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  static thread_local std::string copy;
+  const std::lock_guard lock(texts);
+  copy = last_words;
+  return copy.c_str();
+}
+
+ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
+  if (allocate(data, bytes) == cudaSuccess) return ncclSuccess;
+  static_cast<void>(cudaGetLastError());  // NCCL asks the driver, not the run time
+  return refuse(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
+}
+
+// Waits for nobody: what still uses the memory is a finding.
+ncclResult_t ncclMemFree(void* data) { return data == nullptr || release(data) ? ncclSuccess : refuse(ncclInvalidArgument, "no memory of ncclMemAlloc"); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static int number = 0;
+  const char* name = std::getenv("FAKEGPU_NAME");  // so that whoever kills processes can remove what they leave in /dev/shm
+  std::snprintf(id->internal, sizeof id->internal, "/fakegpu-%s-%d-%d", name == nullptr ? "" : name, static_cast<int>(getpid()), ++number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0) return refuse(ncclInvalidUsage, "the made-up NCCL knows communicators that do not block");
+  *comm = new ncclComm(id, rank, ranks);
+  (*comm)->random.seed(machine().delays.seed + static_cast<unsigned>(rank));
+  ++counts.made;
+  return in_background(*comm, [made = *comm, endless = faults.endless_init] {
+    if (endless) wait_for_abort(made);
+    return !made->aborted && made->segment.meet();
+  });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  *error = comm->status;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
+  comm->finalized = true;
+  return in_background(comm, [comm] { return comm->segment.wait_until([comm] { return comm->on_streams == 0; }) && comm->segment.meet(); });
+}
+
+// Without ncclCommFinalize() it waits for all ranks of the node, as NCCL's does.
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
+  if (!comm->finalized) comm->segment.meet();
+  ++counts.destroyed;
+  free_communicator(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->aborted = true;
+  ++counts.aborted;
+  free_communicator(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t bytes, void** handle) {
+  if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
+  if (!on_device(data, bytes)) return refuse(ncclInvalidArgument, "registration of memory that is not the device's");
+  registrations.emplace_back(comm, new std::pair<const void*, size_t>(data, bytes));
+  *handle = registrations.back().second;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  const auto found = std::ranges::find_if(registrations, [&](const auto& r) { return r.first == comm && r.second == handle; });
+  if (found == registrations.end()) return refuse(ncclInvalidArgument, "no registration of this communicator");
+  const bool freed = !on_device(found->second->first, found->second->second);
+  delete found->second;
+  registrations.erase(found);
+  return freed ? refuse(ncclInvalidUsage, "the memory was freed before its registration") : ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() { return --group_depth > 0 ? ncclSuccess : submit(std::exchange(group, {})); }
+
+ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat && type != ncclBfloat16) return refuse(ncclInvalidArgument, "the made-up NCCL gathers fp32 and bf16");
+  const size_t bytes = count * (type == ncclFloat ? 4 : 2);
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(into);
+  return collect({comm, stream, "all-gather", {reads(from, bytes), writes(into, bytes * static_cast<size_t>(comm->size))},
+                  [=] { return all_gather(comm, source, target, bytes); }});
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32");
+  const auto* source = static_cast<const float*>(from);
+  auto* target = static_cast<float*>(into);
+  return collect({comm, stream, "reduce-scatter", {reads(from, count * 4 * static_cast<size_t>(comm->size)), writes(into, count * 4)},
+                  [=] { return reduce_scatter(comm, source, target, count); }});
+}
