@@ -41,7 +41,7 @@ if [ -n "${STUB_CKPT:-}" ]; then
   ckpt=$STUB_DIR/$STUB_CKPT
   printf '[run]\\npath = "no"\\n\\n[ckpt]\\nkeep = 3\\npath = "%s"\\n\\n[eval]\\n' "$ckpt" >"$dir/deck.toml"
 fi
-if [ -n "${STUB_STEP:-}" ]; then
+if [ -n "${STUB_STEP:-}" ] && [ -z "${STUB_LATE:-}" ]; then  # a rank that is killed while it writes would leave half a file
   mkdir -p "$ckpt/step-$STUB_STEP"
   printf '{\\n  "step": %d,\\n  "fence": 12,\\n  "world_size": 4\\n}\\n' "$((10#$STUB_STEP))" >"$ckpt/step-$STUB_STEP/manifest.json"
 fi
