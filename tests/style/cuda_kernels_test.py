@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The functors that GPUs run compile for every architecture of the defaults that this machine's nvcc knows, in builds without CUDA, too.
+"""Our CUDA kernels compile for every architecture of the defaults that this machine's nvcc knows, in builds without CUDA, too; none spills registers, and
+each leaves room for as many threads as its multiprocessors take: they are bound by memory, and threads hide its latency.
 Skipped (exit code 125) where there is no nvcc.
 
     cuda_kernels_test.py ROOT
@@ -13,6 +14,38 @@ import sys
 import tempfile
 
 ARCHITECTURES = (80, 90, 100)  # as in cmake/TriremeCuda.cmake
+SOURCES = ("src/kernels/device_kernels.cu", "src/comm/shard_exchange_add.cu")
+# 65,536 registers of a multiprocessor, given out in eights to a thread: 40 leave 1,638 threads, three quarters of the 2,048 that these have at most.
+MOST_REGISTERS = 40
+
+
+def compile_one(nvcc, root, source, chosen):
+    """ptxas' lines about it; None where it does not compile."""
+    code = [word for a in chosen for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
+    code += ["-gencode", f"arch=compute_{chosen[-1]},code=compute_{chosen[-1]}"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([nvcc, "-std=c++20", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-v", f"-I{root}/include", f"-I{root}/src", *code,
+                               "-c", f"{root}/{source}", "-o", f"{folder}/kernels.o"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stdout + done.stderr)
+        return None
+    return done.stdout + done.stderr
+
+
+def problems_in(report):
+    """Kernels that spill or take too many registers, by ptxas' report: their names stand before their figures."""
+    problems = []
+    kernel = architecture = ""
+    for line in report.split("\n"):
+        if found := re.search(r"Compiling entry function '(\w+)' for '(\w+)'", line):
+            kernel, architecture = found.groups()
+        spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)
+        if spilled and (int(spilled[1]) or int(spilled[2])):
+            problems.append(f"{kernel} ({architecture}): {line.strip()}")
+        used = re.search(r"Used (\d+) registers", line)
+        if used and int(used[1]) > MOST_REGISTERS:
+            problems.append(f"{kernel} ({architecture}): {used[1]} registers, {MOST_REGISTERS} at most")
+    return problems
 
 
 def main():
@@ -26,12 +59,17 @@ def main():
     if not chosen:
         print(f"skipped: {nvcc} knows none of {ARCHITECTURES}")
         return 125
-    code = [word for a in chosen for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([nvcc, "-std=c++20", "--fmad=false", "-Werror", "all-warnings", f"-I{root}/include", f"-I{root}/src", *code, "-c",
-                               f"{root}/src/kernels/device_kernels.cu", "-o", f"{folder}/device_kernels.o"], check=False)
-    print(f"src/kernels/device_kernels.cu for {chosen}: {'compiled' if done.returncode == 0 else 'FAILED'}")
-    return done.returncode
+    failed = False
+    for source in SOURCES:
+        report = compile_one(nvcc, root, source, chosen)
+        if report is None:
+            failed = True
+            continue
+        kernels = report.count("Compiling entry function")
+        problems = problems_in(report)
+        failed = failed or bool(problems) or kernels == 0
+        print(f"{source}: {kernels} kernels for {chosen} and PTX", *problems, sep="\n  ")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
