@@ -61,10 +61,15 @@ TEST(Pages, MemoryThatCannotBeHadIsAnErrorAndNoSignal) {
 }
 
 TEST(Pages, NewMemoryIsTouchedByAnyKernel) {
-  void* map = mmap(nullptr, 6 * MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  EXPECT_EQ(touch_new_pages(static_cast<std::byte*>(map), 6 * MiB, 3), 0);
-  EXPECT_EQ(report_pages(static_cast<std::byte*>(map), 6 * MiB).present, 6 * MiB);
-  munmap(map, 6 * MiB);
+  // Pages that nobody may touch around it: the kernel would join it with a neighbour, whose pages the report would have too.
+  constexpr int64_t guard = 64 * 1024;
+  auto* map = static_cast<std::byte*>(mmap(nullptr, 6 * MiB + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(map, MAP_FAILED);
+  std::byte* memory = map + guard;
+  ASSERT_EQ(mprotect(memory, 6 * MiB, PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(touch_new_pages(memory, 6 * MiB, 3), 0);
+  EXPECT_EQ(report_pages(memory, 6 * MiB).present, 6 * MiB);
+  munmap(map, 6 * MiB + 2 * guard);
 }
 
 TEST(Pages, ReportsOfSmaps) {
