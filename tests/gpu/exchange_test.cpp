@@ -5,26 +5,15 @@
 
 #include "trireme/machine/device.hpp"
 #include "gpu/device.hpp"
+#include "support/exchange_user.hpp"
 #include "support/world.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 
 namespace trireme::test {
 namespace {
 
-// Three stages; parameter 0 is in the first and the last (tied). per_rank values are odd on purpose.
-std::vector<comm::SlotGeometry> three_stages(int ranks) {
-  const std::vector<std::vector<std::pair<size_t, int64_t>>> stages = {{{0, 700}}, {{1, 13}, {2, 129}}, {{3, 5}, {0, 700}}};
-  std::vector<comm::SlotGeometry> slots;
-  for (const auto& stage : stages) {
-    comm::SlotGeometry slot;
-    for (const auto& [id, per_rank] : stage) {
-      slot.parameters.push_back({id, slot.elements, per_rank});
-      slot.elements += (per_rank * ranks + 31) / 32 * 32;
-    }
-    slots.push_back(slot);
-  }
-  return slots;
-}
+// Parameter 0 is in the first and the last (tied). Numbers per rank are odd on purpose.
+std::vector<comm::SlotGeometry> three_stages(int ranks) { return slots_of({{{0, 700}}, {{1, 13}, {2, 129}}, {{3, 5}, {0, 700}}}, ranks); }
 
 at::Tensor on_gpu(void* data, int64_t elements) {
   return at::from_blob(data, {elements}, at::TensorOptions().dtype(at::kFloat).device(gpu()));

@@ -53,10 +53,9 @@ class HostLane final : public Lane {
   std::deque<std::vector<float>> memory_;
 };
 
-// Five stages; parameter 0 is in the first and the last (tied). per_rank values are odd on purpose.
-inline std::vector<comm::SlotGeometry> five_stages(int ranks) {
-  const std::vector<std::vector<std::pair<size_t, int64_t>>> stages = {
-      {{0, 700}}, {{1, 13}, {2, 129}}, {{3, 13}, {4, 129}, {5, 1}}, {{6, 300}}, {{7, 5}, {0, 700}}};
+// Per stage its parameters, each with a number of elements per rank; slots begin at multiples of 32.
+using Stages = std::vector<std::vector<std::pair<size_t, int64_t>>>;
+inline std::vector<comm::SlotGeometry> slots_of(const Stages& stages, int ranks) {
   std::vector<comm::SlotGeometry> slots;
   for (const auto& stage : stages) {
     comm::SlotGeometry slot;
@@ -69,8 +68,13 @@ inline std::vector<comm::SlotGeometry> five_stages(int ranks) {
   return slots;
 }
 
+// Parameter 0 is in the first and the last (tied). Numbers per rank are odd on purpose.
+inline std::vector<comm::SlotGeometry> five_stages(int ranks) {
+  return slots_of({{{0, 700}}, {{1, 13}, {2, 129}}, {{3, 13}, {4, 129}, {5, 1}}, {{6, 300}}, {{7, 5}, {0, 700}}}, ranks);
+}
+
 inline std::vector<comm::SlotGeometry> one_stage(int ranks, int64_t per_rank) {
-  return {{{{0, 0, per_rank}}, (per_rank * ranks + 31) / 32 * 32}};
+  return slots_of({{{0, per_rank}}}, ranks);
 }
 
 inline float weight_value(size_t id, int rank, int64_t i, int version) {
