@@ -8,6 +8,7 @@
 #   ./bootstrap.sh test-build  all that `test` does before it runs them
 #   ./bootstrap.sh model    only fetch and convert the model of the demo
 #   ./bootstrap.sh interop  only the Python environment that results are compared with (transformers over the same torch)
+#   ./bootstrap.sh peers    that environment with llama.cpp, which perf/run measures beside ours
 #   ./bootstrap.sh help     this text
 #
 # Everything after `demo` goes to the program: ./bootstrap.sh demo run.seed=7 run.iterations=40
@@ -342,6 +343,15 @@ install_interop() {
   "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: tests of label interop will be skipped"
 }
 
+# Peers that only perf/run asks for; compiled for this machine's processor.
+install_peers() {
+  [ -x "$venv/bin/python" ] || fail "no comparison environment in $venv: see above"
+  ! no_install || fail "peers are installed by pip, which TRIREME_NO_INSTALL=1 forbids"
+  say "compiling llama.cpp into $venv (about ten minutes on two cores)"
+  CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_CURL=OFF" CMAKE_BUILD_PARALLEL_LEVEL=$(jobs) retry "$venv/bin/python" -m pip install --quiet \
+    --disable-pip-version-check --no-binary llama-cpp-python -r perf/peers/requirements.txt || fail "pip could not build perf/peers/requirements.txt"
+}
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 # Open MPI refuses root and more ranks than cores unless told; its own file layer hides a full disk, ROMIO reports it.
@@ -407,6 +417,7 @@ case $command in
   test-build) prepare_tests "$@" ;;
   model) build; compile trireme; fetch_model || exit 1 ;;
   interop) install_torch; install_interop ;;
+  peers) install_torch; install_interop; install_peers ;;
   help | -h | --help) sed -n '2,/^set -e/{/^set -e/d;s/^# \{0,1\}//;p}' "$0" ;;
-  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, interop or help" ;;
+  *) fail "unknown command '$command': deps, build, demo, test, test-build, model, interop, peers or help" ;;
 esac

@@ -150,16 +150,18 @@ def decode_limit(dtype, batch):
 
 def generate_rows(quick):
     threads, rows, new = machine.cores(), [], 32 if quick else 128
-    for name, batch, target in (("G1", 1, 2.0), ("G2", 8, 2.0), ("G3", 32, 4.0)):
+    for name, batch, target, llama_target in (("G1", 1, 2.0, 1.3), ("G2", 8, 2.0, 1.6), ("G3", 32, 4.0, 2.0)):
         for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
             side = decode_figure(dtype, batch, "decode", threads, new)
-            hf = peer("generate_hf.py", "decode_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, threads=threads)
-            rows.append(Row(name, f"decode 135M {dtype}, batch {batch}, 128 + {new}", "tokens/s", side, [Peer("HF generate", hf, target)],
+            peers = [Peer(who, peer(script, "decode_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, threads=threads), goal)
+                     for who, script, goal in (("HF generate", "generate_hf.py", target), ("llama.cpp", "generate_llama.py", llama_target))]
+            rows.append(Row(name, f"decode 135M {dtype}, batch {batch}, 128 + {new}", "tokens/s", side, peers,
                             limit=decode_limit(dtype, batch)))
     for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
         side = decode_figure(dtype, 8, "prefill", threads, 4)
-        hf = peer("generate_hf.py", "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads)
-        rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", side, [Peer("HF generate", hf, 1.05)]))
+        peers = [Peer(who, peer(script, "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads), 1.05)
+                 for who, script in (("HF generate", "generate_hf.py"), ("llama.cpp", "generate_llama.py"))]
+        rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", side, peers))
     return rows + rollout_rows(quick)
 
 
@@ -171,8 +173,9 @@ def rollout_rows(quick):
     threads, rows = machine.cores(), []
     for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
         side = ours("perf_rollout", "useful_tokens_per_s", *lengths, "--dtype", dtype, "--threads", threads, threads=threads)
-        hf = peer("rollout_hf.py", "useful_tokens_per_s", *lengths, "--dtype", dtype, threads=threads)
-        rows.append(Row("G5", f"RL-shaped rollout {shape} {dtype}, {prompts} prompts x 8 to {longest}", "tokens/s", side, [Peer("HF generate", hf, 5.0)]))
+        peers = [Peer(who, peer(script, "useful_tokens_per_s", *lengths, "--dtype", dtype, threads=threads), target)
+                 for who, script, target in (("HF generate", "rollout_hf.py", 5.0), ("llama.cpp", "rollout_llama.py", 2.5))]
+        rows.append(Row("G5", f"RL-shaped rollout {shape} {dtype}, {prompts} prompts x 8 to {longest}", "tokens/s", side, peers))
     side = ours("perf_rollout", "prefill_saved", *lengths, "--threads", threads, threads=threads)
     rows.append(Row("G6", "share of the prompts' work that sharing can save and did", "", side, limit=lambda limits: 1.0, limit_target=0.95))
     return rows

@@ -95,7 +95,8 @@ std::vector<std::vector<Sequence>> plan(const Setting& s, const comm::CommView& 
   input.batch_size = static_cast<int64_t>(all.size());
   input.micro_batch_tokens = s.micro_batch_tokens;
   std::vector<std::vector<Sequence>> out;
-  for (const auto& bin : ppo::plan_epoch(input).front().micro_batches[static_cast<size_t>(world.rank())]) {
+  const auto steps = ppo::plan_epoch(input);
+  for (const auto& bin : steps.front().micro_batches[static_cast<size_t>(world.rank())]) {
     out.emplace_back();
     for (const int64_t i : bin) out.back().push_back(all[static_cast<size_t>(i)]);
   }
