@@ -31,6 +31,17 @@ void check_nccl(ncclResult_t code, const char* call) {
   throw InternalError(base::text("NCCL: ", call, " failed: ", ncclGetErrorString(code), " (", ncclGetLastError(nullptr), ")"));
 }
 
+void start_rows(const RowCopy& c) {
+  if (c.rows == 1) {
+    TRIREME_CUDA_CALL(cudaMemcpyAsync(c.to, c.from, static_cast<size_t>(c.bytes), cudaMemcpyDefault, nullptr));
+  } else {
+    TRIREME_CUDA_CALL(cudaMemcpy2DAsync(c.to, static_cast<size_t>(c.to_stride), c.from, static_cast<size_t>(c.from_stride),
+                                        static_cast<size_t>(c.bytes), static_cast<size_t>(c.rows), cudaMemcpyDefault, nullptr));
+  }
+}
+
+void finish_rows() { TRIREME_CUDA_CALL(cudaStreamSynchronize(nullptr)); }
+
 DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind) {
   if (bytes == 0) return;
   void* data = nullptr;

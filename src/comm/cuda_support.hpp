@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "trireme/comm/device_copies.hpp"
+
 namespace trireme::comm {
 
 // Throw UserError: out_of_memory where the device has no memory left, else internal; both name the call.
@@ -17,6 +19,10 @@ void check_nccl(ncclResult_t code, const char* call);
 
 // into[i] += values[i] on a stream; device pointers. In shard_exchange_add.cu.
 cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream);
+
+// What start_copy() and finish_copies() (device_copies.hpp) do: work of the default stream.
+void start_rows(const RowCopy& copy);
+void finish_rows();
 
 // Zeroed device memory; `registered` memory comes from ncclMemAlloc, so that NCCL may use it without copies.
 class DeviceBuffer {

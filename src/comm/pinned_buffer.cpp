@@ -6,16 +6,16 @@
 
 namespace trireme::comm {
 
-PinnedBuffer::PinnedBuffer(int64_t bytes, std::string_view what, std::string_view remedy) : memory_(bytes, FirstTouch::now, what, remedy) {
+LockedPages::LockedPages(std::byte* memory, int64_t bytes, std::string_view what) {
   const auto lock = device_support().lock_pages;
   if (bytes == 0 || !lock) return;
-  if (lock(data(), bytes)) {
-    locked_.reset(data());
+  if (lock(memory, bytes)) {
+    locked_.reset(memory);
   } else {
     log::warning(base::text("the pages of ", what, " could not be locked: copies between host and GPU will be slow"));
   }
 }
 
-void PinnedBuffer::Unlock::operator()(std::byte* memory) const { device_support().unlock_pages(memory); }
+void LockedPages::Unlock::operator()(std::byte* memory) const { device_support().unlock_pages(memory); }
 
 }  // namespace trireme::comm

@@ -216,7 +216,9 @@ void enable_device_exchange() {
                             if (!locked) static_cast<void>(cudaGetLastError());
                             return locked;
                           },
-                      .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); }};
+                      .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
+                      .start_copy = &start_rows,
+                      .finish_copies = &finish_rows};
 }
 
 }  // namespace trireme::comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/device_copies.hpp"
 #include "trireme/comm/huge_buffer.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 
@@ -122,6 +123,8 @@ struct DeviceSupport {
   std::optional<std::string> (*find_trouble)() = nullptr;  // what the devices' library of messages found wrong by itself; any thread
   bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
   void (*unlock_pages)(std::byte* memory) = nullptr;
+  void (*start_copy)(const RowCopy& copy) = nullptr;
+  void (*finish_copies)() = nullptr;
   double patience = 0;  // seconds in which ranks that make a communicator must have met; 0: no limit
 };
 DeviceSupport& device_support();

@@ -1,7 +1,8 @@
+#include "torch/torch.hpp"
+
 #include "driver/weight_bridge.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/fault_point.hpp"
@@ -35,13 +36,13 @@ WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, c
     : roles_(roles),
       element_bytes_(config::bytes_per_element(options.model.compute())),
       compares_memory_(options.weightsync.verify && sends_deltas(options, roles)),
-      shards_(device),
-      slices_(device) {
+      device_(device) {
   if (shared) return;
   weightsync::SyncOptions sync;
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
   sync.shared_memory = shares_memory(options);
+  sync.device = !device.is_cpu();
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   const auto groups = roles.shard_ranks();
@@ -72,20 +73,19 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   weightsync::Sources sources;
   if (actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
-      sources.data.push_back(shards_.add(actor->compute_slice(p), actor->own(p).elements() * element_bytes_));
+      sources.data.push_back(actor->compute_slice(p));
       if (const uint64_t* changed = actor->changed(p)) sources.changed.push_back(changed);
     }
-    shards_.to_host();
   }
   std::vector<void*> targets;
   if (weights) {
     const auto storage = weights->storage();
-    for (size_t p = 0; p < storage.size(); ++p) {
-      targets.push_back(slices_.add(storage[p], weights->block(p).elements() * element_bytes_));
-    }
+    targets.assign(storage.begin(), storage.end());
   }
   auto counters = sync_->run(version, sources, targets);
-  if (weights && base::nan_wanted("generator")) std::memset(targets.front(), 0xff, static_cast<size_t>(element_bytes_));  // no number
+  if (weights && base::nan_wanted("generator")) {
+    at::from_blob(targets.front(), {element_bytes_}, at::TensorOptions(device_).dtype(at::kByte)).fill_(0xff);  // no number
+  }
   if (compares_memory_) {
     if (const std::string problem = sync_->differences(sources, targets); !problem.empty()) {
       if (roles_.world.rank() == 0) log::warning(base::text(problem, ": all weights are sent again"));
@@ -97,7 +97,6 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
     }
   }
   if (actor) actor->clear_changes();
-  if (weights) slices_.to_device();
   return counters;
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/machine/host_mirror.hpp"
 #include "driver/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/generate/weights.hpp"
@@ -27,7 +26,7 @@ bool sends_deltas(const config::Options& options, const Roles& roles);
 
 class WeightBridge {
  public:
-  // Collective over world. `device`: where this rank's actor and generator weights live; from a GPU they go through host memory.
+  // Collective over world. `device`: where this rank's actor and generator weights live.
   // `shared`: generators read the actor's weights in place, by shared_weights().
   WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared);
 
@@ -47,8 +46,7 @@ class WeightBridge {
   int64_t element_bytes_;
   int64_t healed_ = 0;
   bool compares_memory_;  // of both sides after each sync: deltas change what lies there
-  machine::HostMirror shards_;     // the actor's compute-dtype shards
-  machine::HostMirror slices_;     // the generator's weights; deltas are applied to what the last sync left there
+  at::Device device_;
   std::unique_ptr<weightsync::WeightSync> sync_;  // null: the weights are shared
 };
 

@@ -100,6 +100,10 @@ void cast_range(const float* __restrict values, uint16_t* __restrict out, int64_
   for (int64_t i = 0; i < count; ++i) out[i] = trireme::base::float_to_bf16(values[i]);
 }
 
+void add_range(float* __restrict sums, const uint16_t* __restrict values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += trireme::base::bf16_to_float(values[i]);
+}
+
 void average_range(float* __restrict average, const float* __restrict values, float keep, float rate, int64_t count) {
   for (int64_t i = 0; i < count; ++i) average[i] = average[i] * keep + values[i] * rate;
 }

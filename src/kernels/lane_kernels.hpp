@@ -40,6 +40,7 @@ struct ShardKernels {
   int64_t (*adamw)(const AdamWShard&, const AdamWFactors&, int64_t first, int64_t last);
   double (*sum_of_squares)(const float* values, int64_t count);
   void (*cast_to_bf16)(const float* values, uint16_t* out, int64_t count);
+  void (*add_bf16)(float* sums, const uint16_t* values, int64_t count);
   void (*moving_average)(float* average, const float* values, float keep, float rate, int64_t count);
 };
 

@@ -15,6 +15,6 @@ constexpr trireme::kernels::LogitKernels<T> logit_kernels{update<T>, update_with
                                                           pass<T>,   at_least<T>,            add_row<T>,          reduce_row<T>};
 
 constexpr trireme::kernels::LaneKernels lane_kernels_here{
-    logit_kernels<float>, logit_kernels<uint16_t>, {adamw_words, sum_of_squares, cast_range, average_range}};
+    logit_kernels<float>, logit_kernels<uint16_t>, {adamw_words, sum_of_squares, cast_range, add_range, average_range}};
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "kernels/own_gradient.hpp"
 #include "trireme/kernels/products.hpp"
 
 namespace trireme::kernels {
@@ -43,8 +44,12 @@ struct Linear : torch::autograd::Function<Linear> {
       multiply(dx, dy, weight);
     }
     if (context->needs_input_grad(1)) {
-      dweight = at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
-      multiply(dweight, dy.t(), x);
+      if (const Tensor slot = own_gradient(weight); slot.defined()) {
+        multiply(slot, dy.t(), x, Sum::add);
+      } else {
+        dweight = at::empty(weight.sizes(), weight.options().dtype(type_of("float_weight_gradient")));
+        multiply(dweight, dy.t(), x);
+      }
     }
     if (context->saved_data["with_bias"].toBool() && context->needs_input_grad(2)) dbias = at::sum(dy, {0}, false, at::kFloat).to(type_of("float_bias_gradient"));
     return {dx, dweight, dbias};
@@ -64,10 +69,7 @@ Tensor pad_rows(const Tensor& x) {
 
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
   if (x.size(0) == 0 || !x.is_cpu()) return at::linear(x, weight, bias);
-  const bool own = x.scalar_type() == at::kFloat || (x.scalar_type() == at::kBFloat16 && !multiplies_bf16(x.device()));
-  if (own) return Linear::apply(x, weight, bias);
-  if (x.size(0) >= invariant_rows()) return at::linear(x, weight, bias);
-  return at::linear(pad_rows(x), weight, bias).narrow(0, 0, x.size(0));
+  return Linear::apply(x, weight, bias);
 }
 
 }  // namespace trireme::kernels

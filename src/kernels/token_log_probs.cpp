@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernels/head_chunks.hpp"
+#include "kernels/own_gradient.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/parallel.hpp"
@@ -104,14 +105,6 @@ struct HeadGradients {
   Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own gradient
 };
 
-// The gradient that a leaf has already, into which a chunk's rows can go at once: a stage's fp32 slot. Undefined for all other weights.
-Tensor own_gradient(const Tensor& weight) {
-  if (!weight.is_leaf() || !weight.requires_grad()) return {};
-  const Tensor& gradient = weight.grad();
-  const bool fits = gradient.defined() && gradient.scalar_type() == at::kFloat && gradient.sizes() == weight.sizes();
-  return fits ? gradient : Tensor{};
-}
-
 HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
                               int64_t chunk_rows, const RowStatistics& rows, const RowGradients& grads, bool want_hidden,
                               bool want_weight) {
@@ -120,9 +113,7 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   Tensor hidden_sum = want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
   const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
   const int64_t rows_at_a_time = std::min(chunk_rows, weight.size(0));
-  Tensor product;  // dW: of all rows, or of a chunk
-  if (want_weight) product = at::empty({own.defined() ? rows_at_a_time : weight.size(0), weight.size(1)}, weight.options());
-  if (want_weight && !own.defined()) out.weight = product;
+  if (want_weight && !own.defined()) out.weight = at::empty(weight.sizes(), weight.options());
   ChunkBuffer buffer(hidden, rows_at_a_time);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     const Tensor weight_rows = weight.narrow(0, first, count);
@@ -134,9 +125,8 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
       dz = gradient_device(dz, first, targets, scale, rows, grads);
     }
     if (want_weight) {
-      const Tensor rows_of_gradient = product.narrow(0, own.defined() ? 0 : first, count);
-      multiply(rows_of_gradient, dz.t(), hidden);
-      if (own.defined()) own.narrow(0, first, count).add_(rows_of_gradient);
+      const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
+      multiply((own.defined() ? own : out.weight).narrow(0, first, count), dz.t(), hidden, sum);
     }
     if (want_hidden) multiply(hidden_sum, dz, weight_rows, Sum::add);
   });

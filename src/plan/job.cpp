@@ -203,7 +203,6 @@ class RankLedger {
         kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
-      add_host("weight sync", "page-locked slices", slice);
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
@@ -218,7 +217,7 @@ class RankLedger {
         Accuracy::estimate);
   }
 
-  // Page-locked copies through which checkpoints and weight syncs go, and what a delta is taken against.
+  // Page-locked copies through which checkpoints go, and what a delta is taken against.
   void host_mirrors(const std::vector<int>& group) {
     const int ranks = static_cast<int>(group.size());
     int64_t elements = shard_elements(job_.models.actor, ranks);
@@ -226,7 +225,6 @@ class RankLedger {
     if (job_.models.critic) elements += shard_elements(*job_.models.critic, ranks);
     if (!options().train.optimizer_offload) add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
     if (job_.command != config::Command::ppo) return;
-    add_host("weight sync", "page-locked own slices", element() * actor);
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
   }
 

@@ -24,11 +24,11 @@ class MessageSender : public SendChannel {
   }
   std::byte* acquire() override {
     Slot& slot = slots_[next_];
-    return slot.request.test() ? slot.buffer.get() : nullptr;
+    return slot.request.test() ? slot.buffer.data() : nullptr;
   }
   void post(int64_t bytes) override {
     Slot& slot = slots_[next_];
-    slot.request = comm_.send_begin(slot.buffer.get(), bytes, to_, tag_);
+    slot.request = comm_.send_begin(slot.buffer.data(), bytes, to_, tag_);
     next_ = (next_ + 1) % slots_.size();
   }
   bool drained() override {
@@ -63,7 +63,7 @@ class MessageReceiver : public ReceiveChannel {
   }
   const std::byte* take() override {
     Slot& slot = slots_[next_];
-    return slot.request.test() ? slot.buffer.get() : nullptr;
+    return slot.request.test() ? slot.buffer.data() : nullptr;
   }
   void release() override {
     post(slots_[next_]);
@@ -74,7 +74,7 @@ class MessageReceiver : public ReceiveChannel {
   void post(Slot& slot) {
     if (to_post_ == 0) return;
     --to_post_;
-    slot.request = comm_.receive_begin(slot.buffer.get(), pool_.bytes(), from_, tag_);
+    slot.request = comm_.receive_begin(slot.buffer.data(), pool_.bytes(), from_, tag_);
   }
 
   const comm::CommView& comm_;
@@ -89,7 +89,7 @@ class MessageReceiver : public ReceiveChannel {
 }  // namespace
 
 BufferPool::Buffer BufferPool::get() {
-  if (free_.empty()) return Buffer(new std::byte[static_cast<size_t>(bytes_)]);
+  if (free_.empty()) return locked_ ? Buffer(comm::PinnedBuffer(bytes_, "buckets of weights under way", "set a smaller weightsync.bucket_bytes")) : Buffer(bytes_);
   Buffer buffer = std::move(free_.back());
   free_.pop_back();
   return buffer;

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/pinned_buffer.hpp"
 
 namespace trireme::weightsync {
 
@@ -41,17 +43,29 @@ class ReceiveChannel {
   virtual void release() = 0;
 };
 
-// Buffers of one size, kept from sync to sync: fresh ones would cost a page fault per 4 KiB.
+// Buffers of one size, kept from sync to sync: fresh ones would cost a page fault per 4 KiB, or a call of the driver that locks them.
 class BufferPool {
  public:
-  explicit BufferPool(int64_t bytes) : bytes_(bytes) {}
-  using Buffer = std::unique_ptr<std::byte[]>;
+  // `locked`: a device copies from and to them.
+  BufferPool(int64_t bytes, bool locked) : bytes_(bytes), locked_(locked) {}
+  class Buffer {
+   public:
+    Buffer() = default;
+    explicit Buffer(int64_t bytes) : plain_(new std::byte[static_cast<size_t>(bytes)]) {}
+    explicit Buffer(comm::PinnedBuffer locked) : locked_(std::move(locked)) {}
+    std::byte* data() const { return plain_ ? plain_.get() : locked_.data(); }
+
+   private:
+    std::unique_ptr<std::byte[]> plain_;
+    comm::PinnedBuffer locked_;
+  };
   Buffer get();
   void put(Buffer buffer) { free_.push_back(std::move(buffer)); }
   int64_t bytes() const { return bytes_; }
 
  private:
   int64_t bytes_;
+  bool locked_;
   std::vector<Buffer> free_;
 };
 

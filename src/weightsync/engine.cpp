@@ -54,7 +54,7 @@ comm::Tag flow_tag(int number) {
 WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
                            const SyncOptions& options)
     : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
-      element_bytes_(options.plan.element_bytes) {
+      element_bytes_(options.plan.element_bytes), copier_(copier_of(options.device)) {
   VALIDATE(options.plan.bucket_bytes <= largest_message, ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
            " is more than 1 GiB: some MiB overlap better");
   while (!set_up(source, target)) {
@@ -93,6 +93,7 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
     log::warning(base::text("weight sync: ", count, " ranks send messages inside their node instead of sharing memory (",
                             "weightsync.shared_memory): ", *first));
   }
+  window_lock_ = {};
   window_ = {};
   node_comm_ = {};
   int next = 1 + *std::max_element(members_.node_of.begin(), members_.node_of.end());
@@ -138,6 +139,16 @@ int64_t WeightSync::Engine::slot_bytes(const Flow& flow) const {
   return static_cast<int64_t>(sizeof(BucketHeader)) + (most * element_bytes_ + 63) / 64 * 64;
 }
 
+int64_t WeightSync::Engine::largest_bucket() const {
+  int64_t most = 0;
+  for (const auto* flows : {&plan_.sends, &plan_.receives}) {
+    for (const Flow& flow : *flows) {
+      for (const Bucket& bucket : flow.buckets) most = std::max(most, bucket.elements * element_bytes_);
+    }
+  }
+  return most;
+}
+
 // A ring per flow between two ranks of a node lies in the sender's part of one window; the table of places goes round once.
 void WeightSync::Engine::open_rings() {
   const int me = comm_.rank();
@@ -153,6 +164,7 @@ void WeightSync::Engine::open_rings() {
     bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow));
   }
   window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
+  if (options_.device) window_lock_ = comm::LockedPages(window_.part(0), window_.total_bytes(), "the buckets of weights between ranks of a node");
   const std::vector<int32_t> ranks = node_comm_.view().gather_values<int32_t>(me);
   const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
   auto place = [&](int from, int to, comm::Tag tag) {
@@ -175,7 +187,8 @@ void WeightSync::Engine::size_buffers() {
   int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader));
   for (const Outgoing& out : outgoing_) bytes = std::max(bytes, slot_bytes(*out.flow));
   for (const Incoming& in : incoming_) bytes = std::max(bytes, slot_bytes(*in.flow));
-  pool_ = std::make_unique<BufferPool>(bytes);
+  pool_ = std::make_unique<BufferPool>(bytes, options_.device);
+  if (options_.device) scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights", "set a smaller weightsync.bucket_bytes");
   const auto fit = static_cast<size_t>(staging_bytes / (options_.in_flight * bytes));
   most_active_ = plan_.relay ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "channel.hpp"
+#include "packing.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/weightsync/sync.hpp"
@@ -59,6 +60,7 @@ class WeightSync::Engine {
   void open_rings();
   void size_buffers();
   int64_t slot_bytes(const Flow& flow) const;
+  int64_t largest_bucket() const;
 
   // Moves (moves.cpp); each returns whether anything moved.
   void begin(int64_t version, Sources sources, std::vector<void*> targets);
@@ -73,6 +75,7 @@ class WeightSync::Engine {
   int64_t fill(const Flow& flow, const Bucket& bucket, std::byte* slot);
   int64_t encode(const Flow& flow, const Bucket& bucket, std::byte* payload);
   bool sends_deltas(const Flow& flow) const;
+  std::byte* scratch() const { return scratch_.data(); }
   void note_error(const std::string& message);
   void agree();
   void remember();
@@ -86,8 +89,11 @@ class WeightSync::Engine {
   int64_t element_bytes_;
 
   comm::Comm node_comm_;
+  const Copier& copier_;
   comm::SharedWindow window_;
+  comm::LockedPages window_lock_;  // where a device copies from and to the window
   std::unique_ptr<BufferPool> pool_;
+  comm::PinnedBuffer scratch_;  // a bucket of a device's tensors, to look into
   size_t most_active_ = 2;  // message flows at a time, per direction
 
   std::vector<Outgoing> outgoing_;

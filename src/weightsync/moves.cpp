@@ -103,7 +103,7 @@ bool WeightSync::Engine::copy_local_bucket() {
   if (local_flow_ == plan_.sends.size()) return false;
   const Flow& flow = plan_.sends[local_flow_];
   const Bucket& bucket = flow.buckets[local_bucket_];
-  copy_local(pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
+  copy_local(copier_, pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
   counters_.bytes_local += bucket.elements * element_bytes_;
   if (++local_bucket_ == flow.buckets.size()) {
     local_bucket_ = 0;
@@ -145,7 +145,7 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
     ++counters_.delta_buckets;
   } else {
     header.payload_bytes = bucket.elements * element_bytes_;
-    pack(pieces_of(flow, bucket), element_bytes_, sources_.data, payload);
+    pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, payload);
   }
   if (options_.verify) header.digest = XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes));
   if (corrupt_ >= 0 && corrupt_-- == 0) payload[header.payload_bytes / 2] ^= std::byte{1};
@@ -163,11 +163,13 @@ bool WeightSync::Engine::sends_deltas(const Flow& flow) const {
 int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::byte* payload) {
   const auto full = static_cast<size_t>(bucket.elements * element_bytes_);
   DeltaEncoder encoder(std::span(payload, full - 1), static_cast<int>(element_bytes_));
+  const std::byte* packed = scratch();
+  if (packed) pack(copier_, pieces_of(flow, bucket), Side::source, element_bytes_, sources_.data, scratch());
   for (const Piece& piece : pieces_of(flow, bucket)) {
-    const auto* now = static_cast<const std::byte*>(sources_.data[piece.tensor]);
     for (int64_t r = 0; r < piece.run.rows; ++r) {
       const int64_t element = piece.run.source_offset + r * piece.run.source_stride;
-      const std::byte* row = now + element * element_bytes_;
+      const std::byte* row = packed ? packed : static_cast<const std::byte*>(sources_.data[piece.tensor]) + element * element_bytes_;
+      if (packed) packed += piece.run.columns * element_bytes_;
       const bool fits = sources_.changed.empty()
                             ? encoder.add(row, previous_[piece.tensor].data() + element * element_bytes_, piece.run.columns)
                             : encoder.add(row, sources_.changed[piece.tensor], element, piece.run.columns);
@@ -245,10 +247,18 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
   if (options_.verify && XXH3_64bits(payload, static_cast<size_t>(header.payload_bytes)) != header.digest) {
     return wrong("its digest does not fit: it was changed on the way");
   }
-  if (header.is_delta == 0) return unpack(pieces_of(flow, bucket), element_bytes_, payload, targets_);
+  const auto pieces = pieces_of(flow, bucket);
+  if (header.is_delta == 0) return unpack(copier_, pieces, element_bytes_, payload, targets_);
   if (header.base_version != version_) return wrong(base::text("a delta against version ", header.base_version, ", here is ", version_));
+  const std::span delta{payload, static_cast<size_t>(header.payload_bytes)};
   try {
-    unpack_delta(pieces_of(flow, bucket), element_bytes_, {payload, static_cast<size_t>(header.payload_bytes)}, bucket.elements, targets_);
+    if (scratch() == nullptr) {
+      unpack_delta(pieces, element_bytes_, delta, bucket.elements, targets_);
+      return;
+    }
+    pack(copier_, pieces, Side::target, element_bytes_, {targets_.data(), targets_.size()}, scratch());
+    apply_delta(delta, element_bytes_, bucket.elements, scratch());
+    unpack(copier_, pieces, element_bytes_, scratch(), targets_);
   } catch (const UserError& error) {
     wrong(error.what());
   }
@@ -288,8 +298,10 @@ void WeightSync::Engine::remember() {
   previous_.resize(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     previous_[i].resize(static_cast<size_t>(shard_elements_[i] * element_bytes_));
-    if (!previous_[i].empty()) std::memcpy(previous_[i].data(), sources_.data[i], previous_[i].size());
+    const auto bytes = static_cast<int64_t>(previous_[i].size());
+    copier_.start({previous_[i].data(), static_cast<const std::byte*>(sources_.data[i]), 1, bytes, bytes, bytes});
   }
+  copier_.finish();
 }
 
 }  // namespace trireme::weightsync

@@ -5,18 +5,42 @@
 #include <span>
 #include <vector>
 
+#include "trireme/comm/device_copies.hpp"
 #include "trireme/weightsync/plan.hpp"
 
 namespace trireme::weightsync {
 
+// How bytes get from and to this rank's tensors: by the processor, or by the copy engines of the device where the tensors lie. Buckets are
+// memory of the host. What was started is done after finish().
+struct Copier {
+  void (*start)(const comm::RowCopy& copy);
+  void (*finish)();
+};
+const Copier& copier_of(bool device);
+
+enum class Side : uint8_t { source, target };
+
+// A run in its tensor on one side; bytes.
+struct TensorRows {
+  int64_t rows = 0;
+  int64_t bytes = 0;   // of a row
+  int64_t offset = 0;  // from the tensor's first byte
+  int64_t stride = 0;
+};
+TensorRows rows_of(const base::CopyRun& run, Side side, int64_t element_bytes);
+
 std::span<const Piece> pieces_of(const Flow& flow, const Bucket& bucket);
 
-void pack(std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources, std::byte* out);
-void unpack(std::span<const Piece> pieces, int64_t element_bytes, const std::byte* in, std::span<void* const> targets);
+// `side` says whose tensors they are.
+void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes, std::span<const void* const> tensors, std::byte* out);
+void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, const std::byte* in, std::span<void* const> targets);
 // From a rank's shard to its own slice.
-void copy_local(std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources, std::span<void* const> targets);
-// Applies a delta to the targets in place; returns the number of elements written.
+void copy_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources,
+                std::span<void* const> targets);
+// Applies a delta to the host's targets in place; returns the number of elements written.
 int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes, std::span<const std::byte> delta, int64_t elements,
                      std::span<void* const> targets);
+// The same to a packed bucket.
+int64_t apply_delta(std::span<const std::byte> delta, int64_t element_bytes, int64_t elements, std::byte* packed);
 
 }  // namespace trireme::weightsync

@@ -20,12 +20,12 @@ struct Record {
 };
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;
 
-enum class Side : uint8_t { source, target };
-
 // Digest of a tensor's part of a flow as it lies in `tensors`.
 class FlowDigests {
  public:
-  FlowDigests(const Flow& flow, Side side, int64_t element_bytes) : flow_(flow), side_(side), element_bytes_(element_bytes) {}
+  // `scratch`: where a device's rows are copied to, a bucket of them at a time; null: they are read where they lie.
+  FlowDigests(const Flow& flow, Side side, int64_t element_bytes, const Copier& copier, std::byte* scratch)
+      : flow_(flow), side_(side), element_bytes_(element_bytes), copier_(copier), scratch_(scratch) {}
 
   template <class Pointer>
   std::map<uint32_t, uint64_t> of(std::span<Pointer const> tensors) const {
@@ -43,16 +43,21 @@ class FlowDigests {
 
  private:
   void add(XXH3_state_t* state, const base::CopyRun& run, const std::byte* tensor) const {
-    const int64_t offset = side_ == Side::source ? run.source_offset : run.target_offset;
-    const int64_t stride = side_ == Side::source ? run.source_stride : run.target_stride;
-    for (int64_t r = 0; r < run.rows; ++r) {
-      XXH3_64bits_update(state, tensor + (offset + r * stride) * element_bytes_, static_cast<size_t>(run.columns * element_bytes_));
+    const TensorRows rows = rows_of(run, side_, element_bytes_);
+    if (scratch_) {
+      copier_.start({scratch_, tensor + rows.offset, rows.rows, rows.bytes, rows.bytes, rows.stride});
+      copier_.finish();
+      XXH3_64bits_update(state, scratch_, static_cast<size_t>(rows.rows * rows.bytes));
+      return;
     }
+    for (int64_t r = 0; r < rows.rows; ++r) XXH3_64bits_update(state, tensor + rows.offset + r * rows.stride, static_cast<size_t>(rows.bytes));
   }
 
   const Flow& flow_;
   Side side_;
   int64_t element_bytes_;
+  const Copier& copier_;
+  std::byte* scratch_;
 };
 
 }  // namespace
@@ -65,7 +70,7 @@ std::string WeightSync::Engine::differences(const Sources& sources, std::span<vo
     if (plan_.relay) {
       for (const auto& replica : members_.targets) readers.insert(replica[static_cast<size_t>(flow.slice)]);
     }
-    for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_).of<const void*>(sources.data)) {
+    for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_, copier_, scratch()).of<const void*>(sources.data)) {
       const Record record{flow.shard, flow.slice, flow.to, tensor, digest};
       for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
     }
@@ -75,7 +80,7 @@ std::string WeightSync::Engine::differences(const Sources& sources, std::span<vo
   std::set<std::string> differing;
   auto compare = [&](const Flow& flow) {
     const int64_t home = flow.relayed() ? flow.from : flow.to;
-    for (const auto& [tensor, digest] : FlowDigests(flow, Side::target, element_bytes_).of<void*>(targets)) {
+    for (const auto& [tensor, digest] : FlowDigests(flow, Side::target, element_bytes_, copier_, scratch()).of<void*>(targets)) {
       const auto found = expected.find({flow.shard, flow.slice, home, tensor});
       if (found == expected.end() || found->second != digest) differing.insert(tensors_[tensor].name);
     }

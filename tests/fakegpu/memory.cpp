@@ -153,6 +153,23 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, size_t rows, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  if (kind != cudaMemcpyDefault || bytes > to_pitch || bytes > from_pitch) return fail(cudaErrorInvalidValue);
+  const auto row = [](auto* base, size_t pitch, size_t r) { return reinterpret_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(base))) + r * pitch; };
+  std::vector<Range> ranges;
+  for (size_t r = 0; r < rows; ++r) {
+    ranges.push_back(reads(row(from, from_pitch, r), bytes));
+    ranges.push_back(writes(row(to, to_pitch, r), bytes));
+  }
+  enqueue(stream, "copy of rows", std::move(ranges), [=] {
+    for (size_t r = 0; r < rows; ++r) poison(row(to, to_pitch, r), bytes);
+    std::this_thread::yield();
+    for (size_t r = 0; r < rows; ++r) std::memcpy(row(to, to_pitch, r), row(from, from_pitch, r), bytes);
+  });
+  return cudaSuccess;
+}
+
 cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
   Memory& m = memory();
   const std::lock_guard lock(m.mutex);

@@ -1,5 +1,5 @@
-// Zeroed host memory that GPUs copy from and to at the full speed of the bus: page-locked in programs that run GPUs
-// (enable_device_exchange()), else a HugeBuffer like any other.
+// Host memory that GPUs copy from and to at the full speed of the bus: page-locked in programs that run GPUs (enable_device_exchange()), else
+// memory like any other.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,33 @@
 
 namespace trireme::comm {
 
-class PinnedBuffer {
+// Locks pages for as long as it lives; it must go before the memory does. Where the driver does not lock them the log says so; copies are
+// slower then.
+class LockedPages {
  public:
-  PinnedBuffer() = default;
-  // As HugeBuffer's. Where the driver does not lock the pages the log says so; copies are slower then.
-  PinnedBuffer(int64_t bytes, std::string_view what, std::string_view remedy);
-
-  std::byte* data() const { return memory_.data(); }
-  int64_t bytes() const { return memory_.bytes(); }
+  LockedPages() = default;
+  LockedPages(std::byte* memory, int64_t bytes, std::string_view what);
 
  private:
   struct Unlock {
     void operator()(std::byte* memory) const;
   };
+  std::unique_ptr<std::byte, Unlock> locked_;
+};
+
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  // Zeroed; as HugeBuffer's.
+  PinnedBuffer(int64_t bytes, std::string_view what, std::string_view remedy)
+      : memory_(bytes, FirstTouch::now, what, remedy), locked_(data(), bytes, what) {}
+
+  std::byte* data() const { return memory_.data(); }
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
   HugeBuffer memory_;
-  std::unique_ptr<std::byte, Unlock> locked_;  // after the memory: unlocked before it is freed
+  LockedPages locked_;
 };
 
 }  // namespace trireme::comm

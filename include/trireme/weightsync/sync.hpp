@@ -2,7 +2,7 @@
 // buckets are in flight per flow; a rank that has both roles copies what it needs from itself and sends nothing.
 // Buckets travel as messages between nodes and through a shared window inside a node.
 //
-// Memory on both sides is host memory: weights of a device are staged by the caller.
+// Memory on both sides is the host's, or that of this rank's device: then its copy engines fill and empty the buckets, which are host memory.
 //
 // Every bucket carries version, number and (with verify) XXH3 of its payload. A sync moves O(peers x buckets) messages, none
 // per tensor, and ends with one agreement: either all ranks have the new version, or all throw.
@@ -26,6 +26,7 @@ struct SyncOptions {
   DeltaScope delta = DeltaScope::between_nodes;
   bool verify = true;      // digest of every bucket
   bool shared_memory = true;  // where it can be had; false: messages inside a node, too
+  bool device = false;     // tensors lie on this rank's current device (enable_device_exchange()); its default stream is waited for
   int in_flight = 2;       // buckets per flow
   PlanOptions plan;
 };

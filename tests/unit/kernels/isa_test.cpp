@@ -167,6 +167,7 @@ TEST(SameBitsOfTheOptimizer, NormCastAndAverage) {
       std::vector<uint16_t> bf16(values.size() + 1, 0xabcd);
       std::vector<float> average = normals(13, n + 1);
       kernels.cast_to_bf16(values.data(), bf16.data(), n);
+      kernels.add_bf16(average.data(), bf16.data(), n);
       kernels.moving_average(average.data(), finite.data(), 0.99f, 0.01f, n);
       out.add(kernels.sum_of_squares(finite.data(), n));
       out.add(bf16);

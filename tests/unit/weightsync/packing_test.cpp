@@ -68,14 +68,14 @@ TEST(Packing, MovesEveryElementOfEveryRun) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Strided runs(seed);
     Words packed(static_cast<size_t>(runs.elements));
-    pack(runs.pieces, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(packed.data()));
+    pack(copier_of(false), runs.pieces, Side::source, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(packed.data()));
     runs.for_each([&](int64_t place, Word from, Word) { ASSERT_EQ(packed[static_cast<size_t>(place)], from); });
-    unpack(runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(packed.data()), runs.targets());
+    unpack(copier_of(false), runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(packed.data()), runs.targets());
     runs.for_each([&](int64_t, Word from, Word to) { ASSERT_EQ(to, from); });
     const auto untouched = std::accumulate(runs.target.begin(), runs.target.end(), int64_t{0}, [](int64_t sum, const Words& words) { return sum + std::count(words.begin(), words.end(), Word{0xdead}); });
     EXPECT_LE(std::abs(2 * Strided::side * Strided::side - runs.elements - untouched), 2) << "nothing beside the runs is written";
     Strided local(seed);
-    copy_local(local.pieces, sizeof(Word), local.sources(), local.targets());
+    copy_local(copier_of(false), local.pieces, sizeof(Word), local.sources(), local.targets());
     EXPECT_EQ(local.target, runs.target);
   }
 }
@@ -86,8 +86,8 @@ TEST(Packing, DeltasGoStraightToTheirPlaces) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
       Strided runs(seed);
       Words before(static_cast<size_t>(runs.elements));
-      pack(runs.pieces, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(before.data()));
-      unpack(runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(before.data()), runs.targets());
+      pack(copier_of(false), runs.pieces, Side::source, sizeof(Word), runs.sources(), reinterpret_cast<std::byte*>(before.data()));
+      unpack(copier_of(false), runs.pieces, sizeof(Word), reinterpret_cast<const std::byte*>(before.data()), runs.targets());
       Words now = before;
       int64_t changed = 0;
       for (Word& word : now) {

@@ -1,0 +1,28 @@
+// Copies between the memory of this rank's current device and that of the host, or within either, by the device's copy engines. In programs that
+// do not run GPUs (enable_device_exchange()) there are none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace trireme::comm {
+
+// Rows of `bytes` bytes each; strides in bytes, at least `bytes`.
+struct RowCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  int64_t rows = 0;
+  int64_t bytes = 0;
+  int64_t to_stride = 0;
+  int64_t from_stride = 0;
+
+  // Where both sides are without gaps it is one row.
+  RowCopy joined() const;
+};
+
+// After all work on the device's default stream so far, and before all later work there. The host's side may be used again, or read, after
+// finish_copies() only.
+void start_copy(const RowCopy& copy);
+void finish_copies();
+
+}  // namespace trireme::comm

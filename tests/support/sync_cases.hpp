@@ -1,0 +1,256 @@
+// Cases of every weight sync, wherever the tensors lie, and what other tests of it need: mixes of roles, transports, a rank's memory.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/world.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/weightsync/sync.hpp"
+#include "unit/weightsync/layouts.hpp"
+
+namespace trireme::weightsync {
+
+using test::world;
+
+inline LlamaShape odd_shape() { return {2, 60, 6, 3, 8, 77, 131}; }
+
+// bf16 bits of global element e of tensor i in a version; only a few change between versions where `sparse`.
+inline uint16_t value(size_t tensor, int64_t element, int64_t version, bool sparse) {
+  const bool changes = !sparse || element % 97 == 0;
+  return static_cast<uint16_t>(static_cast<uint64_t>(element) * 40503u + tensor * 977u + (changes ? static_cast<uint64_t>(version) * 7919u : 0u));
+}
+
+inline std::vector<std::vector<uint16_t>> tensors_of(const base::ShardLayout& layout, int index, int64_t version, bool sparse) {
+  std::vector<std::vector<uint16_t>> out;
+  for (size_t i = 0; i < layout.tensors().size(); ++i) {
+    const base::Block block = layout.block(i, index);
+    auto& values = out.emplace_back();
+    for (int64_t r = 0; r < block.rows; ++r) {
+      for (int64_t c = 0; c < block.columns; ++c) {
+        values.push_back(value(i, (block.row + r) * layout.tensors()[i].columns() + block.column + c, version, sparse));
+      }
+    }
+  }
+  return out;
+}
+
+struct Roles {
+  const char* name;
+  Members members;
+};
+
+// Every way to deal the ranks of this job out.
+inline std::vector<Roles> role_mixes() {
+  const int n = world().size();
+  std::vector<int> all;
+  for (int r = 0; r < n; ++r) all.push_back(r);
+  std::vector<std::vector<int>> singles;
+  for (const int r : all) singles.push_back({r});
+  std::vector<Roles> out;
+  out.push_back({"colocated, one replica of all", {{all}, {all}, {}}});
+  out.push_back({"colocated, a replica a rank", {{all}, singles, {}}});
+  out.push_back({"hybrid: every rank has all, a replica a rank", {singles, singles, {}}});
+  if (n >= 2) {
+    out.push_back({"one to the rest", {{{0}}, {std::vector<int>(all.begin() + 1, all.end())}, {}}});
+    out.push_back({"the rest to one", {{std::vector<int>(all.begin() + 1, all.end())}, {{0}}, {}}});
+    out.push_back({"one to replicas", {{{0}}, std::vector<std::vector<int>>(singles.begin() + 1, singles.end()), {}}});
+  }
+  if (n >= 3) out.push_back({"overlapping", {{{0, 1}}, {{1, 2}}, {}}});
+  if (n >= 4) out.push_back({"two to two replicas of one", {{{0, 1}}, {{2}, {3}}, {}}});
+  for (Roles& roles : out) {  // tensor parallelism beyond the KV groups is refused upstream
+    for (auto& replica : roles.members.targets) replica.resize(std::min<size_t>(replica.size(), 3));
+  }
+  return out;
+}
+
+struct Transport {
+  const char* name;
+  SyncOptions options;
+};
+inline std::vector<Transport> transports(const SyncOptions& of_place = {}, int64_t bucket_bytes = 1024) {
+  SyncOptions small = of_place;
+  small.plan.bucket_bytes = bucket_bytes;
+  small.plan.node_bucket_bytes = bucket_bytes / 2;
+  SyncOptions messages = small;
+  messages.shared_memory = false;
+  SyncOptions relay = messages;
+  relay.plan.relay = PlanOptions::Relay::always;
+  SyncOptions deltas = small;
+  deltas.delta = DeltaScope::everywhere;
+  SyncOptions one_slot = messages;
+  one_slot.in_flight = 1;
+  return {{"rings", small}, {"messages", messages}, {"relay", relay}, {"deltas", deltas}, {"one in flight", one_slot}, {"defaults", of_place}};
+}
+
+// Where a rank's tensors lie in a test: memory of the host, or of a device.
+class Tensors {
+ public:
+  virtual ~Tensors() = default;
+  virtual uint16_t* allocate(size_t elements) = 0;
+  virtual void write(uint16_t* to, const uint16_t* from, size_t elements) = 0;
+  virtual void read(uint16_t* to, const uint16_t* from, size_t elements) = 0;
+};
+
+class HostTensors final : public Tensors {
+ public:
+  uint16_t* allocate(size_t elements) override { return memory_.emplace_back(elements).data(); }
+  void write(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+  void read(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+
+ private:
+  std::vector<std::vector<uint16_t>> memory_;
+};
+
+struct Home {
+  std::string name;
+  SyncOptions options;
+  int64_t bucket_bytes = 0;  // of transports with small buckets
+  std::function<std::unique_ptr<Tensors>()> make;
+};
+inline std::string name_of(const testing::TestParamInfo<Home>& info) { return info.param.name; }
+
+// A rank's memory in a sync.
+class Member {
+ public:
+  Member(const base::ShardLayout& source, const base::ShardLayout& target, const Members& members, const Home& home)
+      : source_(source), target_(target), memory_(home.make()) {
+    for (const auto& group : members.sources) find(group, shard_);
+    for (const auto& replica : members.targets) find(replica, slice_);
+    for (size_t i = 0; i < target.tensors().size(); ++i) {
+      if (shard_ >= 0) shards_.push_back(memory_->allocate(elements(source, i, shard_)));
+      if (slice_ < 0) continue;
+      slices_.push_back(memory_->allocate(elements(target, i, slice_)));
+      const std::vector<uint16_t> nothing(elements(target, i, slice_), uint16_t{0xdead});
+      memory_->write(slices_.back(), nothing.data(), nothing.size());
+    }
+  }
+  Sources sources(int64_t version, bool sparse) {
+    Sources out;
+    if (shard_ < 0) return out;
+    const auto values = tensors_of(source_, shard_, version, sparse);
+    for (size_t i = 0; i < values.size(); ++i) memory_->write(shards_[i], values[i].data(), values[i].size());
+    out.data.assign(shards_.begin(), shards_.end());
+    return out;
+  }
+  std::vector<void*> targets() { return {slices_.begin(), slices_.end()}; }
+  void expect_version(int64_t version, bool sparse) const {
+    if (slice_ < 0) return;
+    const auto expected = tensors_of(target_, slice_, version, sparse);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(slice(i) == expected[i]) << target_.tensors()[i].name << " version " << version;
+  }
+  std::vector<uint16_t> slice(size_t tensor) const {
+    std::vector<uint16_t> values(elements(target_, tensor, slice_));
+    memory_->read(values.data(), slices_[tensor], values.size());
+    return values;
+  }
+  void set_slice(size_t tensor, const std::vector<uint16_t>& values) { memory_->write(slices_[tensor], values.data(), values.size()); }
+  bool is_source() const { return shard_ >= 0; }
+  bool is_target() const { return slice_ >= 0; }
+
+ private:
+  static size_t elements(const base::ShardLayout& layout, size_t tensor, int index) {
+    return static_cast<size_t>(std::max<int64_t>(0, layout.block(tensor, index).elements()));
+  }
+  static void find(const std::vector<int>& ranks, int& index) {
+    const auto at = std::find(ranks.begin(), ranks.end(), world().rank());
+    if (at != ranks.end()) index = static_cast<int>(at - ranks.begin());
+  }
+  const base::ShardLayout& source_;
+  const base::ShardLayout& target_;
+  std::unique_ptr<Tensors> memory_;
+  int shard_ = -1;
+  int slice_ = -1;
+  std::vector<uint16_t*> shards_, slices_;
+};
+
+class SyncIn : public testing::TestWithParam<Home> {};
+
+TEST_P(SyncIn, EveryMixOfRolesAndTransports) {
+  for (const Roles& roles : role_mixes()) {
+    const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(roles.members.sources[0].size()));
+    const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
+    for (const Transport& transport : transports(GetParam().options, GetParam().bucket_bytes)) {
+      SCOPED_TRACE(testing::Message() << roles.name << ", " << transport.name);
+      WeightSync sync(world(), source, target, roles.members, transport.options);
+      Member member(source, target, roles.members, GetParam());
+      for (const int64_t version : {3, 4, 9}) {
+        const Sources sources = member.sources(version, version > 3);
+        const auto targets = member.targets();
+        sync.run(version, sources, targets);
+        member.expect_version(version, version > 3);
+        EXPECT_EQ(sync.differences(sources, targets), "");
+        EXPECT_EQ(sync.version(), version);
+      }
+    }
+  }
+}
+
+TEST_P(SyncIn, DeltasAreSmallAndExact) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const Members members{{{0}}, {{1}}, {}};
+  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 1);
+  const base::ShardLayout target = llama_slices(odd_shape(), 1);
+  for (const bool with_bitmap : {false, true}) {
+    SyncOptions options = GetParam().options;
+    options.delta = DeltaScope::everywhere;
+    WeightSync sync(world(), source, target, members, options);
+    Member member(source, target, members, GetParam());
+    std::vector<std::vector<uint64_t>> bits;
+    for (const auto& tensor : source.tensors()) {
+      auto& words = bits.emplace_back(static_cast<size_t>(tensor.elements() / 64 + 1));
+      for (int64_t e = 0; e < tensor.elements(); e += 97) words[static_cast<size_t>(e / 64)] |= uint64_t{1} << (e % 64);
+    }
+    for (const int64_t version : {1, 2, 3}) {
+      Sources sources = member.sources(version, true);
+      if (with_bitmap && member.is_source()) {
+        for (const auto& words : bits) sources.changed.push_back(words.data());
+      }
+      const SyncCounters counters = sync.run(version, sources, member.targets());
+      member.expect_version(version, true);
+      if (!member.is_source()) continue;
+      if (version == 1) {
+        EXPECT_EQ(counters.bytes_sent, counters.full_bytes);
+      } else {
+        EXPECT_LT(counters.bytes_sent * 20, counters.full_bytes);
+        EXPECT_GT(counters.delta_buckets, 0);
+      }
+    }
+    // Nothing is assumed about the targets after forget().
+    sync.forget();
+    const SyncCounters counters = sync.run(4, member.sources(4, true), member.targets());
+    EXPECT_EQ(counters.bytes_sent, counters.full_bytes);
+    member.expect_version(4, true);
+  }
+}
+
+TEST_P(SyncIn, ADifferenceInMemoryIsFoundAndHealedByAWholeSync) {
+  std::vector<int> all;
+  for (int r = 0; r < world().size(); ++r) all.push_back(r);
+  const Members members{{all}, {{world().size() - 1}}, {}};
+  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), world().size());
+  const base::ShardLayout target = llama_slices(odd_shape(), 1);
+  WeightSync sync(world(), source, target, members, GetParam().options);
+  Member member(source, target, members, GetParam());
+  const Sources sources = member.sources(1, false);
+  const auto targets = member.targets();
+  sync.run(1, sources, targets);
+  EXPECT_EQ(sync.differences(sources, targets), "");
+  if (member.is_target()) {
+    auto values = member.slice(5);
+    values[7] ^= 1;
+    member.set_slice(5, values);
+  }
+  EXPECT_THAT(sync.differences(sources, targets), testing::HasSubstr(source.tensors()[5].name)) << "on every rank";
+  sync.forget();
+  sync.run(1, sources, targets);
+  EXPECT_EQ(sync.differences(sources, targets), "");
+}
+
+}  // namespace trireme::weightsync
