@@ -71,7 +71,7 @@ def warning(shop, longest, number, seed):
     shop.remove(run)
     overrides = "run.iterations=100000 ckpt.interval=3"
     if in_a_step:  # two steps an iteration
-        overrides += f' fault.at=["delay:*:actor\\u0020step:0:{500 * iteration:.0f}"]'
+        overrides += f' fault.at=["delay:*:actor\\u0020step:*:{500 * iteration:.0f}"]'
     env = ONE_BOX | adversity("slow_disk", SLOW_DISK_MS=f"{1000 * save:.0f}-{1000 * save:.0f}") | {
         "TRIREME_HOME": str(shop.folder / "home"), "TRIREME_DECK": str(shop.folder / "sleepy.toml"), "TRIREME_RUN_DIR": str(shop.path(run)),
         "TRIREME_GPUS_PER_NODE": "0", "TRIREME_LOCK_WAIT": "0", "TRIREME_MAX_RESTARTS": "0", "TRIREME_OVERRIDES": overrides,
@@ -93,6 +93,8 @@ def warning(shop, longest, number, seed):
     metrics = shop.path(run) / "metrics.jsonl"
     ended = lambda: cluster.state(job) in FINAL  # noqa: E731
     wait(lambda: lines_in(metrics) >= 1 or ended(), "the first iteration", 120 + 4 * iteration + save)
+    if ended():
+        fail("it has ended before the warning")
     time.sleep(dice.random() * (2 * iteration + save))
     cluster.command("scancel", "--signal=USR1", "--batch", job)
     wait(ended, "the end of the job", 120 + 2 * iteration + 4 * save)
