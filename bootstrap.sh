@@ -211,13 +211,26 @@ gpu_wheels() {
   [ -e "$wheels/nvidia/cu13/lib/libcufile.so.0" ] || echo nvidia-cufile==1.15.1.6
 }
 
+# The lines of cmake/wheels.txt for these packages: every wheel has its digest there, and pip refuses one with another.
+pinned() {
+  local package
+  for package in "$@"; do
+    awk -v package="$package" '$1 == package {on = 1} on {print} on && !/\\$/ {on = 0; found = 1} END {exit !found}' cmake/wheels.txt ||
+      { warn "cmake/wheels.txt has no digest of $package"; return 1; }
+  done
+}
+
 pip_into() {
-  local target=$1
+  local target=$1 list
   shift
   mkdir -p "$target"
+  list=$(mktemp)
+  pinned "$@" >"$list" || { rm -f "$list"; return 1; }
   # --target leaves the system's Python alone, so that Debian's "externally managed" rule does not apply.
-  retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --target "$target" "$@" ||
-    { warn "\"pip install $*\" into $target failed: is there a network, and room on the disk?"; return 1; }
+  retry "$python" -m pip install --quiet --no-deps --upgrade --disable-pip-version-check --root-user-action=ignore --require-hashes --only-binary :all: \
+    --target "$target" -r "$list" ||
+    { warn "\"pip install $*\" into $target failed: is there a network, room on the disk, and the digest in cmake/wheels.txt?"; rm -f "$list"; return 1; }
+  rm -f "$list"
 }
 
 # NVIDIA's wheels share the folder nvidia/, which pip --target would replace as a whole: they are put beside what is there.

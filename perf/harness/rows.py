@@ -223,11 +223,16 @@ def checkpoint_rows(quick):
     save, load = best("save, fsynced"), best("load, cold, digests checked")
     writers = [Peer(writer, torch(writer, "save_gb_per_s_best"), 1.3) for writer in (["dcp"] if quick else ["dcp", "safetensors", "torch"])]
     stall = table_figure("perf_checkpoint", r"^stall of a background save, 1 s step +([\d.]+)", *arguments, ranks=2)
+    shape = "25M" if quick else "135M"
+    # Three saves and what they held up, in a run that saves behind every iteration.
+    held_up = iteration_figure(shape, "fp32", "ckpt.interval=1", "ckpt.keep=2", scratch=scratch,
+                               figure=lambda lines, _: sum(line["seconds"]["checkpoint_stall"] for line in lines) / sum(line["seconds"]["total"] for line in lines))
     return [
         Row("K1", f"checkpoint save {what}", "GB/s", save, [Peer("dd conv=fdatasync", best(r"dd conv=fdatasync"), 0.9), *writers]),
         Row("K3", f"checkpoint load, cold, {what}", "GB/s", load,
             [Peer("dd, cold", best("dd of the file, cold"), 0.9), Peer("dcp", torch("dcp", "load_gb_per_s_best"), 1.0)]),
-        Row("K2", f"training stall of a background save, {what}", "s", stall, lower=True)]
+        Row("K2", f"training stall of a background save, {what}", "s", stall, lower=True),
+        Row("K4", f"share of a PPO iteration that its save holds up, {shape} fp32, 2 ranks", "", held_up, lower=True, limit=lambda limits: 0.02, limit_target=1.0)]
 
 
 def collectives_rows(quick):
@@ -243,21 +248,39 @@ def collectives_rows(quick):
 # ---- whole iterations ----------------------------------------------------------------------------------------------------
 
 
-def iteration_figure(shape, dtype):
-    """Seconds of the fastest iteration but the first, from metrics.jsonl."""
+def fastest_iteration(lines, _):
+    return min(line["seconds"]["total"] for line in lines)
+
+
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None):
+    """`figure` of the lines of metrics.jsonl but the first, and of summary.json."""
     folder = "perf/ppo/shape-25m" if shape == "25M" else "inputs/models/smollm2-135m"
-    settings = ["ppo", "perf/ppo/iteration.toml", f"model.shape={folder}", f"model.dtype={dtype}"]
+    settings = ["ppo", "perf/ppo/iteration.toml", f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
 
     def measure():
-        with tempfile.TemporaryDirectory() as scratch:
-            prompts = pathlib.Path(scratch) / "prompts.jsonl"
+        with tempfile.TemporaryDirectory(dir=scratch) as run_folder:
+            prompts = pathlib.Path(run_folder) / "prompts.jsonl"
             lines = ({"prompt": f"{i:031d}", "label": ""} for i in range(512))  # with the begin token 32 tokens
             prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            machine.run_ours("trireme", [*settings, f"run.dir={scratch}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
-            metrics = pathlib.Path(scratch, "run", "metrics.jsonl").read_text().splitlines()
-        return min(json.loads(line)["seconds"]["total"] for line in metrics[1:])
-    measure.command = f"mpirun -n 2 trireme {' '.join(settings)}"
+            machine.run_ours("trireme", [*settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
+            run = pathlib.Path(run_folder, "run")
+            metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            return figure(metrics[1:], json.loads((run / "summary.json").read_text()))
+    measure.command = f"mpirun -n 2 trireme {' '.join(map(str, settings))}"
     return measure
+
+
+def guards_rows(quick):
+    """What the guards of a run cost: by their own clocks, and a run with them beside one without. The second one is as fine as the machine is quiet."""
+    shape, dtype = "25M" if quick else "135M", "fp32"
+    # Two shard groups of one rank each hold everything alike: compared behind every iteration.
+    guarded, bare = ("train.shard_group=1", "train.replica_check=1"), ("train.shard_group=1", "run.mismatch_check=0", "run.hang_timeout=0", "run.io_timeout=0")
+    share = iteration_figure(shape, dtype, *guarded, figure=lambda _, summary: summary["guards"]["share"])
+    what = f"{shape} {dtype}, 2 ranks"
+    return [
+        Row("R1", f"share of the ranks' time in guards, PPO {what}", "", share, lower=True, limit=lambda limits: 0.01, limit_target=1.0),
+        Row("R2", f"PPO iteration with guards, {what}", "s", iteration_figure(shape, dtype, *guarded), [Peer("without guards", iteration_figure(shape, dtype, *bare), 0.99)],
+            lower=True)]
 
 
 def ppo_rows(quick):
@@ -283,4 +306,4 @@ def demo_rows(quick):
 
 
 GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
-          "collectives": collectives_rows, "demo": demo_rows}
+          "guards": guards_rows, "collectives": collectives_rows, "demo": demo_rows}

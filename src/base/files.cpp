@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::base {
 
@@ -48,6 +49,7 @@ FileDescriptor::~FileDescriptor() {
 }
 
 FileDescriptor open_read(const std::filesystem::path& path) {
+  const FileWork work{"open", path};
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw_errno(errno, "open", path);
   return FileDescriptor(fd);
@@ -65,6 +67,7 @@ uint64_t regular_size(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const FileWork work{"open", path};
   const FileDescriptor fd = open_read(path);
   size_ = regular_size(fd.get(), path);
   if (size_ == 0) return;
@@ -81,6 +84,7 @@ MappedFile::~MappedFile() {
 }
 
 std::string read_file(const std::filesystem::path& path, uint64_t limit) {
+  const FileWork work{"read", path};
   const FileDescriptor fd = open_read(path);
   const uint64_t size = regular_size(fd.get(), path);
   VALIDATE(size <= limit, ExitCode::bad_data, path.string(), " has ", size, " bytes (the limit is ", limit, ")");
@@ -90,6 +94,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit) {
 }
 
 void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::filesystem::path& name) {
+  const FileWork work{"read", name};
   while (!into.empty()) {
     const ssize_t n = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -101,6 +106,7 @@ void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::file
 }
 
 void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const std::filesystem::path& name) {
+  const FileWork work{"write", name};
   while (!from.empty()) {
     const ssize_t n = ::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
@@ -111,6 +117,7 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const st
 }
 
 void write_all(int fd, std::string_view content, const std::filesystem::path& name) {
+  const FileWork work{"write", name};
   while (!content.empty()) {
     const ssize_t n = ::write(fd, content.data(), content.size());
     if (n < 0 && errno == EINTR) continue;
@@ -120,6 +127,7 @@ void write_all(int fd, std::string_view content, const std::filesystem::path& na
 }
 
 void sync_folder(const std::filesystem::path& path) {
+  const FileWork work{"sync", path};
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw_errno(errno, "open", path);
   const FileDescriptor owner(fd);
@@ -127,6 +135,7 @@ void sync_folder(const std::filesystem::path& path) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  const FileWork work{"write", path};
   std::filesystem::path temporary = path;
   temporary += ".tmp";
   FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -144,6 +153,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 }
 
 uint64_t free_space(const std::filesystem::path& path) {
+  const FileWork work{"look at the space", path};
   struct statvfs info {};
   if (::statvfs(path.c_str(), &info) != 0) throw_errno(errno, "inspect", path);
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;

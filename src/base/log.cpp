@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 
 namespace trireme::log {
 namespace {
@@ -68,6 +69,7 @@ const char* prefix(Level level) {
 }  // namespace
 
 void open(const Sinks& sinks) {
+  const base::FileWork work{"write", "the log"};
   auto& s = state();
   const std::lock_guard lock(s.mutex);
   s.console = sinks.console ? make_console(sinks.level) : nullptr;
@@ -85,6 +87,7 @@ void open(const Sinks& sinks) {
 }
 
 void close() {
+  const base::FileWork work{"write", "the log"};
   auto& s = state();
   const std::lock_guard lock(s.mutex);
   erase_live_line(s);
@@ -94,6 +97,7 @@ void close() {
 }
 
 void write(Level level, const std::string& message) {
+  const base::FileWork work{"write", "the log"};  // its lock too may be held by a write that does not return
   auto& s = state();
   const std::lock_guard lock(s.mutex);
   if (!s.console && !s.files) s.console = make_console(Level::info);
@@ -104,6 +108,7 @@ void write(Level level, const std::string& message) {
 }
 
 void only_files(Level level, const std::string& message) {
+  const base::FileWork work{"write", "the log"};
   auto& s = state();
   const std::lock_guard lock(s.mutex);
   if (s.files) s.files->log(to_spdlog(level), "{}", prefix(level) + message);

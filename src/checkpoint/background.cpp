@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/background.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -12,6 +13,7 @@
 #include "save_through.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::checkpoint {
@@ -137,7 +139,13 @@ class BackgroundWriter::State {
     wake_.notify_all();
   }
 
+  void before_change(size_t i) {
+    const trace::WaitForThread waiting{writer_at_work()};
+    data_.before_change(i);
+  }
+
   SaveReport wait() {
+    const trace::WaitForThread waiting{writer_at_work()};
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return !busy_; });
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -159,8 +167,12 @@ class BackgroundWriter::State {
   SharedData& data() { return data_; }
 
  private:
+  // As the trace names it; -1: it has nothing to do.
+  int writer_at_work() const { return busy() ? writer_.load() : -1; }
+
   void serve() {
     trace::name_thread("checkpoint");
+    writer_ = trace::this_thread();
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return job_.has_value() || leaving_; });
@@ -204,6 +216,7 @@ class BackgroundWriter::State {
   SaveReport report_;
   int64_t committed_ = 0;
   std::exception_ptr error_;
+  std::atomic<int> writer_{-1};
   std::thread thread_;
 };
 
@@ -214,7 +227,7 @@ BackgroundWriter::~BackgroundWriter() = default;
 void BackgroundWriter::start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options) {
   state_->start({std::move(folder), step, std::move(content), std::move(options)});
 }
-void BackgroundWriter::before_change(size_t i) { state_->data().before_change(i); }
+void BackgroundWriter::before_change(size_t i) { state_->before_change(i); }
 bool BackgroundWriter::written(size_t i) const { return state_->data().written(i); }
 bool BackgroundWriter::busy() const { return state_->busy(); }
 SaveReport BackgroundWriter::wait() { return state_->wait(); }

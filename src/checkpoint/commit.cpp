@@ -8,6 +8,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
@@ -53,6 +54,7 @@ void remove_quietly(const std::filesystem::path& path) noexcept {
 }
 
 void remove_leftovers(const std::filesystem::path& folder) {
+  const base::FileWork work{"listing", folder};
   std::error_code error;
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
@@ -68,11 +69,13 @@ void inject(std::string_view operation, const std::filesystem::path& path) {
 }
 
 void make_folder(const std::filesystem::path& path) {
+  const base::FileWork work{"making", path};
   inject("mkdir", path);
   if (::mkdir(path.c_str(), 0777) != 0) base::throw_errno(errno, "cannot create the folder", path);
 }
 
 base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
+  const base::FileWork work{"open", path};
   inject("open", path);
   base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) base::throw_errno(errno, "cannot open for writing", path);
@@ -80,6 +83,7 @@ base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
 }
 
 base::FileDescriptor create_file(const std::filesystem::path& path) {
+  const base::FileWork work{"open", path};
   inject("open", path);
   base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!fd.valid()) base::throw_errno(errno, "cannot create", path);
@@ -92,21 +96,25 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const st
 }
 
 void sync_descriptor(int fd, const std::filesystem::path& path) {
+  const base::FileWork work{"sync", path};
   inject("fsync", path);
   if (::fsync(fd) != 0) base::throw_errno(errno, "cannot sync", path);
 }
 
 void close_file(base::FileDescriptor fd, const std::filesystem::path& path) {
+  const base::FileWork work{"close", path};
   inject("close", path);
   if (::close(fd.release()) != 0) base::throw_errno(errno, "cannot close", path);
 }
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const base::FileWork work{"rename", to};
   inject("rename", to);
   if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "cannot rename to", to);
 }
 
 void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const base::FileWork work{"rename", to};
   inject("rename", to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "cannot exchange with", to);
@@ -117,6 +125,7 @@ void exchange_paths(const std::filesystem::path& from, const std::filesystem::pa
 }
 
 void reserve(int fd, int64_t bytes, const std::filesystem::path& path) {
+  const base::FileWork work{"reservation", path};
   if (bytes <= 0 || ::fallocate(fd, 0, 0, bytes) == 0) return;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
   base::throw_errno(errno, base::text("cannot reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
@@ -141,6 +142,7 @@ void open_library_before_mpi() {
 }
 
 int64_t lay_out(const std::filesystem::path& path, std::vector<IndexEntry>& entries) {
+  const base::FileWork work{"layout", path};
   check_size_limit(path, entries);
   quiet_library();
   const Handle access = file_access();

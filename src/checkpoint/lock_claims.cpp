@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -43,12 +44,16 @@ double modified_seconds(const struct stat& info) {
   return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
 }
 
-// A file of this process with that text; removed by the caller.
+// A file of this process with that text; removed by the caller. Its mode is what the umask leaves, which mkstemp would not ask.
 std::filesystem::path private_file(const std::filesystem::path& folder, std::string_view text) {
-  std::string name = (folder / ".run.lock.new.XXXXXX").string();
-  const base::FileDescriptor fd(::mkostemp(name.data(), O_CLOEXEC));
-  if (!fd.valid()) base::throw_errno(errno, "cannot create a lock file", folder);
-  ::fchmod(fd.get(), 0644);
+  std::random_device random;
+  std::filesystem::path name;
+  base::FileDescriptor fd;
+  for (int attempt = 0; !fd.valid(); ++attempt) {
+    name = folder / base::text(".run.lock.new.", ::getpid(), ".", random());
+    fd = base::FileDescriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!fd.valid() && (errno != EEXIST || attempt == 100)) base::throw_errno(errno, "cannot create a lock file", folder);
+  }
   base::write_all(fd.get(), text, name);
   ::fsync(fd.get());
   return name;

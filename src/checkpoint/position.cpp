@@ -6,6 +6,7 @@
 #include "manifest.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
@@ -26,6 +27,7 @@ std::vector<int64_t> list_steps(const std::filesystem::path& folder) {
 }
 
 std::vector<Position> list_committed(const std::filesystem::path& folder, std::vector<std::string>* not_whole) {
+  const base::FileWork work{"listing", folder};
   std::vector<Position> all;
   for (const int64_t step : list_steps(folder)) {
     try {

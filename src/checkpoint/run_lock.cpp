@@ -17,6 +17,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/position.hpp"
 
 namespace trireme::checkpoint {
@@ -112,6 +113,7 @@ class RunLock::Holder {
   }
 
   ~Holder() {
+    const base::FileWork work{"release", folder_};
     {
       const std::lock_guard lock(mutex_);
       leaving_ = true;
@@ -161,6 +163,7 @@ class RunLock::Holder {
 
 RunLock::RunLock(const comm::CommView& world, std::filesystem::path folder, const LockOptions& options) : folder_(std::move(folder)) {
   agreed_on_root(world, [&] {
+    const base::FileWork work{"locking", folder_};
     std::filesystem::create_directories(folder_);
     LockHolder me = take(folder_, options);
     fence_ = me.fence;

@@ -24,6 +24,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::checkpoint {
@@ -199,6 +200,7 @@ void Save::write() {
 }
 
 void Save::verify_sample() {
+  const trace::Guarding guard{trace::Guard::read_back};
   base::Stopwatch watch;
   beat("checkpoint: verify");
   const auto seed = static_cast<uint64_t>(step_ * 1'000'003);

@@ -12,6 +12,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/fault_point.hpp"
 #include "trireme/trace/activity.hpp"
+#include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::comm {
@@ -113,6 +114,7 @@ int64_t bytes_of(int64_t count, DType type) { return count * static_cast<int64_t
 // A collective as it is called: noted in front, compared behind it, when that is due.
 struct CommView::Noted {
   Noted(const CommView& view, const char* operation, int64_t count = 0, int type = 0, int root = -1) : view_(view) {
+    const trace::Guarding guard{trace::Guard::collectives};
     view_.state_->ledger.note(operation, count, type, root);
     due_ = view_.state_->ledger.due();
   }
@@ -127,6 +129,7 @@ struct CommView::Noted {
 };
 
 void CommView::compare_calls() const {
+  const trace::Guarding guard{trace::Guard::collectives};
   const Ledger& ledger = state_->ledger;
   uint64_t extremes[2] = {ledger.hash(), ~ledger.hash()};  // greatest, and complement of the smallest
   TRIREME_MPI(MPI_Allreduce(MPI_IN_PLACE, extremes, 2, MPI_UINT64_T, MPI_MAX, state_->handle));

@@ -71,7 +71,7 @@ void LifeMessages::report(const LifeSign& sign) {
   out_.wish = sign.wish;
   put(out_.host, sign.host);
   put_end(out_.where, sign.where);
-  put(out_.call, sign.call);
+  put_end(out_.call, sign.call);
   TRIREME_MPI(MPI_Isend(&out_, sizeof out_, MPI_BYTE, 0, sign_tag, handle(), &sending_));
   ++unanswered_;
 }
@@ -134,6 +134,10 @@ void LifeMessages::drain() {
     TRIREME_MPI(MPI_Recv(waste.data(), static_cast<int>(waste.size()), MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, handle(), MPI_STATUS_IGNORE));
   }
 }
+
+void LifeMessages::begin_leaving() { TRIREME_MPI(MPI_Ibarrier(handle(), &leaving_)); }
+
+bool LifeMessages::all_leave() { return done(leaving_); }
 
 void LifeMessages::finish() {
   TRIREME_MPI(MPI_Barrier(handle()));  // nobody sends from here on

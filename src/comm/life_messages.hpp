@@ -35,7 +35,10 @@ class LifeMessages {
   // Tells every other rank; returns at once.
   void end_job(const std::string& words);
 
-  // After every rank has stopped using it: what is under way is brought to an end. Collective.
+  // The end, in which messages still go to and fro: this rank has come to it, and whether all have.
+  void begin_leaving();
+  bool all_leave();
+  // When all have: what is under way is brought to an end. Collective.
   void finish();
   // Without the others: what may still arrive keeps its memory, for good.
   static void abandon(std::unique_ptr<LifeMessages> messages);
@@ -48,7 +51,7 @@ class LifeMessages {
     job::StopReason wish;
     char host[64];
     char where[360];
-    char call[120];
+    char call[200];
   };
   struct Answer {
     uint8_t ends;
@@ -80,6 +83,7 @@ class LifeMessages {
   job::StopReason wish_ = job::StopReason::none;
   Frame out_{};
   MPI_Request sending_ = MPI_REQUEST_NULL;
+  MPI_Request leaving_ = MPI_REQUEST_NULL;
   int unanswered_ = 0;
 };
 

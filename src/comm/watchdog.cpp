@@ -1,5 +1,6 @@
 #include "trireme/comm/watchdog.hpp"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/trace/activity.hpp"
+#include "trireme/trace/guards.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -38,6 +41,12 @@ void in_background(F work) {
     std::thread(std::move(work)).detach();
   } catch (const std::system_error&) {  // no thread to be had: better without these words than not at all
   }
+}
+
+double thread_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -72,7 +81,7 @@ class Watchdog::State {
     if (alone) {
       LifeMessages::abandon(std::move(messages_));
     } else {
-      messages_->finish();
+      leave();
     }
   }
 
@@ -80,11 +89,28 @@ class Watchdog::State {
   void watch() {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, std::chrono::duration<double>(tick), [this] { return done_; })) {
-      const double now = base::monotonic_seconds();
-      const double awake = std::min(now - std::exchange(last_look_, now), longest_step);
-      look_at_myself(awake);
-      if (const auto words = judge(awake)) end_job(*words);
+      look_around();
+      const double used = thread_seconds();
+      trace::add_guard_seconds(trace::Guard::liveness, used - std::exchange(used_, used));
     }
+  }
+
+  void look_around() {
+    const double now = base::monotonic_seconds();
+    const double awake = std::min(now - std::exchange(last_look_, now), longest_step);
+    look_at_myself(awake);
+    if (const auto words = judge(awake)) end_job(*words);
+  }
+
+  // Ranks come to the end at different times. Until the last one is there, each goes on telling that it lives, and hears who does not.
+  void leave() {
+    const trace::Collective collective{"barrier", "watchdog", 0};
+    messages_->begin_leaving();
+    while (messages_ && !messages_->all_leave()) {
+      sleep_for(0.001);
+      if (base::monotonic_seconds() - last_look_ >= tick) look_around();
+    }
+    if (messages_) messages_->finish();
   }
 
   void look_at_myself(double awake) {
@@ -183,6 +209,7 @@ class Watchdog::State {
   double silent_ = 0;
   uint64_t seen_ = 0;
   double last_look_ = 0;
+  double used_ = 0;  // of the thread's processor time, so far
   std::atomic<job::StopReason> wish_{job::StopReason::none};
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -86,6 +86,7 @@ void append_list(std::span<const Number> values, std::string& out) {
 }  // namespace
 
 JsonlReader::JsonlReader(const fs::path& file) : file_(file) {
+  const base::FileWork work{"open", file};
   check_regular(file);
   errno = 0;
   in_.open(file, std::ios::binary);

@@ -11,6 +11,7 @@
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
@@ -22,7 +23,7 @@
 #include "trireme/job/facts.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/report/metrics_file.hpp"
-#include "trireme/trace/activity.hpp"
+#include "trireme/trace/guards.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -48,14 +49,7 @@ void log_threads(const config::Options& options, const std::vector<job::RankPlac
   for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
-std::filesystem::path hang_folder(const RunFolder& folder) { return folder.path() / "hang"; }
-
 std::string host_of(const Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
-
-comm::LifeSign life_sign(const std::string& host, job::StopReason wish) {
-  trace::Standing now = trace::standing();
-  return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call), .wish = wish};
-}
 
 trace::Gather gather_of(const comm::CommView& world) {
   return [world](const std::string& mine) { return world.gather(mine, 0); };
@@ -70,6 +64,26 @@ std::string counts_of_all(const comm::CommView& world) {
   data::JsonObject out;
   for (const auto& [name, count] : all) out.add(name, count);
   return out.str();
+}
+
+// Seconds that guards took, all ranks together, and in words what that is of the run.
+struct GuardCost {
+  std::string json;
+  std::string words;
+};
+GuardCost guards_of_all(const comm::CommView& world, double run_seconds) {
+  data::JsonObject json;
+  std::vector<std::string> parts;
+  double all = 0;
+  for (const auto& [name, mine] : trace::guard_seconds()) {
+    const double seconds = world.sum(mine);
+    all += seconds;
+    json.add(name, seconds);
+    if (seconds > 0) parts.push_back(base::text(name, " ", base::human_seconds(seconds)));
+  }
+  const double share = all / (run_seconds * world.size());
+  json.add("share", share);
+  return {json.str(), base::text("guards: ", base::fixed(100 * share, 2), " % of the ranks' time (", base::join(parts, ", "), ")")};
 }
 
 std::string role_summary(const trace::RoleTable& role) {
@@ -99,8 +113,8 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
-RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple)
-    : options_(options), roles_(roles), folder_(folder), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
+RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, Watch& watch)
+    : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
   install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
@@ -112,20 +126,18 @@ RunContext::RunContext(const config::Options& options, const Roles& roles, const
   clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   if (roles.world.rank() == 0) {
+    const base::FileWork work{"removal", Watch::report_folder(options)};
     std::error_code ignored;
-    std::filesystem::remove_all(hang_folder(folder), ignored);  // what an earlier run left there would be taken for this one's
+    std::filesystem::remove_all(Watch::report_folder(options), ignored);  // what an earlier run left there would be taken for this one's
   }
   if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
-  watchdog_ = std::make_unique<comm::Watchdog>(
-      roles.world, comm::WatchdogOptions{.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
-                                         .report_folder = hang_folder(folder),
-                                         .thread_multiple = thread_multiple,
-                                         .look = [this, host = host_of(roles)] { return life_sign(host, wish_inside()); },
-                                         .activity = [] { return trace::activity(); }});
+  watch_.ask([this] { return wish_inside(); });
   term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
     comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
   });
 }
+
+RunContext::~RunContext() { watch_.ask(nullptr); }
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
   iterations_ = iterations;
@@ -173,13 +185,13 @@ void RunContext::waited() {
 bool RunContext::stop_wanted() {
   if (options_.run.stop_within == config::StopWithin::iteration) return false;
   mark_place();
-  return std::max(wish_inside(), watchdog_->heard_wish()) > job::StopReason::save_and_go_on;
+  return std::max(wish_inside(), watch_.heard_wish()) > job::StopReason::save_and_go_on;
 }
 
 job::StopReason RunContext::agree_to_leave(const comm::CommView& ranks) {
   if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
   mark_place();
-  const job::StopReason mine = std::max(wish_inside(), watchdog_->heard_wish());
+  const job::StopReason mine = std::max(wish_inside(), watch_.heard_wish());
   const auto wish = static_cast<job::StopReason>(ranks.max(static_cast<int32_t>(mine)));
   return wish > job::StopReason::save_and_go_on ? wish : job::StopReason::none;
 }
@@ -324,17 +336,19 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   const std::string counts = counts_of_all(roles_.world);
+  const GuardCost guards = guards_of_all(roles_.world, since_start_.seconds());
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
   report::side_output("summary.json", [&] {
     base::write_file_atomically(folder_.path() / "summary.json",
                                 base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                           "],\"counts\":", counts, ",\"last\":", to_json(last), "}\n"));
+                                           "],\"counts\":", counts, ",\"guards\":", guards.json, ",\"last\":", to_json(last), "}\n"));
   });
   log::info("\n" + trace::to_text(table));
   const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
   for (const auto& note : advice) log::info(note);
+  log::info(guards.words);
   const std::string plot = report::text_plot(curve, title);
   if (!plot.empty()) log::info("\n" + plot);
 }

@@ -1,4 +1,4 @@
-// What every run has around its loop: the batch job, the watchdog, the walltime, the agreed stop, trace and table, the exit.
+// What every run has around its loop: the batch job, the walltime, the agreed stop, trace and table, the exit.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@
 #include "trireme/report/iteration_metrics.hpp"
 #include "driver/roles.hpp"
 #include "driver/run_folder.hpp"
+#include "driver/watch.hpp"
 #include "trireme/job/stop_file.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
-#include "trireme/comm/watchdog.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
 #include "trireme/job/term_watch.hpp"
@@ -31,7 +31,8 @@ namespace trireme::driver {
 class RunContext {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, bool thread_multiple);
+  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, Watch& watch);
+  ~RunContext();
 
   // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
   void watch(const Checkpointing* checkpoints) { checkpoints_ = checkpoints; }
@@ -92,6 +93,7 @@ class RunContext {
   const config::Options& options_;
   const Roles& roles_;
   const RunFolder& folder_;
+  Watch& watch_;
   job::Walltime walltime_;
   std::atomic<const Checkpointing*> checkpoints_ = nullptr;
   Standing standing_;
@@ -100,8 +102,7 @@ class RunContext {
   bool save_announced_ = false;
   bool iteration_announced_ = false;
   std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
-  std::unique_ptr<comm::Watchdog> watchdog_;
-  std::unique_ptr<job::StopFile> stop_file_;  // on rank 0; gone before the watchdog, which looks after it
+  std::unique_ptr<job::StopFile> stop_file_;  // on rank 0
   std::unique_ptr<job::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;

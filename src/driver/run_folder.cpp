@@ -7,6 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/deck.hpp"
 
@@ -25,7 +26,10 @@ log::Level to_log_level(config::LogLevel level) {
 
 void make_folders(const std::vector<std::filesystem::path>& folders) {
   try {
-    for (const auto& folder : folders) std::filesystem::create_directories(folder);
+    for (const auto& folder : folders) {
+      const base::FileWork work{"making", folder};
+      std::filesystem::create_directories(folder);
+    }
   } catch (const std::filesystem::filesystem_error& error) {
     const bool denied = error.code() == std::errc::permission_denied;
     throw UserError(denied ? ExitCode::permission : ExitCode::io_error,

@@ -4,11 +4,14 @@
 #include <system_error>
 #include <utility>
 
+#include "trireme/base/progress.hpp"
+
 namespace trireme::job {
 
 StopFile::StopFile(std::filesystem::path file) : file_(std::move(file)), thread_([this] { watch(); }) {}
 
 StopFile::~StopFile() {
+  const base::FileWork work{"look", file_};  // of the thread that is waited for
   {
     const std::lock_guard lock(mutex_);
     done_ = true;

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/wire.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
@@ -33,6 +35,7 @@ class Fingerprint {
 };
 
 uint64_t fingerprint(const data::PromptSet& prompts) {
+  const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
   for (int64_t row = 0; row < prompts.size(); ++row) {
     all.add(prompts[row].prompt);
@@ -43,6 +46,7 @@ uint64_t fingerprint(const data::PromptSet& prompts) {
 }
 
 uint64_t fingerprint(const TrainingSet& rows) {
+  const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
   for (int64_t row = 0; row < rows.size(); ++row) {
     Samples sequences;
@@ -61,6 +65,7 @@ std::string as_text(uint64_t value) {
 constexpr uint64_t end_bytes = 65536;
 
 std::string part_of(const std::filesystem::path& file, uint64_t offset) {
+  const base::FileWork work{"read", file};
   std::ifstream in(file, std::ios::binary);
   in.seekg(static_cast<std::streamoff>(offset));
   std::string bytes(end_bytes, '\0');
@@ -122,6 +127,7 @@ std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows
 
 std::string digest_of_model(const std::filesystem::path& folder) {
   const trace::Region region{"digest of a model", trace::no_argument, trace::Category::io};
+  const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
   for (const auto& file : weight_files(folder)) {
     const auto size = std::filesystem::file_size(file);

@@ -9,6 +9,7 @@
 #include "safetensors_header.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/model/safetensors.hpp"
 
 namespace trireme::model {
@@ -80,6 +81,7 @@ void SafetensorsWriter::plan(uint64_t file_bytes) {
 fs::path SafetensorsWriter::temporary(const File& file) const { return folder_ / (file.name + ".tmp"); }
 
 void SafetensorsWriter::create() {
+  const base::FileWork work{"making", folder_};
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) base::throw_errno(error.value(), "create the folder", folder_);
@@ -157,6 +159,7 @@ void SafetensorsWriter::write(std::string_view name, const base::Block& block, c
 }
 
 void SafetensorsWriter::sync() {
+  const base::FileWork work{"sync", folder_};
   for (auto& file : files_) {
     if (file.fd.valid() && ::fsync(file.fd.get()) != 0) base::throw_errno(errno, "sync", temporary(file));
   }
@@ -173,6 +176,7 @@ void SafetensorsWriter::retire_older() {
 }
 
 void SafetensorsWriter::commit() {
+  const base::FileWork work{"commit", folder_};
   const auto names = file_names();
   retire_older();
   for (const auto& file : files_) {

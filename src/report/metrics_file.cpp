@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::report {
@@ -53,6 +54,7 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : path_(path), cursor_(cursor) {
+  const base::FileWork work{"open", path};
   file_ = base::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!file_.valid()) base::throw_errno(errno, "open", path);
   const off_t end = ::lseek(file_.get(), 0, SEEK_END);
@@ -62,6 +64,7 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : pa
 }
 
 void MetricsFile::append(const std::string& line) {
+  const base::FileWork work{"write", path_};
   waiting_ += line + "\n";
   if (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
   try {
@@ -76,6 +79,7 @@ void MetricsFile::append(const std::string& line) {
 }
 
 void MetricsFile::sync() {
+  const base::FileWork work{"sync", path_};
   if (::fdatasync(file_.get()) != 0) base::throw_errno(errno, "sync", path_);
 }
 

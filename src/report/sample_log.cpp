@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/data/jsonl.hpp"
 
 namespace trireme::report {
@@ -21,6 +22,7 @@ namespace {
 
 // All of them, or none: half a line would spoil the next one.
 void append_lines(const std::filesystem::path& path, const std::string& lines) {
+  const base::FileWork work{"write", path};
   const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) base::throw_errno(errno, "open", path);
   const off_t size = ::lseek(file.get(), 0, SEEK_END);
@@ -103,6 +105,7 @@ uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iter
 }  // namespace
 
 void sync_sample_log(const std::filesystem::path& path) {
+  const base::FileWork work{"sync", path};
   const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return;
   if (!file.valid()) base::throw_errno(errno, "cannot open", path);
@@ -110,6 +113,7 @@ void sync_sample_log(const std::filesystem::path& path) {
 }
 
 void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
+  const base::FileWork work{"shorten", path};
   const base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return;
   if (!file.valid()) base::throw_errno(errno, "cannot open", path);

@@ -231,6 +231,7 @@ ThreadRecord& Recorder::main_thread() {
   const std::lock_guard guard(mutex_);
   if (threads_.empty()) {
     threads_.push_back(std::make_unique<ThreadRecord>(0));
+    threads_[0]->kernel_id = getpid();
     threads_[0]->set_name("main");
   }
   return *threads_[0];
@@ -247,6 +248,7 @@ ThreadRecord& Recorder::register_thread() {
       record = threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size()))).get();
     }
     record->in_use = true;
+    record->kernel_id = gettid();
     record->set_name("thread " + std::to_string(record->id()));
     release.record = record;
   }

@@ -75,6 +75,15 @@ class SpinLock {
   std::atomic_flag flag_;
 };
 
+// The Collective that a thread is in. Read by the watchdog while the thread stands still in it; a torn mix of two is possible in passing and harmless.
+struct Call {
+  std::atomic<int> depth{0};
+  std::atomic<const char*> name{""};
+  std::atomic<const char*> communicator{""};
+  std::atomic<int64_t> bytes{0};
+  std::atomic<uint64_t> number{0};
+};
+
 class ThreadRecord {
  public:
   explicit ThreadRecord(int id) : id_(id) { clear(); }
@@ -113,6 +122,8 @@ class ThreadRecord {
   int id() const { return id_; }
 
   std::atomic<bool> in_use{true};
+  std::atomic<int> kernel_id{0};  // of the thread that has it
+  Call call;
 
  private:
   int32_t child(int32_t parent, const char* name, Category category);

@@ -20,16 +20,8 @@ namespace {
 constexpr int32_t not_recorded = -2;
 std::atomic<uint64_t> changed_on_main{0};  // regions begun or ended
 
-// The Collective that the main thread is in. Read by the watchdog while the main thread stands still in it; a torn mix of two is
-// possible in passing and harmless.
-struct Current {
-  std::atomic<int> depth{0};
-  std::atomic<const char*> name{""};
-  std::atomic<const char*> communicator{""};
-  std::atomic<int64_t> bytes{0};
-  std::atomic<uint64_t> number{0};
-};
-Current current;
+std::atomic<uint64_t> collectives{0};            // begun or ended, by any thread
+std::atomic<ThreadRecord*> waited_for{nullptr};  // by the main thread
 
 struct Totals {
   std::mutex mutex;
@@ -65,35 +57,63 @@ void left_by_exception(ThreadRecord& record) {
 }  // namespace
 
 uint64_t activity() {
-  return changed_on_main.load(std::memory_order_relaxed) + current.number.load(std::memory_order_relaxed) + base::ticks_so_far();
+  return changed_on_main.load(std::memory_order_relaxed) + collectives.load(std::memory_order_relaxed) + base::ticks_so_far();
 }
 
-Standing standing() {
-  Standing out;
-  const auto main = Recorder::instance().main_thread().standing_now();
-  out.where = main.path;
-  out.io = main.io;
-  out.waiting = main.innermost == Category::communication || main.innermost == Category::wait;
-  if (current.depth.load() == 0) return out;
-  out.waiting = true;
-  out.call = base::text(current.name.load(), " of ", base::human_bytes(static_cast<double>(current.bytes.load())), " on ",
-                        current.communicator.load(), ", the ", current.number.load(), "th");
+namespace {
+
+Standing standing_of(ThreadRecord& thread) {
+  const auto now = thread.standing_now();
+  Standing out{.where = now.path, .waiting = now.innermost == Category::communication || now.innermost == Category::wait, .io = now.io, .call = {}};
+  if (const Call& call = thread.call; call.depth.load() > 0) {
+    out.waiting = true;
+    out.call = base::text(call.name.load(), " of ", base::human_bytes(static_cast<double>(call.bytes.load())), " on ", call.communicator.load(), ", the ",
+                          call.number.load(), "th");
+  } else if (std::string file = base::file_work_of(thread.kernel_id); !file.empty()) {
+    out.waiting = false;
+    out.io = true;
+    out.call = std::move(file);
+  }
   return out;
 }
 
-Collective::Collective(const char* name, const char* communicator, int64_t bytes)
-    : counts_(Recorder::instance().this_thread().id() == 0) {
-  if (!counts_ || current.depth.fetch_add(1, std::memory_order_relaxed) > 0) return;
-  current.name.store(name, std::memory_order_relaxed);
-  current.communicator.store(communicator, std::memory_order_relaxed);
-  current.bytes.store(bytes, std::memory_order_relaxed);
-  current.number.fetch_add(1, std::memory_order_relaxed);
+}  // namespace
+
+Standing standing() {
+  Standing out = standing_of(Recorder::instance().main_thread());
+  ThreadRecord* const other = waited_for.load();
+  if (other == nullptr) return out;
+  const Standing theirs = standing_of(*other);
+  if (!theirs.where.empty()) out.where += " > " + theirs.where;
+  out.waiting = theirs.waiting;
+  out.io = out.io || theirs.io;
+  out.call = theirs.call;
+  return out;
+}
+
+int this_thread() { return Recorder::instance().this_thread().id(); }
+
+WaitForThread::WaitForThread(int thread) : counts_(thread >= 0 && this_thread() == 0) {
+  if (counts_) waited_for = Recorder::instance().threads().at(static_cast<size_t>(thread));
+}
+
+WaitForThread::~WaitForThread() {
+  if (counts_) waited_for = nullptr;
+}
+
+Collective::Collective(const char* name, const char* communicator, int64_t bytes) {
+  Call& call = Recorder::instance().this_thread().call;
+  if (call.depth.fetch_add(1, std::memory_order_relaxed) > 0) return;
+  call.name.store(name, std::memory_order_relaxed);
+  call.communicator.store(communicator, std::memory_order_relaxed);
+  call.bytes.store(bytes, std::memory_order_relaxed);
+  call.number.fetch_add(1, std::memory_order_relaxed);
+  collectives.fetch_add(1, std::memory_order_relaxed);
 }
 
 Collective::~Collective() {
-  if (!counts_) return;
-  current.depth.fetch_sub(1, std::memory_order_relaxed);
-  changed_on_main.fetch_add(1, std::memory_order_relaxed);
+  Recorder::instance().this_thread().call.depth.fetch_sub(1, std::memory_order_relaxed);
+  collectives.fetch_add(1, std::memory_order_relaxed);
 }
 
 const char* to_string(Category category) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/trace/guards.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::zero {
@@ -27,6 +28,7 @@ uint64_t digest_of(const float* values, int64_t count) {
 
 void require_equal_replicas(const comm::CommView& replicas, int world_rank, const std::string& name, ShardedModel& model) {
   const trace::Region region{"compare replicas"};
+  const trace::Guarding guard{trace::Guard::replicas};
   const auto& parameters = model.spec().parameters;
   std::vector<uint64_t> mine;
   for (size_t p = 0; p < parameters.size(); ++p) {

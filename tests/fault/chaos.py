@@ -31,6 +31,7 @@ class Workshop(ProgramTest):
         self.mutex = threading.Lock()
         self.reference = {}
         self.one_at_a_time = {}
+        self.at_the_end = []  # what to do then
 
     def keep(self):
         """unittest wants a method to be made for."""
@@ -40,6 +41,11 @@ class Workshop(ProgramTest):
         cls.setUpClass()
         cls.deck_with("steps.toml", "batch_size = 4\nrecompute", "batch_size = 2\nmax_epochs = 2\nrecompute")
         return cls()
+
+    def close(self):
+        for action in self.at_the_end:
+            action()
+        self.tearDownClass()
 
     def path(self, run):
         return self.folder / run

@@ -39,8 +39,10 @@ exec "$@" """,
     "ctest": 'echo "ctest $*"; [ "$STUB_FAIL" != ctest ] || exit 8',
     "python3": """
 [ "$STUB_FAIL" != pip ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
-packages=()
-while [ $# -gt 0 ]; do case $1 in --target) target=$2; shift;; *==*) packages+=("$1");; esac; shift; done
+case " $* " in *" --require-hashes --only-binary :all: "*) ;; *) echo "a wheel without a digest" >&2; exit 1;; esac
+while [ $# -gt 0 ]; do case $1 in --target) target=$2; shift;; -r) list=$2; shift;; esac; shift; done
+grep -q -- --hash=sha256: "$list" || exit 1
+mapfile -t packages < <(grep -o "^[a-z0-9-]*==[0-9.]*" "$list")
 for package in "${packages[@]}"; do
   echo "$package" >>"$STUB_DIR/fetched"
   case $package in
@@ -72,6 +74,8 @@ class Machine:
         (self.folder / "src").mkdir()
         (self.folder / "home").mkdir()
         shutil.copy2(ROOT / "bootstrap.sh", self.folder / "src")
+        (self.folder / "src/cmake").mkdir()
+        shutil.copy2(ROOT / "cmake/wheels.txt", self.folder / "src/cmake")
 
     @staticmethod
     def executable(path, text):
@@ -170,6 +174,23 @@ class Bootstrap(unittest.TestCase):
 
     def test_nothing_may_be_installed(self):
         self.refused("LibTorch is missing", "build", TRIREME_NO_INSTALL="1", STUB_FAIL="nothing")
+
+    def test_every_wheel_has_a_digest(self):
+        """A version that is changed without its digests would be noticed by those only who have no such wheel yet."""
+        script = (ROOT / "bootstrap.sh").read_text()
+        named = set(re.findall(r"[a-z][a-z0-9-]*==[0-9.]+[0-9]", script)) | {"torch==" + re.search(r"torch_version=([0-9.]+)", script)[1]}
+        listed = {}
+        for line in (ROOT / "cmake/wheels.txt").read_text().replace("\\\n", " ").splitlines():
+            if line and not line.startswith("#"):
+                name, *digests = line.split()
+                self.assertTrue(all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", digest) for digest in digests), line)
+                listed[name] = digests
+        self.assertEqual(named, set(listed))
+        self.assertTrue(all(listed.values()), listed)
+
+    def test_a_wheel_without_a_digest(self):
+        (self.machine.folder / "src/cmake/wheels.txt").write_text("torch==0.0.1 --hash=sha256:0\n")
+        self.refused("cmake/wheels.txt has no digest of torch==", "build")
 
     def test_an_unknown_command(self):
         self.refused("unknown command 'dmeo'", "dmeo")

@@ -122,6 +122,13 @@ class Layouts(ProgramTest):
     def counts(self, run):
         return json.loads((self.folder / run / "summary.json").read_text())["counts"]
 
+    def test_guards_of_a_run(self):
+        """Each guard that the run has tells what it cost."""
+        self.succeed("ppo", self.deck, "run.dir=guarded", "run.iterations=2", "train.shard_group=1", "train.replica_check=1", "ckpt.interval=1", ranks=2)
+        guards = json.loads((self.folder / "guarded" / "summary.json").read_text())["guards"]
+        self.assertEqual(sorted(guards), ["collectives", "inputs", "liveness", "read_back", "replicas", "share"])
+        self.assertTrue(all(seconds > 0 for seconds in guards.values()), guards)
+
     def test_counts_of_a_run(self):
         """What the loop itself computed and moved: every prompt once for its samples, every token once per pass, no padding, no copies."""
         for ranks, more in ((1, []), (2, []), (3, ["ranks.trainer=2", "ranks.generator=1"])):

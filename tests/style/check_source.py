@@ -239,6 +239,23 @@ def documented_table(root):
         yield "docs/dev/architecture.md shows another module table than tests/style/layers.json (check_source.py --markdown prints it)"
 
 
+def named_tests_exist(root):
+    """docs/dev/fault_coverage.md names a file below tests/, or `module_test.test_x`; a bare `test_x` is of the module before it."""
+    page = root / "docs/dev/fault_coverage.md"
+    if not page.exists():
+        return
+    module = ""
+    for name in re.findall(r"`([^`\n]+)`", page.read_text()):
+        method = re.fullmatch(r"(?:tests/slurm/)?(?:(\w+_test)\.)?(test_\w+)", name)
+        if method:
+            module = method[1] or module
+            found = any(f"def {method[2]}(" in path.read_text() for path in (root / "tests").glob(f"*/{module}.py"))
+        else:
+            found = not name.startswith("tests/") or (root / name.split()[0]).exists()
+        if not found:
+            yield f"docs/dev/fault_coverage.md: there is no test {name}"
+
+
 def levels_ascend():
     for name, row in LAYERS["modules"].items():
         for used in row["uses"]:
@@ -253,6 +270,7 @@ def check(root):
     problems += few_files_per_library(sources)
     problems += exceptions_are_needed(root)
     problems += documented_table(root)
+    problems += named_tests_exist(root)
     problems += levels_ascend()
     return len(sources), problems
 
@@ -288,6 +306,8 @@ BROKEN = {
     "g() has": ("src/zero/g.cpp", f"namespace a {{\nint g(std::vector<int> v = {{}}) {{\n{LONG_BODY}\n  return x;\n}}\n}}\n"),
     "f() has": ("src/zero/h.cpp", f"struct S {{\n  int f() const {{\n{LONG_BODY}\n    return x;\n  }}\n}};\n"),
     "S::S() has": ("src/zero/i.cpp", f"S::S(int a) : a_(a), b_{{1}} {{\n  for (;;) {{\n{LONG_BODY}\n  }}\n}}\n"),
+    "there is no test tests/unit/gone_test.cpp": ("docs/dev/fault_coverage.md", "| `tests/unit/gone_test.cpp` |\n"),
+    "there is no test test_gone": ("docs/dev/fault_coverage.md", "| `here_test.test_here`, `test_gone` |\n"),
     "to be wrapped by 1 file": ("src/base/second.cpp", "#include <spdlog/spdlog.h>\n"),
 }
 

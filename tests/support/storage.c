@@ -5,6 +5,7 @@
 //   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
 //   STORAGE_WHILE=file               only while that file exists
 //   STORAGE_RANK=1                   only on that rank
+//   STORAGE_MARK=file                made at the first call that is struck
 //   STORAGE_COUNT=file               without a STORAGE_DO: each process appends "operation calls" for what fits when it ends
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -80,6 +81,8 @@ static int is_meant(const char* operation, const char* path) {
 static int strikes(const char* operation, const char* path) {
   const char* deed = getenv("STORAGE_DO");
   if (!is_meant(operation, path) || deed == NULL) return 0;
+  const char* mark = getenv("STORAGE_MARK");
+  if (mark != NULL) syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, mark, O_WRONLY | O_CREAT, 0644));
   if (strcmp(deed, "short") == 0) return 2;
   if (strncmp(deed, "delay:", 6) == 0) wait_ms(atol(deed + 6));
   if (strcmp(deed, "block") == 0) {

@@ -1,7 +1,9 @@
-// Signs of life of loops that last: a watchdog takes a process whose count stands still for one that hangs.
+// Signs of life of loops that last, and of waits for a file system: a watchdog takes a process whose count stands still for one that hangs.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 
 namespace trireme::base {
 
@@ -9,5 +11,18 @@ namespace trireme::base {
 // atomic addition; any thread.
 void tick() noexcept;
 uint64_t ticks_so_far() noexcept;
+
+// The calling thread waits for a file system in this scope: its silence has the deadline of files, and a watchdog names the file. The outermost of a
+// thread counts. Any thread.
+class FileWork {
+ public:
+  FileWork(const char* deed, const std::filesystem::path& path) noexcept;
+  ~FileWork();
+  FileWork(const FileWork&) = delete;
+  FileWork& operator=(const FileWork&) = delete;
+};
+
+// "write of /run/metrics.jsonl": what the thread with this kernel id is at; empty: no file. Any thread.
+std::string file_work_of(int thread);
 
 }  // namespace trireme::base

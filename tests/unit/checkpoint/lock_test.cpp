@@ -40,6 +40,22 @@ TEST(RunLock, FencesGrowAfterACleanExit) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "run.lock"));
 }
 
+TEST(RunLock, NoFileOfItIsForMoreThanTheUmaskAllows) {
+  const SharedFolder folder;
+  const mode_t before = ::umask(077);
+  {
+    const RunLock lock(world(), folder.path());
+    world().barrier();
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      EXPECT_EQ(entry.status().permissions() & (std::filesystem::perms::group_all | std::filesystem::perms::others_all), std::filesystem::perms::none)
+          << entry.path();
+    }
+    world().barrier();
+  }
+  ::umask(before);
+  world().barrier();
+}
+
 // A folder of checkpoints may come from another run, whose starts were more than this one's.
 TEST(RunLock, TheFenceIsAboveTheCheckpointsOfItsFolder) {
   const SharedFolder folder;

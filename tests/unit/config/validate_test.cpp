@@ -156,6 +156,18 @@ TEST(Validate, RewardSources) {
               HasSubstr("reward.source.0.path is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].kind = RewardKind::plugin; }),
               HasSubstr("reward.source.0.command is missing"));
+  for (const char* argument : {"--api-key=abc", "--API_KEY", "-password", "token=1", "sk-0123456789abcdefghij"}) {
+    EXPECT_THAT(refusal_after([&](Options& o) {
+                  o.reward.source[0].kind = RewardKind::plugin;
+                  o.reward.source[0].command = {"judge", argument};
+                }),
+                HasSubstr("command has a key or password"))
+        << argument;
+  }
+  Options plugin = good();
+  plugin.reward.source[0].kind = RewardKind::plugin;
+  plugin.reward.source[0].command = {"judge", "--max-tokens=5", "--api-key-from=JUDGE_KEY", "tokenizer", "sk-1"};
+  EXPECT_NO_THROW(validate(plugin, Command::ppo, no_files()));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }), HasSubstr("path is for kind = \"model\""));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }), HasSubstr("pattern is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }), HasSubstr("would always be 0"));
