@@ -152,6 +152,7 @@ StepOutput Engine::Impl::step() {
   const StepPlan plan = scheduler.plan();
   const StepBatch batch = make_batch(plan);
   const std::vector<kernels::LogitsRow> logits = backend->forward(batch);
+  backend->report(scheduler.counters());
 
   EngineCounters& counters = scheduler.counters();
   ++counters.steps;

@@ -209,7 +209,10 @@ void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
 
 void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
   const int64_t d = width(Buffer::partials);
-  if (thread == 0) comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+  if (thread == 0) {
+    comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+    sum_bytes_ += m * d * static_cast<int64_t>(sizeof(float));
+  }
   team_.barrier();
   const auto [first, last] = team_.share(thread, m);
   for (int64_t i = first; i < last; ++i) {

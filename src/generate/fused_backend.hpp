@@ -27,6 +27,7 @@ class FusedBackend final : public StepBackend {
   std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_.discard(); }
+  void report(EngineCounters& counters) const override { counters.sum_bytes = counters.sum_host_bytes = sum_bytes_; }
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
 
@@ -78,6 +79,7 @@ class FusedBackend final : public StepBackend {
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
   std::vector<float> partials_;  // [ranks][M][D], tensor parallel only
+  int64_t sum_bytes_ = 0;
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another
   std::vector<size_t> first_page_;             // [sequences]

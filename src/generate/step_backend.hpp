@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/generate/engine.hpp"
 #include "trireme/kernels/sampling.hpp"
 
 namespace trireme::generate {
@@ -39,6 +40,8 @@ class StepBackend {
   virtual void copy_page(int32_t from, int32_t to) = 0;
   // Gives the cache memory back; contents are lost.
   virtual void release_cache() = 0;
+  // Brings its own counters up to date.
+  virtual void report(EngineCounters& counters) const = 0;
   virtual std::vector<std::string> describe() const = 0;
   // Why log-probs may differ from the trainer's in their bits, a few words each; empty: they are the same.
   virtual std::vector<std::string> differences() const = 0;

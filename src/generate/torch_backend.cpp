@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/row_invariant.hpp"
 
 namespace trireme::generate {
@@ -65,16 +66,11 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
     return at::cat(out, 0);
   }
 
-  // Partial results go through the host in fp32 and are added in rank order.
   at::Tensor reduce(const at::Tensor& partial) override {
-    const comm::CommView& comm = backend_.comm_;
-    if (comm.size() == 1) return partial;
-    at::Tensor all = at::empty({comm.size(), partial.size(0), partial.size(1)}, at::TensorOptions().dtype(at::kFloat));
-    all.select(0, comm.rank()).copy_(partial);
-    comm.all_gather_in_place(all.mutable_data_ptr(), partial.numel(), comm::DType::f32);
-    at::Tensor sum = all.select(0, 0).clone();
-    for (int r = 1; r < comm.size(); ++r) sum.add_(all.select(0, r));
-    return sum.to(partial.device(), partial.scalar_type());
+    if (!backend_.sums_) return partial;
+    at::Tensor sum = partial.contiguous();
+    backend_.sums_->add_up(sum.mutable_data_ptr(), sum.numel(), sum.scalar_type() == at::kFloat ? comm::DType::f32 : comm::DType::bf16);
+    return sum;
   }
 
   std::pair<int64_t, int64_t> vocabulary_rows(int64_t) override {
@@ -96,7 +92,9 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
                            const comm::CommView& tensor_parallel)
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
-      comm_(tensor_parallel), device_(weights.place() == Place::host ? at::kCPU : at::kCUDA) {}
+      device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()) {
+  if (tensor_parallel.size() > 1) sums_ = comm::make_rank_sums(tensor_parallel, !on_host());
+}
 
 std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) const {
   std::vector<at::Tensor> out;
@@ -146,12 +144,18 @@ void TorchBackend::copy_page(int32_t from, int32_t to) {
   cache_.narrow(2, to * page_size_, page_size_).copy_(cache_.narrow(2, from * page_size_, page_size_));
 }
 
+void TorchBackend::report(EngineCounters& counters) const {
+  if (!sums_) return;
+  counters.sum_bytes = sums_->counters().bytes;
+  counters.sum_host_bytes = sums_->counters().host_bytes;
+}
+
 std::vector<std::string> TorchBackend::describe() const {
-  return {base::text("generation by LibTorch operations on ", device_.is_cpu() ? "the host" : "a GPU")};
+  return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "")};
 }
 
 std::vector<std::string> TorchBackend::differences() const {
-  return {base::text("LibTorch's attention on ", device_.is_cpu() ? "the host" : "a GPU", " adds in another order than the trainer's")};
+  return {base::text("LibTorch's attention on ", on_host() ? "the host" : "a GPU", " adds in another order than the trainer's")};
 }
 
 }  // namespace trireme::generate

@@ -4,12 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "local_shape.hpp"
 #include "step_backend.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/rank_sums.hpp"
 #include "trireme/model/forward.hpp"
 
 namespace trireme::generate {
@@ -23,6 +25,7 @@ class TorchBackend final : public StepBackend {
   std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_ = at::Tensor(); }
+  void report(EngineCounters& counters) const override;
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
 
@@ -31,14 +34,15 @@ class TorchBackend final : public StepBackend {
  private:
   class PagedStrategy;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
+  bool on_host() const { return weights_.place() == Place::host; }
 
   const model::ModelSpec& spec_;
   const GeneratorWeights& weights_;
   LocalShape shape_;
   int64_t pages_;
   int64_t page_size_;
-  comm::CommView comm_;
   at::Device device_;
+  std::unique_ptr<comm::RankSums> sums_;  // null: one rank
   at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values
   model::Rope rope_;
   int64_t rope_positions_ = 0;

@@ -52,6 +52,8 @@ struct EngineCounters {
   int64_t page_bytes = 0;        // of one page on this rank
   int64_t generated_tokens = 0;
   int64_t finished = 0;
+  int64_t sum_bytes = 0;         // of this rank's partial results that were added to other ranks'
+  int64_t sum_host_bytes = 0;    // those of them that went through host memory
 };
 
 struct StepOutput {
