@@ -71,6 +71,7 @@ class StagedSums final : public RankSums {
     }
     copy(buffer_->data() + at, from, bytes);
     TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
+    count_wait();
     return buffer_->data();
   }
   void copy(void* to, const void* from, int64_t bytes) { TRIREME_CUDA_CALL(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_)); }

@@ -139,10 +139,14 @@ std::optional<Samples> Generator::rollout(const data::PromptSet& prompts, const 
     }
   }
   meter_.stop();
-  trace::count("prompt_tokens_computed", engine_->counters().prefill_tokens - before.prefill_tokens);
-  trace::count("rollout_sum_bytes", engine_->counters().sum_bytes - before.sum_bytes);
-  trace::count("rollout_sum_host_bytes", engine_->counters().sum_host_bytes - before.sum_host_bytes);
-  trace::count("tokens_decoded", engine_->counters().decode_tokens - before.decode_tokens);
+  const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
+  count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
+  count("tokens_decoded", &generate::EngineCounters::decode_tokens);
+  count("rollout_steps", &generate::EngineCounters::steps);
+  count("rollout_uploads", &generate::EngineCounters::uploads);
+  count("rollout_device_waits", &generate::EngineCounters::device_waits);
+  count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
+  count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return samples.sorted();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "local_shape.hpp"
+#include "sampler.hpp"
 #include "step_backend.hpp"
 #include "thread_program.hpp"
 #include "thread_team.hpp"
@@ -24,7 +25,8 @@ class FusedBackend final : public StepBackend {
                const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
-  std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
+  std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
+  KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_.discard(); }
   void report(EngineCounters& counters) const override { counters.sum_bytes = counters.sum_host_bytes = sum_bytes_; }
@@ -83,6 +85,7 @@ class FusedBackend final : public StepBackend {
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another
   std::vector<size_t> first_page_;             // [sequences]
+  Sampler sampler_;
 };
 
 }  // namespace trireme::generate

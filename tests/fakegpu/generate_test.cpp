@@ -41,12 +41,22 @@ generate::EngineOptions options() {
 struct Texts {
   Results results;
   generate::EngineCounters counters;
+  int64_t draws = 0;         // steps that gave tokens
+  int64_t hidden_waits = 0;  // operators that wait for a GPU
 };
 
 Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights, const comm::CommView& replica) {
   Engine engine(spec, weights, options(), replica);
-  Results results = run_all(engine, mixed_requests(vocab));
-  return {std::move(results), engine.counters()};
+  Texts out;
+  for (generate::Request& request : mixed_requests(vocab)) engine.submit(std::move(request));
+  while (!engine.idle()) {
+    generate::StepOutput step = engine.step();
+    out.draws += !step.tokens.empty();
+    for (generate::Result& result : step.finished) out.results[result.id] = std::move(result);
+  }
+  out.counters = engine.counters();
+  out.hidden_waits = HostAsDevice::hidden_waits();
+  return out;
 }
 
 Texts on_host(const model::ModelSpec& spec, DType type, const comm::CommView& replica) {
@@ -67,6 +77,19 @@ class DeviceGeneration : public testing::TestWithParam<DType> {
     fakegpu::set_delays({.seed = static_cast<unsigned>(7 + world().rank()), .legacy_us = 20, .others_us = 20});
   }
 };
+
+// One copy of a step's indices, one call of attention a layer, and one wait of the host where tokens were drawn; none that an operator hides.
+TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
+  own_device();
+  const auto spec = four_groups();
+  const Texts texts = on_device(spec, GetParam(), world());
+  EXPECT_EQ(texts.counters.device_waits, texts.draws);
+  EXPECT_GE(texts.draws, texts.counters.decode_steps);
+  EXPECT_EQ(texts.counters.uploads, texts.counters.steps);
+  EXPECT_LE(texts.counters.attention_calls, texts.counters.steps * spec.shape.layers);
+  EXPECT_GE(texts.counters.attention_calls, texts.counters.decode_steps * spec.shape.layers);
+  EXPECT_EQ(texts.hidden_waits, 0);
+}
 
 // The made-up NCCL adds in the order of ranks, as ours does: same bits.
 TEST_P(DeviceGeneration, SumsOnTheDeviceGiveTheTextsOfTheHost) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "fakegpu/machine.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
 
 namespace trireme::test {
@@ -48,6 +49,7 @@ HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
   static DeviceAllocator allocator;
   waits = 0;
   kernels::set_device_type(c10::DeviceType::CPU);
+  kernels::enable_device_kernels();
   c10::SetCPUAllocator(&allocator, above_all);
   callback_ = at::addGlobalCallback(at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
 }
@@ -55,6 +57,7 @@ HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
 HostAsDevice::~HostAsDevice() {
   at::removeCallback(callback_);
   c10::SetCPUAllocator(before_, above_all);
+  kernels::set_device_kernels(nullptr);
   kernels::set_device_type(c10::DeviceType::CUDA);
 }
 

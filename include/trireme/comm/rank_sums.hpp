@@ -14,6 +14,7 @@ struct RankSumsCounters {
   int64_t sums = 0;
   int64_t bytes = 0;       // of the values that were summed and gathered, this rank's
   int64_t host_bytes = 0;  // those of them that went through host memory: all on CPUs, none by NCCL
+  int64_t device_waits = 0;  // times that the host waited for the device
 };
 
 class RankSums {
@@ -27,6 +28,7 @@ class RankSums {
   const RankSumsCounters& counters() const { return counters_; }
 
  protected:
+  void count_wait() { ++counters_.device_waits; }
   void count(int64_t bytes, bool through_host) {
     ++counters_.sums;
     counters_.bytes += bytes;
