@@ -78,6 +78,15 @@ class DeviceGeneration : public testing::TestWithParam<DType> {
   }
 };
 
+TEST(HostAsDevice, CountsWhatWaitsForAGpu) {
+  own_device();
+  const HostAsDevice device;
+  const at::Tensor values = at::ones({3});
+  EXPECT_EQ(HostAsDevice::hidden_waits(), 0);
+  EXPECT_EQ(values.sum().item<float>(), 3);
+  EXPECT_EQ(HostAsDevice::hidden_waits(), 1);
+}
+
 // One copy of a step's indices, one call of attention a layer, and one wait of the host where tokens were drawn; none that an operator hides.
 TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   own_device();
