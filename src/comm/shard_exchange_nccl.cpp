@@ -11,6 +11,7 @@
 
 #include "comm/cuda_support.hpp"
 #include "comm/nccl_comm.hpp"
+#include "comm/rank_sums_nccl.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "comm/shard_exchange_staged.hpp"
 #include "trireme/base/error.hpp"
@@ -209,6 +210,7 @@ std::string device_bus_id(int device) {
 
 void enable_device_exchange() {
   device_support() = {.make_exchange = make_device_exchange,
+                      .make_sums = [](const CommView& comm, void* compute_stream) { return make_device_sums(comm, share_a_device(comm), compute_stream); },
                       .find_trouble = &NcclComm::find_trouble,
                       .lock_pages =
                           [](std::byte* memory, int64_t bytes) {

@@ -9,6 +9,7 @@
 
 #include "trireme/comm/device_copies.hpp"
 #include "trireme/comm/huge_buffer.hpp"
+#include "trireme/comm/rank_sums.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 
 namespace trireme::comm {
@@ -120,6 +121,7 @@ struct RingPlace {
 // Set by enable_device_exchange(); null pointers in programs that do not link the CUDA part.
 struct DeviceSupport {
   std::unique_ptr<ShardExchange> (*make_exchange)(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) = nullptr;
+  std::unique_ptr<RankSums> (*make_sums)(const CommView& comm, void* compute_stream) = nullptr;
   std::optional<std::string> (*find_trouble)() = nullptr;  // what the devices' library of messages found wrong by itself; any thread
   bool (*lock_pages)(std::byte* memory, int64_t bytes) = nullptr;  // false: the driver did not
   void (*unlock_pages)(std::byte* memory) = nullptr;

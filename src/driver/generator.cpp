@@ -7,6 +7,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -33,7 +34,7 @@ generate::GeneratorWeights make_weights(const config::Options& options, const Ro
                                         const std::vector<const std::byte*>& shared) {
   const auto type = options.model.compute();
   if (shared.empty()) {
-    return {spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(), device.is_cuda() ? generate::Place::cuda : generate::Place::host};
+    return {spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(), kernels::on_host(device) ? generate::Place::host : generate::Place::device};
   }
   auto weights = generate::GeneratorWeights::aliasing(spec, type);
   weights.alias(shared);
@@ -138,8 +139,14 @@ std::optional<Samples> Generator::rollout(const data::PromptSet& prompts, const 
     }
   }
   meter_.stop();
-  trace::count("prompt_tokens_computed", engine_->counters().prefill_tokens - before.prefill_tokens);
-  trace::count("tokens_decoded", engine_->counters().decode_tokens - before.decode_tokens);
+  const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
+  count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
+  count("tokens_decoded", &generate::EngineCounters::decode_tokens);
+  count("rollout_steps", &generate::EngineCounters::steps);
+  count("rollout_uploads", &generate::EngineCounters::uploads);
+  count("rollout_device_waits", &generate::EngineCounters::device_waits);
+  count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
+  count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return samples.sorted();
 }

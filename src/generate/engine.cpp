@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "fused_backend.hpp"
-#include "sampler.hpp"
 #include "scheduler.hpp"
 #include "torch_backend.hpp"
 #include "trireme/base/checked.hpp"
@@ -52,8 +51,7 @@ struct Engine::Impl {
         page_bytes(kind == BackendKind::fused ? FusedBackend::page_bytes(shape, options.page_size)
                                               : TorchBackend::page_bytes(shape, options.page_size)),
         pages(page_count(options, page_bytes, comm)),
-        scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }),
-        sampler(spec.shape.vocab, shape.vocabulary_first, team, comm), version(weights.version()) {
+        scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }), version(weights.version()) {
     scheduler.counters().page_bytes = page_bytes;
     if (kind == BackendKind::fused) {
       backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm);
@@ -67,7 +65,7 @@ struct Engine::Impl {
     return std::min(static_cast<int64_t>(request.prompt.size()) + request.sampling.max_new_tokens, spec.shape.max_positions);
   }
   StepBatch make_batch(const StepPlan& plan) const;
-  std::vector<DrawRequest> draws(const StepPlan& plan, const std::vector<kernels::LogitsRow>& logits, std::vector<Sequence*>& owners) const;
+  std::vector<DrawRequest> draws(const StepPlan& plan, std::vector<Sequence*>& owners) const;
   void append(Sequence& sequence, const Drawn& drawn, StepOutput& out);
   bool finished(Sequence& sequence, int32_t token) const;
   StepOutput step();
@@ -81,7 +79,6 @@ struct Engine::Impl {
   int64_t page_bytes;
   int64_t pages;
   Scheduler scheduler;
-  Sampler sampler;
   std::unique_ptr<StepBackend> backend;
   int32_t version;
   std::unordered_set<uint64_t> ids;  // of unfinished requests
@@ -124,20 +121,19 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
   return batch;
 }
 
-std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, const std::vector<kernels::LogitsRow>& logits,
-                                             std::vector<Sequence*>& owners) const {
+std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, std::vector<Sequence*>& owners) const {
   std::vector<DrawRequest> out;
-  const auto add = [&](Sequence& s, const kernels::LogitsRow& row) {
+  const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept) {
     const SamplingParams& p = s.request.sampling;
     const bool may_end = static_cast<int64_t>(s.result.output_ids.size()) >= p.min_new_tokens;
-    out.push_back({row, &p, s.request.id, static_cast<uint32_t>(s.length()), may_end ? std::span<const int32_t>{} : p.stop_ids});
+    out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length()), may_end ? std::span<const int32_t>{} : p.stop_ids});
     owners.push_back(&s);
   };
-  size_t next = 0;
+  int64_t next = 0;
   for (const PlannedRows& planned : plan.rows) {
-    if (planned.draws) add(*planned.sequence, logits[next++]);
+    if (planned.draws) add(*planned.sequence, next++, nullptr);
   }
-  for (Sequence* s : plan.forked) add(*s, {shape.type, s->prompt_logits->data(), shape.vocabulary_rows});
+  for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits);
   return out;
 }
 
@@ -151,19 +147,17 @@ StepOutput Engine::Impl::step() {
   }
   const StepPlan plan = scheduler.plan();
   const StepBatch batch = make_batch(plan);
-  const std::vector<kernels::LogitsRow> logits = backend->forward(batch);
+  std::vector<Sequence*> owners;
+  const std::vector<DrawRequest> requests = draws(plan, owners);
+  const std::vector<Drawn> drawn = backend->step(batch, requests);
 
   EngineCounters& counters = scheduler.counters();
+  backend->report(counters);
   ++counters.steps;
   if (std::ranges::any_of(plan.rows, [](const PlannedRows& r) { return r.sequence->decoding(); })) ++counters.decode_steps;
-  std::vector<Sequence*> owners;
-  std::vector<DrawRequest> requests = draws(plan, logits, owners);
   scheduler.computed(plan, [&](const Sequence& s) {
-    const auto at = static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin());
-    const auto* bytes = static_cast<const std::byte*>(requests[at].logits.data);
-    return std::vector<std::byte>(bytes, bytes + shape.vocabulary_rows * shape.element_bytes());
+    return backend->keep(requests[static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin())].row);
   });
-  const std::vector<Drawn> drawn = sampler.draw(requests);
   for (size_t i = 0; i < drawn.size(); ++i) append(*owners[i], drawn[i], out);
   return out;
 }

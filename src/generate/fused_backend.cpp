@@ -42,7 +42,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
     : weights_(weights), shape_(local_shape(spec, weights)), model_shape_(spec.shape),
       epsilon_(static_cast<float>(spec.shape.norm_eps)), page_size_(page_size), page_bytes_(page_bytes(shape_, page_size)),
       team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy),
-      program_(make_thread_program(spec, weights)) {
+      program_(make_thread_program(spec, weights)), sampler_(spec.shape.vocab, shape_.vocabulary_first, team, tensor_parallel) {
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
   for (const ProgramLinear& linear : program_.linears) {
@@ -91,7 +91,7 @@ void FusedBackend::index_rows(const StepBatch& batch) {
   }
 }
 
-std::vector<kernels::LogitsRow> FusedBackend::forward(const StepBatch& batch) {
+std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
   reserve_rows(batch.rows(), static_cast<int64_t>(batch.logit_rows.size()));
   index_rows(batch);
   if (batch.rows() > 0) {
@@ -102,11 +102,17 @@ std::vector<kernels::LogitsRow> FusedBackend::forward(const StepBatch& batch) {
       }
     });
   }
-  std::vector<kernels::LogitsRow> out;
-  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    out.push_back({shape_.type, rows(Buffer::logits).row(static_cast<int64_t>(i)), shape_.vocabulary_rows});
+  std::vector<kernels::LogitsRow> logits;
+  for (const DrawRequest& draw : draws) {
+    logits.push_back({shape_.type, draw.kept ? draw.kept.get() : rows(Buffer::logits).row(draw.row), shape_.vocabulary_rows});
   }
-  return out;
+  return sampler_.draw(draws, logits);
+}
+
+KeptLogits FusedBackend::keep(int64_t row) {
+  const std::byte* logits = rows(Buffer::logits).row(row);
+  const auto copy = std::make_shared<const std::vector<std::byte>>(logits, logits + shape_.vocabulary_rows * shape_.element_bytes());
+  return {copy, copy->data()};
 }
 
 void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int thread) {
@@ -209,7 +215,10 @@ void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
 
 void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
   const int64_t d = width(Buffer::partials);
-  if (thread == 0) comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+  if (thread == 0) {
+    comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+    sum_bytes_ += m * d * static_cast<int64_t>(sizeof(float));
+  }
   team_.barrier();
   const auto [first, last] = team_.share(thread, m);
   for (int64_t i = first; i < last; ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "local_shape.hpp"
+#include "sampler.hpp"
 #include "step_backend.hpp"
 #include "thread_program.hpp"
 #include "thread_team.hpp"
@@ -24,9 +25,11 @@ class FusedBackend final : public StepBackend {
                const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
-  std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
+  std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
+  KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_.discard(); }
+  void report(EngineCounters& counters) const override { counters.sum_bytes = counters.sum_host_bytes = sum_bytes_; }
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
 
@@ -78,9 +81,11 @@ class FusedBackend final : public StepBackend {
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
   std::vector<float> partials_;  // [ranks][M][D], tensor parallel only
+  int64_t sum_bytes_ = 0;
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another
   std::vector<size_t> first_page_;             // [sequences]
+  Sampler sampler_;
 };
 
 }  // namespace trireme::generate

@@ -32,12 +32,6 @@ namespace {
 // Below the largest z by this much: candidates are looked for in wider and wider bands until they suffice.
 constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
 
-[[noreturn]] void not_finite(const DrawRequest& request) {
-  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
-                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
-                                                 "the learning rate)"));
-}
-
 // A copy of the row with the smallest finite value in the places of the forbidden ids that it holds; empty when it holds none.
 std::vector<std::byte> mask(const kernels::LogitsRow& row, int64_t first_id, std::span<const int32_t> forbidden) {
   std::vector<std::byte> copy;
@@ -72,7 +66,13 @@ std::vector<T> gather_rows(const comm::CommView& comm, const std::vector<T>& min
 
 }  // namespace
 
-std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests) {
+void refuse_logits(const DrawRequest& request) {
+  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
+                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
+                                                 "the learning rate)"));
+}
+
+std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits) {
   std::vector<Row> rows(requests.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const SamplingParams& p = *requests[i].sampling;
@@ -81,24 +81,24 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests) {
     rows[i].truncation = {p.top_p, p.top_k};
     rows[i].kind = greedy ? Row::Kind::greedy : rows[i].truncation.active(vocabulary_) ? Row::Kind::truncated : Row::Kind::plain;
   }
-  summarise(requests, rows);
+  summarise(requests, logits, rows);
   choose(requests, rows);
   draw_truncated(requests, rows);
   std::vector<Drawn> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     out.push_back({row.chosen.id, row.chosen.z - row.full.log_sum_exp(), row.sample_log_prob});
-    if (!std::isfinite(out.back().log_prob)) not_finite(requests[i]);
+    if (!std::isfinite(out.back().log_prob)) refuse_logits(requests[i]);
   }
   return out;
 }
 
-void Sampler::summarise(std::span<const DrawRequest> requests, std::vector<Row>& rows) {
+void Sampler::summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows) {
   std::vector<Summary> mine(rows.size());
   team_.run([&](int thread) {
     for (size_t i = static_cast<size_t>(thread); i < rows.size(); i += static_cast<size_t>(team_.size())) {
       Row& row = rows[i];
-      row.logits = requests[i].logits;
+      row.logits = logits[i];
       kernels::accumulate(row.logits, row.scale, row.after);
       mine[i].full_sum = row.after.back().sum;
       mine[i].full_max = row.after.back().max;
@@ -183,7 +183,7 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
         still_open.push_back(open[j]);
         continue;
       }
-      if (all[j].empty()) not_finite(r);
+      if (all[j].empty()) refuse_logits(r);
       const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
       const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, row.total, uniform);
       row.chosen = {drawn.z, drawn.id};

@@ -3,38 +3,23 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
+#include "draw.hpp"
 #include "thread_team.hpp"
 #include "trireme/comm/comm.hpp"
-#include "trireme/generate/request.hpp"
 #include "trireme/kernels/sampling.hpp"
 
 namespace trireme::generate {
-
-struct DrawRequest {
-  kernels::LogitsRow logits;  // this rank's slice
-  const SamplingParams* sampling = nullptr;
-  uint64_t request = 0;
-  uint32_t position = 0;      // of the token to draw
-  std::span<const int32_t> forbidden = {};  // ids that this draw must not give (of the whole vocabulary)
-};
-
-struct Drawn {
-  int32_t id = 0;
-  float log_prob = 0;         // under the softmax of all logits, forbidden ones included
-  std::optional<float> sample_log_prob;  // under top-p or top-k
-};
 
 class Sampler {
  public:
   Sampler(int64_t vocabulary, int64_t vocabulary_first, ThreadTeam& team, const comm::CommView& tensor_parallel)
       : vocabulary_(vocabulary), first_id_(vocabulary_first), team_(team), comm_(tensor_parallel) {}
 
-  // The same result on every rank. Collective over the tensor-parallel ranks.
-  std::vector<Drawn> draw(std::span<const DrawRequest> requests);
+  // The same result on every rank; `logits` has a row for each request, in host memory. Collective over the tensor-parallel ranks.
+  std::vector<Drawn> draw(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits);
 
  private:
   // One rank's share of a row's distribution; `full` with the forbidden ids.
@@ -51,7 +36,7 @@ class Sampler {
     float z = 0;
   };
   struct Row;
-  void summarise(std::span<const DrawRequest> requests, std::vector<Row>& rows);
+  void summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows);
   void choose(std::span<const DrawRequest> requests, std::vector<Row>& rows);
   void draw_truncated(std::span<const DrawRequest> requests, std::vector<Row>& rows);
   std::vector<std::vector<kernels::Candidate>> gather(const std::vector<std::vector<kernels::Candidate>>& mine) const;

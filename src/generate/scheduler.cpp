@@ -249,7 +249,7 @@ void Scheduler::preempt(size_t index) {
   ++counters_.preemptions;
 }
 
-void Scheduler::computed(const StepPlan& plan, const std::function<std::vector<std::byte>(const Sequence&)>& logits_of) {
+void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of) {
   for (const PlannedRows& planned : plan.rows) {
     Sequence& s = *planned.sequence;
     (s.decoding() ? counters_.decode_tokens : counters_.prefill_tokens) += planned.rows;
@@ -264,7 +264,7 @@ void Scheduler::computed(const StepPlan& plan, const std::function<std::vector<s
     for (const int32_t page : group->pages) pool_.retain(page);
     group->published_pages = s.published_pages;
     group->published = s.published;
-    group->logits = std::make_shared<const std::vector<std::byte>>(logits_of(s));
+    group->logits = logits_of(s);
     ready_groups_.push_back(group);
   }
   for (Sequence* s : plan.forked) leave_group(*s);

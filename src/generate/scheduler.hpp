@@ -38,8 +38,8 @@ class Scheduler {
   // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it returns stays valid
   // until the next call of plan(), retire() or preempt_all().
   StepPlan plan();
-  // After the forward pass of a plan: records what was computed. `logits_of` gives a planned row's logits.
-  void computed(const StepPlan& plan, const std::function<std::vector<std::byte>(const Sequence&)>& logits_of);
+  // After the forward pass of a plan: records what was computed. `logits_of` keeps a planned row's logits.
+  void computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
   // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back.

@@ -1,11 +1,11 @@
 // A request on its way through the engine.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "draw.hpp"
 #include "page_pool.hpp"
 #include "trireme/generate/request.hpp"
 
@@ -21,7 +21,7 @@ struct Sequence {
   int64_t computed = 0;           // tokens whose keys and values lie in the pages
   int64_t published_pages = 0;    // full pages that are in the index (or equal one that is)
   ContentId published = 0;        // content up to there
-  std::shared_ptr<const std::vector<std::byte>> prompt_logits;  // of a sequence that began from a group's pages, until its first draw
+  KeptLogits prompt_logits;  // of a sequence that began from a group's pages, until its first draw
   std::shared_ptr<PromptGroup> group;  // of equal prompts; null once this sequence has begun
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
@@ -39,7 +39,7 @@ struct PromptGroup {
   std::vector<int32_t> pages;          // of the whole prompt, one reference each; empty until it is computed
   int64_t published_pages = 0;         // as in Sequence
   ContentId published = 0;
-  std::shared_ptr<const std::vector<std::byte>> logits;  // after the last prompt token: this rank's slice
+  KeptLogits logits;                   // after the last prompt token
 
   bool ready() const { return !pages.empty(); }
 };

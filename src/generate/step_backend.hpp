@@ -1,6 +1,6 @@
-// What the scheduler asks of the hardware: one forward pass over rows of several sequences. Rows of a sequence are
+// What the engine asks of the hardware: one forward pass over rows of several sequences, and the tokens that follow. Rows of a sequence are
 // consecutive positions; a decoding sequence has one row, a prefilling one a chunk.
-// Legend: M rows of the step, V vocabulary rows of this rank.
+// Legend: M rows of the step.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "trireme/kernels/sampling.hpp"
+#include "draw.hpp"
+#include "trireme/generate/engine.hpp"
 
 namespace trireme::generate {
 
@@ -33,12 +34,16 @@ class StepBackend {
   virtual ~StepBackend() = default;
   // Tokens of a sequence can be up to this long from now on.
   virtual void reserve_positions(int64_t positions) = 0;
-  // Writes keys and values of all rows into their pages and computes the logits of `logit_rows`: one row each of this
-  // rank's slice of the vocabulary, in host memory, valid until the next call. Collective over the tensor-parallel ranks.
-  virtual std::vector<kernels::LogitsRow> forward(const StepBatch& batch) = 0;
+  // Writes keys and values of all rows into their pages, computes the logits of `logit_rows` and draws a token for each request, the same on
+  // every rank. Collective over the tensor-parallel ranks.
+  virtual std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) = 0;
+  // A copy of row `row` of the last step's logits, for a later draw.
+  virtual KeptLogits keep(int64_t row) = 0;
   virtual void copy_page(int32_t from, int32_t to) = 0;
   // Gives the cache memory back; contents are lost.
   virtual void release_cache() = 0;
+  // Brings its own counters up to date.
+  virtual void report(EngineCounters& counters) const = 0;
   virtual std::vector<std::string> describe() const = 0;
   // Why log-probs may differ from the trainer's in their bits, a few words each; empty: they are the same.
   virtual std::vector<std::string> differences() const = 0;

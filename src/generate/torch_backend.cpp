@@ -3,78 +3,77 @@
 
 #include "torch_backend.hpp"
 
-#include <cstring>
-#include <numeric>
+#include <utility>
 
-#include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/model/gathered_attention.hpp"
+#include "upload.hpp"
 
 namespace trireme::generate {
-namespace {
 
-at::Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
-  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions().dtype(at::kLong)).to(device);
-}
-
-// Cache slots of positions [0, count) of a sequence.
-std::vector<int64_t> slots_of(const SequenceRows& sequence, int64_t count, int64_t page_size) {
-  std::vector<int64_t> slots(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    slots[static_cast<size_t>(i)] = sequence.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size;
+// What a step reads by number: everything that the host knows about it, and where it lies on the device.
+class TorchBackend::StepIndices {
+ public:
+  StepIndices(const StepBatch& batch, int64_t page_size) {
+    for (const SequenceRows& s : batch.sequences) {
+      const int64_t positions = s.first_position + s.rows;
+      for (int64_t i = 0; i < positions; ++i) read_.push_back(s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size);
+      written_.insert(written_.end(), read_.end() - s.rows, read_.end());
+      lengths.add(s.rows, positions);
+    }
+    ids_.assign(batch.ids.begin(), batch.ids.end());
+    positions_ = batch.positions;
+    logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
   }
-  return slots;
-}
 
-// True where row i (position first + i) may see key j: [rows, keys].
-at::Tensor causal_mask(int64_t first, int64_t rows, int64_t keys, at::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
-  return at::le(at::arange(keys, options).unsqueeze(0), at::arange(first, first + rows, options).unsqueeze(1));
-}
+  void put(Upload& upload) {
+    const auto narrow = [](const std::vector<int64_t>& values) { return std::vector<int32_t>(values.begin(), values.end()); };
+    for (const auto* values : {&ids_, &positions_, &written_, &read_, &logit_rows_}) pieces_.push_back(upload.put(*values));
+    for (const auto* values : {&lengths.queries, &lengths.keys}) pieces_.push_back(upload.put(narrow(*values)));
+  }
+  void find(const Upload& upload) {
+    rows.ids = upload.tensor(pieces_[0], at::kLong);
+    rows.positions = upload.tensor(pieces_[1], at::kLong);
+    rows.cu_seqlens = lengths.queries;
+    written = upload.tensor(pieces_[2], at::kLong);
+    read = upload.tensor(pieces_[3], at::kLong);
+    logit_rows = upload.tensor(pieces_[4], at::kLong);
+    lengths.queries_device = upload.tensor(pieces_[5], at::kInt);
+    lengths.keys_device = upload.tensor(pieces_[6], at::kInt);
+  }
 
-}  // namespace
+  model::GatheredLengths lengths;
+  model::PackedBatch rows;
+  at::Tensor written;     // cache slots of the rows, [M]
+  at::Tensor read;        // and of all positions of their sequences, [S]
+  at::Tensor logit_rows;
+
+ private:
+  std::vector<int64_t> ids_, positions_, written_, read_, logit_rows_;
+  std::vector<Upload::Piece> pieces_;
+};
 
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
-  PagedStrategy(TorchBackend& backend, const StepBatch& batch) : backend_(backend), batch_(batch) {
-    std::vector<int64_t> written;
-    for (const SequenceRows& s : batch.sequences) {
-      const std::vector<int64_t> slots = slots_of(s, s.first_position + s.rows, backend.page_size_);
-      written.insert(written.end(), slots.begin() + s.first_position, slots.end());
-      slots_.push_back(index_tensor(slots, backend.device_));
-      masks_.push_back(s.rows > 1 ? causal_mask(s.first_position, s.rows, s.first_position + s.rows, backend.device_) : at::Tensor());
-    }
-    written_ = index_tensor(written, backend.device_);
-  }
+  PagedStrategy(TorchBackend& backend, const StepIndices& indices) : backend_(backend), indices_(indices) {}
 
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
-    at::Tensor keys = backend_.cache_.select(0, 0).select(0, layer), values = backend_.cache_.select(0, 1).select(0, layer);
-    keys.index_copy_(0, written_, k);
-    values.index_copy_(0, written_, v);
-    const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };  // [1, heads, S, hd]
-    std::vector<at::Tensor> out;
-    int64_t row = 0;
-    for (size_t s = 0; s < slots_.size(); ++s) {
-      const int64_t rows = batch_.sequences[s].rows;
-      const at::Tensor attended = at::scaled_dot_product_attention(
-          heads_first(q.narrow(0, row, rows)), heads_first(keys.index_select(0, slots_[s])),
-          heads_first(values.index_select(0, slots_[s])), masks_[s].defined() ? std::optional(masks_[s]) : std::nullopt, 0.0, false,
-          std::nullopt, q.size(1) != k.size(1));
-      out.push_back(attended.squeeze(0).transpose(0, 1));
-      row += rows;
-    }
-    return at::cat(out, 0);
+    const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
+    cache.select(0, 0).index_copy_(0, indices_.written, k);
+    cache.select(0, 1).index_copy_(0, indices_.written, v);
+    const at::Tensor gathered = cache.index_select(1, indices_.read);
+    ++backend_.attention_calls_;
+    return model::attend_gathered(q, gathered.select(0, 0), gathered.select(0, 1), indices_.lengths);
   }
 
-  // Partial results go through the host in fp32 and are added in rank order.
   at::Tensor reduce(const at::Tensor& partial) override {
-    const comm::CommView& comm = backend_.comm_;
-    if (comm.size() == 1) return partial;
-    at::Tensor all = at::empty({comm.size(), partial.size(0), partial.size(1)}, at::TensorOptions().dtype(at::kFloat));
-    all.select(0, comm.rank()).copy_(partial);
-    comm.all_gather_in_place(all.mutable_data_ptr(), partial.numel(), comm::DType::f32);
-    at::Tensor sum = all.select(0, 0).clone();
-    for (int r = 1; r < comm.size(); ++r) sum.add_(all.select(0, r));
-    return sum.to(partial.device(), partial.scalar_type());
+    if (!backend_.sums_) return partial;
+    at::Tensor sum = partial.contiguous();
+    backend_.sums_->add_up(sum.mutable_data_ptr(), sum.numel(), sum.scalar_type() == at::kFloat ? comm::DType::f32 : comm::DType::bf16);
+    return sum;
   }
 
   std::pair<int64_t, int64_t> vocabulary_rows(int64_t) override {
@@ -83,10 +82,7 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
 
  private:
   TorchBackend& backend_;
-  const StepBatch& batch_;
-  at::Tensor written_;               // slots of all rows
-  std::vector<at::Tensor> slots_;    // of each sequence, positions 0 .. last
-  std::vector<at::Tensor> masks_;    // undefined for single rows, which see everything
+  const StepIndices& indices_;
 };
 
 int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
@@ -96,7 +92,17 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
                            const comm::CommView& tensor_parallel)
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
-      comm_(tensor_parallel), device_(weights.place() == Place::host ? at::kCPU : at::kCUDA) {}
+      device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
+      sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
+  const size_t head = spec.head_parameter();
+  const kernels::DeviceKernels* own = on_host() ? nullptr : kernels::device_kernels();
+  if (on_host() || own != nullptr) {
+    sampler_ = std::make_unique<TensorSampler>(weights, head, shape_, device_, own != nullptr ? own->draws : kernels::draws_on_host, sums_.get());
+  } else {  // logits come to the host
+    if (tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
+    sampler_ = std::make_unique<TensorSampler>(weights, head, shape_, at::kCPU, kernels::draws_on_host, draw_sums_.get());
+  }
+}
 
 std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) const {
   std::vector<at::Tensor> out;
@@ -110,34 +116,44 @@ void TorchBackend::reserve_positions(int64_t positions) {
   rope_ = model::make_rope(spec_.shape, rope_positions_, device_);
 }
 
-std::vector<kernels::LogitsRow> TorchBackend::forward(const StepBatch& batch) {
-  if (batch.rows() == 0) return {};
-  at::NoGradGuard no_grad;
-  const auto type = shape_.type == kernels::ElementType::f32 ? at::kFloat : at::kBFloat16;
+std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
+  const at::NoGradGuard no_grad;
+  Upload upload, of_draws_on_host;
+  Upload& of_draws = draws_on_host() ? of_draws_on_host : upload;
+  StepIndices indices(batch, page_size_);
+  indices.put(upload);
+  sampler_->plan(draws, of_draws);
+  upload.send(device_);
+  ++uploads_;
+  if (draws_on_host()) of_draws.send(sampler_->device());
+  indices.find(upload);
+  if (batch.rows() > 0) forward(batch, indices);
+  if (draws.empty()) return {};
+  if (!on_host()) ++device_waits_;  // of the copy of logits or ids
+  return sampler_->draw(draws, logits_.defined() ? logits_ : at::empty({0}), of_draws);
+}
+
+// Leaves the logits of the step where they are drawn from.
+void TorchBackend::forward(const StepBatch& batch, const StepIndices& indices) {
   if (!cache_.defined()) {
-    cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim},
-                       at::TensorOptions().dtype(type).device(device_));
+    const auto type = shape_.type == kernels::ElementType::f32 ? at::kFloat : at::kBFloat16;
+    cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim}, at::TensorOptions().dtype(type).device(device_));
   }
-  PagedStrategy strategy(*this, batch);
-  model::PackedBatch rows;
-  rows.ids = index_tensor({batch.ids.begin(), batch.ids.end()}, device_);
-  rows.positions = index_tensor(batch.positions, device_);
-  for (const SequenceRows& sequence : batch.sequences) rows.cu_seqlens.push_back(rows.tokens() + sequence.rows);
+  PagedStrategy strategy(*this, indices);
   at::Tensor x;
   for (const model::Stage& stage : spec_.stages) {
     if (stage.kind == model::StageKind::head) {
-      if (batch.logit_rows.empty()) return {};
-      x = x.index_select(0, index_tensor({batch.logit_rows.begin(), batch.logit_rows.end()}, device_));
+      if (batch.logit_rows.empty()) return;
+      x = x.index_select(0, indices.logit_rows);
     }
-    x = model::run_stage(spec_, stage, parameters(stage), x, rows, rope_, strategy);
+    x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, rope_, strategy);
   }
-  logits_ = kernels::linear(x, weights_.tensor(spec_.head_parameter()), std::nullopt).to(at::kCPU).contiguous();
-  std::vector<kernels::LogitsRow> out;
-  for (int64_t i = 0; i < logits_.size(0); ++i) {
-    const auto* row = static_cast<const std::byte*>(logits_.const_data_ptr()) + i * logits_.size(1) * shape_.element_bytes();
-    out.push_back({shape_.type, row, shape_.vocabulary_rows});
-  }
-  return out;
+  logits_ = kernels::linear(x, weights_.tensor(spec_.head_parameter()), std::nullopt).to(sampler_->device()).contiguous();
+}
+
+KeptLogits TorchBackend::keep(int64_t row) {
+  const auto copy = std::make_shared<const at::Tensor>(logits_.select(0, row).clone());
+  return {copy, copy->const_data_ptr()};
 }
 
 void TorchBackend::copy_page(int32_t from, int32_t to) {
@@ -146,12 +162,22 @@ void TorchBackend::copy_page(int32_t from, int32_t to) {
   cache_.narrow(2, to * page_size_, page_size_).copy_(cache_.narrow(2, from * page_size_, page_size_));
 }
 
+void TorchBackend::report(EngineCounters& counters) const {
+  counters.attention_calls = attention_calls_;
+  counters.uploads = uploads_;
+  counters.device_waits = device_waits_;
+  if (!sums_) return;
+  counters.sum_bytes = sums_->counters().bytes;
+  counters.sum_host_bytes = sums_->counters().host_bytes;
+  counters.device_waits += sums_->counters().device_waits;
+}
+
 std::vector<std::string> TorchBackend::describe() const {
-  return {base::text("generation by LibTorch operations on ", device_.is_cpu() ? "the host" : "a GPU")};
+  return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "")};
 }
 
 std::vector<std::string> TorchBackend::differences() const {
-  return {base::text("LibTorch's attention on ", device_.is_cpu() ? "the host" : "a GPU", " adds in another order than the trainer's")};
+  return {base::text("LibTorch's attention on ", on_host() ? "the host" : "a GPU", " adds in another order than the trainer's")};
 }
 
 }  // namespace trireme::generate

@@ -4,12 +4,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "local_shape.hpp"
 #include "step_backend.hpp"
+#include "tensor_sampler.hpp"
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/rank_sums.hpp"
 #include "trireme/model/forward.hpp"
 
 namespace trireme::generate {
@@ -20,9 +23,11 @@ class TorchBackend final : public StepBackend {
                const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
-  std::vector<kernels::LogitsRow> forward(const StepBatch& batch) override;
+  std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
+  KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_ = at::Tensor(); }
+  void report(EngineCounters& counters) const override;
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
 
@@ -30,19 +35,26 @@ class TorchBackend final : public StepBackend {
 
  private:
   class PagedStrategy;
+  class StepIndices;
+  void forward(const StepBatch& batch, const StepIndices& indices);
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
+  bool on_host() const { return weights_.place() == Place::host; }
+  bool draws_on_host() const { return sampler_->device() != device_; }  // where the device's own kernels were put aside
 
   const model::ModelSpec& spec_;
   const GeneratorWeights& weights_;
   LocalShape shape_;
   int64_t pages_;
   int64_t page_size_;
-  comm::CommView comm_;
   at::Device device_;
+  std::unique_ptr<comm::RankSums> sums_;  // null: one rank
   at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values
   model::Rope rope_;
   int64_t rope_positions_ = 0;
-  at::Tensor logits_;  // [rows, V] on the host
+  at::Tensor logits_;  // [rows, V], where they are drawn from
+  std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
+  std::unique_ptr<TensorSampler> sampler_;
+  int64_t attention_calls_ = 0, uploads_ = 0, device_waits_ = 0;
 };
 
 }  // namespace trireme::generate

@@ -5,6 +5,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/huge_buffer.hpp"
+#include "trireme/kernels/device_type.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -32,7 +33,7 @@ GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType d
                                       "give the job more memory, or use more tensor-parallel ranks");
     base = storage_->host.data();
   } else {
-    storage_->device = at::zeros({bytes_}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+    storage_->device = at::zeros({bytes_}, at::TensorOptions().dtype(at::kByte).device(kernels::device_type()));
     base = static_cast<std::byte*>(storage_->device.mutable_data_ptr());
   }
   for (size_t p = 0; p < pointers_.size(); ++p) {
@@ -68,7 +69,7 @@ at::Tensor GeneratorWeights::tensor(size_t parameter) const {
   const std::vector<int64_t> shape = vector ? std::vector<int64_t>{b.rows} : std::vector<int64_t>{b.rows, b.columns};
   const auto options = at::TensorOptions()
                            .dtype(dtype_ == config::DType::fp32 ? at::kFloat : at::kBFloat16)
-                           .device(place_ == Place::host ? at::kCPU : at::kCUDA);
+                           .device(place_ == Place::host ? at::kCPU : kernels::device_type());
   return at::from_blob(const_cast<std::byte*>(pointers_[parameter]), shape, options);
 }
 

@@ -2,6 +2,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/draw_functors.hpp"
 #include "kernels/lane_kernels.hpp"
 #include "kernels/row_functors.hpp"
 #include "trireme/kernels/device_kernels.hpp"
@@ -74,6 +75,17 @@ void adamw_on_device(const AdamWShard& shard, const AdamWStep& step, int32_t* ch
   }
 }
 
+template <template <class> class Functor>
+void draws(const char* name, const DrawArguments& arguments) {
+  if (arguments.bf16) {
+    start(name, arguments.rows, threads_per_row, Functor<uint16_t>{arguments});
+  } else {
+    start(name, arguments.rows, threads_per_row, Functor<float>{arguments});
+  }
+}
+void summarise_draws(const DrawArguments& arguments) { draws<SummariseRow>("summarise draws", arguments); }
+void choose_draws(const DrawArguments& arguments) { draws<ChooseRow>("choose draws", arguments); }
+
 template <class T>
 constexpr DeviceRows<T> rows_of{rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rope<T>};
 
@@ -82,7 +94,7 @@ constexpr const char* launched_by = "Kokkos' device space";
 #else
 constexpr const char* launched_by = "CUDA";
 #endif
-constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges};
+constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {summarise_draws, choose_draws}};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 //   team.rank(), team.size()   this thread among them
 //   team.each(n, f)            f(i) for i = 0 .. n - 1, each by one thread
 //   team.sum(value)            the sum of all threads' values, to all of them; every thread calls it
+//   team.barrier()             what threads wrote before it the others may read after it; every thread calls it
 //
 // Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos has one. exec_cuda.cuh is the launcher
 // for a Kokkos without. Pointers stay valid until the call returns (host), or until the device has done it.
@@ -32,6 +33,7 @@ struct OneThread {
   Value sum(Value value) const {
     return value;
   }
+  void barrier() const {}
 };
 
 template <class Member>
@@ -48,6 +50,7 @@ struct KokkosTeam {
     member.team_reduce(Kokkos::Sum<Value>(value));
     return value;
   }
+  KOKKOS_FUNCTION void barrier() const { member.team_barrier(); }
 };
 
 template <class Space, class Functor>

@@ -47,6 +47,11 @@ struct BlockTeam {
 #endif
     return value;
   }
+  TRIREME_KERNEL void barrier() const {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
 
  private:
 #if defined(__CUDACC__)

@@ -13,6 +13,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::zero {
@@ -145,7 +146,7 @@ void update_group(OptimizerState& state, const std::vector<Piece>& group, comm::
 int64_t update_shard(OptimizerState& state, const ShardMap& map, comm::ShardExchange& exchange, at::ScalarType compute,
                      const AdamWOptions& options, double clip_factor) {
   const at::NoGradGuard no_gradients;
-  if (state.gradient.device().is_cpu()) return update_on_host(state, map, exchange, compute, options, clip_factor);
+  if (kernels::on_host(state.gradient.device())) return update_on_host(state, map, exchange, compute, options, clip_factor);
   const bool offloaded = !state.host.empty();
   const auto* device = kernels::device_kernels();
   if (device && !offloaded) return update_by_kernel(state, map, exchange, compute, options, clip_factor, *device);
@@ -166,7 +167,7 @@ int64_t update_by_operations(OptimizerState& state, const ShardMap& map, comm::S
 }
 
 double squared_gradients(const OptimizerState& state) {
-  if (state.gradient.device().is_cpu()) return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
+  if (kernels::on_host(state.gradient.device())) return kernels::squared_norm(state.gradient.data_ptr<float>(), state.gradient.numel());
   return squared_norm_in_chunks(state.gradient);
 }
 
@@ -183,7 +184,7 @@ double squared_norm_in_chunks(const at::Tensor& values) {
 
 void write_compute(const float* values, int64_t elements, at::ScalarType compute, at::Device device, void* slice) {
   if (elements == 0) return;
-  if (!device.is_cpu()) {
+  if (!kernels::on_host(device)) {
     const at::NoGradGuard no_gradients;
     const at::Tensor host = at::from_blob(const_cast<float*>(values), {elements}, at::TensorOptions().dtype(at::kFloat));
     at::from_blob(slice, {elements}, at::TensorOptions().dtype(compute).device(device)).copy_(host);
@@ -196,7 +197,7 @@ void write_compute(const float* values, int64_t elements, at::ScalarType compute
 
 void update_average(OptimizerState& state) {
   if (!state.average.defined()) return;
-  if (state.average.device().is_cpu()) {
+  if (kernels::on_host(state.average.device())) {
     kernels::moving_average(state.average.data_ptr<float>(), state.master.data_ptr<float>(), state.average_beta,
                             state.average.numel());
     return;

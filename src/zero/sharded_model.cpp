@@ -11,7 +11,9 @@
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/comm/rank_sums.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/optimizer.hpp"
@@ -30,7 +32,7 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.kind = options.exchange;
   out.weight_type = options.compute == config::DType::bf16 ? comm::DType::bf16 : comm::DType::f32;
   out.gradients = options.training == Training::trainable;
-  out.device = device.is_cuda();
+  out.device = !kernels::on_host(device);
   out.rings = options.rings;
   out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
     constexpr int64_t kGrain = 1 << 15;
@@ -55,9 +57,10 @@ struct ShardedModel::Impl {
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
         loop(spec, *exchange, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
-    VALIDATE(device.is_cpu() || !options.track_changes, ExitCode::configuration,
+    VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     if (trainable()) {
+      if (replicas && replicas->size() > 1 && !kernels::on_host(device)) replica_sums = comm::make_rank_sums(*replicas, true);
       state.gradient = map.allocate(device);
       for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2}) *flat = allocate_state();
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
@@ -86,6 +89,20 @@ struct ShardedModel::Impl {
     }
     return pointers;
   }
+  // The sum of the replicas' gradients. Collective over them.
+  void add_replicas() {
+    const int64_t bytes = bytes_of(state.gradient);
+    int64_t through_host = bytes;
+    if (replica_sums) {
+      const int64_t before = replica_sums->counters().host_bytes;
+      replica_sums->add_up(state.gradient.mutable_data_ptr(), state.gradient.numel(), comm::DType::f32);
+      through_host = replica_sums->counters().host_bytes - before;
+    } else {
+      replicas->all_reduce(state.gradient.mutable_data_ptr(), state.gradient.numel(), comm::DType::f32, comm::Op::sum);
+    }
+    trace::count("replica_gradient_bytes", bytes);
+    trace::count("replica_gradient_host_bytes", through_host);
+  }
   // For tests of what comes of it: this rank's first number is none.
   static void spoil(at::Tensor& flat) {
     if (flat.numel() > 0) flat.narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
@@ -107,6 +124,7 @@ struct ShardedModel::Impl {
   std::unique_ptr<comm::ShardExchange> exchange;
   StageLoop loop;
   OptimizerState state;
+  std::unique_ptr<comm::RankSums> replica_sums;  // of gradients on devices, where there are replicas
 };
 
 ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard, const std::optional<comm::CommView>& replicas,
@@ -141,7 +159,7 @@ void ShardedModel::Impl::load_parameter(size_t p, const ReadRows& read, std::vec
   const base::Block own = map.own(p);
   base::tick();
   if (own.empty()) return;
-  const bool in_place = trainable() && state.master.device().is_cpu();
+  const bool in_place = trainable() && kernels::on_host(state.master.device());
   float* values = in_place ? map.data(state.master, p) : nullptr;
   if (!values) {
     rows.resize(static_cast<size_t>(own.elements()));
@@ -193,11 +211,7 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
   impl_->require_trainable("step()");
   trace::Region region{"optimizer step"};
   auto& state = impl_->state;
-  if (impl_->replicas && impl_->replicas->size() > 1) {
-    at::Tensor host = state.gradient.to(at::kCPU);  // the same tensor on CPUs
-    impl_->replicas->all_reduce(host.data_ptr<float>(), host.numel(), comm::DType::f32, comm::Op::sum);
-    if (!impl_->device.is_cpu()) state.gradient.copy_(host);
-  }
+  if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
   if (base::nan_wanted("grad")) impl_->spoil(state.gradient);
   if (base::nan_wanted("weight")) impl_->spoil(state.master);
   StepResult result;

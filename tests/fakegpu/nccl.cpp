@@ -10,6 +10,7 @@
 
 #include "fakegpu/machine.hpp"
 #include "fakegpu/segment.hpp"
+#include "trireme/base/bf16.hpp"
 
 using namespace trireme::fakegpu;
 
@@ -155,6 +156,32 @@ Segment::Outcome reduce_scatter(ncclComm_t comm, const float* from, float* into,
   return Segment::Outcome::done;
 }
 
+float value_of(const std::byte* values, size_t i, bool bf16) {
+  return bf16 ? trireme::base::bf16_to_float(reinterpret_cast<const uint16_t*>(values)[i]) : reinterpret_cast<const float*>(values)[i];
+}
+
+// Adds in fp32 and in the order of ranks, rounds once; NCCL promises neither.
+Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element;
+  std::vector<float> sums;
+  for (size_t done = 0; done < count; done += most) {
+    const size_t piece = std::min(most, count - done);
+    const auto outcome = comm->segment.show({"all-reduce", count}, from + done * element, piece * element, [&](int rank, const std::byte* shown) {
+      if (rank == 0) sums.assign(piece, 0);
+      for (size_t i = 0; i < piece; ++i) sums[i] = rank == 0 ? value_of(shown, i, bf16) : sums[i] + value_of(shown, i, bf16);
+    });
+    if (outcome != Segment::Outcome::done) return outcome;
+    for (size_t i = 0; i < piece; ++i) {
+      if (bf16) {
+        reinterpret_cast<uint16_t*>(into)[done + i] = trireme::base::float_to_bf16(sums[i]);
+      } else {
+        reinterpret_cast<float*>(into)[done + i] = sums[i];
+      }
+    }
+  }
+  return Segment::Outcome::done;
+}
+
 void free_communicator(ncclComm_t comm) {
   if (comm->helper.joinable()) comm->helper.join();
   while (comm->on_streams > 0) std::this_thread::yield();
@@ -268,8 +295,8 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() { return --group_depth > 0 ? ncclSuccess : submit(std::exchange(group, {})); }
 
 ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  if (type != ncclFloat && type != ncclBfloat16) return refuse(ncclInvalidArgument, "the made-up NCCL gathers fp32 and bf16");
-  const size_t bytes = count * (type == ncclFloat ? 4 : 2);
+  if (type != ncclFloat && type != ncclBfloat16 && type != ncclUint8) return refuse(ncclInvalidArgument, "the made-up NCCL gathers fp32, bf16 and bytes");
+  const size_t bytes = count * (type == ncclFloat ? 4 : type == ncclBfloat16 ? 2 : 1);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(into);
   return collect({comm, stream, "all-gather", {reads(from, bytes), writes(into, bytes * static_cast<size_t>(comm->size))},
@@ -282,4 +309,13 @@ ncclResult_t ncclReduceScatter(const void* from, void* into, size_t count, ncclD
   auto* target = static_cast<float*>(into);
   return collect({comm, stream, "reduce-scatter", {reads(from, count * 4 * static_cast<size_t>(comm->size)), writes(into, count * 4)},
                   [=] { return reduce_scatter(comm, source, target, count); }});
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
+  const bool bf16 = type == ncclBfloat16;
+  const size_t bytes = count * (bf16 ? 2 : 4);
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(into);
+  return collect({comm, stream, "all-reduce", {reads(from, bytes), writes(into, bytes)}, [=] { return all_reduce(comm, source, target, count, bf16); }});
 }

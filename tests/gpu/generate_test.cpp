@@ -12,7 +12,7 @@ namespace {
 using generate::GeneratorWeights;
 
 GeneratorWeights on_gpu(const model::ModelSpec& spec, const GeneratorWeights& host) {
-  GeneratorWeights weights(spec, host.dtype(), 0, 1, generate::Place::cuda);
+  GeneratorWeights weights(spec, host.dtype(), 0, 1, generate::Place::device);
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
   return weights;
 }

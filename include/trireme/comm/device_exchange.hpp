@@ -1,6 +1,6 @@
-// Shard exchange between GPUs. It lives in a library of its own (trireme_comm_cuda), so that programs for CPUs do not load
-// NCCL: the GPU variant of the program calls this once at start, after which make_shard_exchange() serves devices and PinnedBuffer
-// locks its pages.
+// Messages between GPUs. They live in a library of its own (trireme_comm_cuda), so that programs for CPUs do not load
+// NCCL: the GPU variant of the program calls this once at start, after which make_shard_exchange() and make_rank_sums() serve devices and
+// PinnedBuffer locks its pages.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@
 
 namespace trireme::generate {
 
-enum class Place : uint8_t { host, cuda };
+enum class Place : uint8_t { host, device };
 
 class GeneratorWeights {
  public:

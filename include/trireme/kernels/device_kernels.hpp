@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/draw.hpp"
 
 namespace trireme::kernels {
 
@@ -28,6 +29,7 @@ struct DeviceKernels {
   // As adamw() on the host, the compute pointer included; `changed` [adamw_teams(elements)] gets counts of compute values that changed.
   void (*adamw)(const AdamWShard& shard, const AdamWStep& step, int32_t* changed);
   int64_t (*adamw_teams)(int64_t elements);
+  DrawKernels draws;
 };
 
 // Those of this program, null in its CPU variant, or where they were put aside: then LibTorch's operators do the work.

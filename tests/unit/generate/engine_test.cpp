@@ -158,8 +158,9 @@ TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   generate::ThreadTeam team(1);
   generate::Sampler sampler(vocab, 0, team, {});
   const auto draw = [&](const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position, std::span<const int32_t> without) {
-    const generate::DrawRequest request{{kernels::ElementType::f32, row.data(), vocab}, &params, 3, position, without};
-    return sampler.draw({&request, 1}).front();
+    const generate::DrawRequest request{0, nullptr, &params, 3, position, without};
+    const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab};
+    return sampler.draw({&request, 1}, {&of_row, 1}).front();
   };
   std::vector<generate::SamplingParams> ways(4);
   ways[1].temperature = 0;

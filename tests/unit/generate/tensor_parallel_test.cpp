@@ -16,26 +16,7 @@ using generate::EngineOptions;
 using generate::Request;
 
 constexpr int64_t vocab = 9001;
-
-std::vector<Request> requests() {
-  std::vector<Request> out;
-  for (uint64_t i = 0; i < 10; ++i) {
-    Request r;
-    r.id = i;
-    r.prompt = tiny_prompt(5 + 9 * static_cast<int64_t>(i % 5), i % 5, vocab);
-    r.sampling.temperature = i % 3 == 0 ? 0 : 1;
-    r.sampling.top_p = i % 4 == 1 ? 0.9 : 1;
-    r.sampling.top_k = i % 4 == 2 ? 30 : 0;
-    r.sampling.max_new_tokens = 24;
-    r.sampling.seed = 3;
-    if (i % 2 == 1) {  // half of the vocabulary, on every rank, ends an answer, but not before its fifth token
-      for (int32_t id = 0; id < vocab; id += 2) r.sampling.stop_ids.push_back(id);
-      r.sampling.min_new_tokens = 5;
-    }
-    out.push_back(std::move(r));
-  }
-  return out;
-}
+std::vector<Request> requests() { return mixed_requests(vocab); }
 
 EngineOptions options(BackendKind backend) {
   EngineOptions o;
@@ -45,34 +26,6 @@ EngineOptions options(BackendKind backend) {
   o.threads = 1;
   o.backend = backend;
   return o;
-}
-
-// Texts agree until a draw or a choice falls within 1e-5 of a boundary; then the rest of that text may differ. Such texts
-// are counted.
-void compare(const Results& want, const Results& got, double tolerance, int allowed) {
-  ASSERT_EQ(want.size(), got.size());
-  int different = 0;
-  for (const auto& [id, a] : want) {
-    const auto& b = got.at(id);
-    if (a.output_ids != b.output_ids) {
-      ++different;
-      continue;
-    }
-    for (size_t i = 0; i < a.log_probs.size(); ++i) EXPECT_NEAR(a.log_probs[i], b.log_probs[i], tolerance) << "request " << id;
-    ASSERT_EQ(a.sample_log_probs.size(), b.sample_log_probs.size());
-    for (size_t i = 0; i < a.sample_log_probs.size(); ++i) EXPECT_NEAR(a.sample_log_probs[i], b.sample_log_probs[i], tolerance);
-  }
-  EXPECT_LE(different, allowed);
-}
-
-// Every rank got the same texts.
-void expect_agreement(const Results& mine) {
-  std::string bytes;
-  for (const auto& [id, r] : mine) {
-    bytes.append(reinterpret_cast<const char*>(r.output_ids.data()), r.output_ids.size() * sizeof(int32_t));
-    bytes.append(reinterpret_cast<const char*>(r.log_probs.data()), r.log_probs.size() * sizeof(float));
-  }
-  for (const std::string& other : world().all_gather(bytes)) EXPECT_EQ(other, bytes);
 }
 
 TEST(TensorParallel, GivesTheTextsOfOneRank) {
@@ -88,7 +41,7 @@ TEST(TensorParallel, GivesTheTextsOfOneRank) {
     const auto mine = tiny_weights(spec, DType::fp32, comm.rank(), comm.size());
     Engine engine(spec, mine, options(backend), comm);
     const Results got = run_all(engine, requests());
-    compare(want, got, 2e-5, 0);
+    expect_close(want, got, 2e-5);
     for (const auto& [id, result] : got) {
       if (id % 2 == 0) continue;
       ASSERT_GE(result.output_ids.size(), 5u) << "request " << id;

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 
+#include "support/world.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
@@ -112,6 +114,26 @@ std::vector<int32_t> tiny_prompt(int64_t length, uint64_t salt, int64_t vocab) {
   return out;
 }
 
+std::vector<generate::Request> mixed_requests(int64_t vocab) {
+  std::vector<generate::Request> out;
+  for (uint64_t i = 0; i < 10; ++i) {
+    generate::Request r;
+    r.id = i;
+    r.prompt = tiny_prompt(5 + 9 * static_cast<int64_t>(i % 5), i % 5, vocab);
+    r.sampling.temperature = i % 3 == 0 ? 0 : 1;
+    r.sampling.top_p = i % 4 == 1 ? 0.9 : 1;
+    r.sampling.top_k = i % 4 == 2 ? 30 : 0;
+    r.sampling.max_new_tokens = 24;
+    r.sampling.seed = 3;
+    if (i % 2 == 1) {
+      for (int32_t id = 0; id < vocab; id += 2) r.sampling.stop_ids.push_back(id);
+      r.sampling.min_new_tokens = 5;
+    }
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
 Results run_all(generate::Engine& engine, std::vector<generate::Request> requests) {
   Results out;
   engine.run(std::move(requests), [&](generate::Result r) { out[r.id] = std::move(r); });
@@ -129,6 +151,26 @@ void expect_same(const Results& a, const Results& b) {
     EXPECT_EQ(std::memcmp(x.log_probs.data(), y.log_probs.data(), x.log_probs.size() * sizeof(float)), 0) << "request " << id;
     EXPECT_EQ(x.sample_log_probs, y.sample_log_probs) << "request " << id;
   }
+}
+
+void expect_close(const Results& want, const Results& got, double tolerance) {
+  ASSERT_EQ(want.size(), got.size());
+  for (const auto& [id, a] : want) {
+    const auto& b = got.at(id);
+    ASSERT_EQ(a.output_ids, b.output_ids) << "request " << id;
+    for (size_t i = 0; i < a.log_probs.size(); ++i) EXPECT_NEAR(a.log_probs[i], b.log_probs[i], tolerance) << "request " << id;
+    ASSERT_EQ(a.sample_log_probs.size(), b.sample_log_probs.size());
+    for (size_t i = 0; i < a.sample_log_probs.size(); ++i) EXPECT_NEAR(a.sample_log_probs[i], b.sample_log_probs[i], tolerance);
+  }
+}
+
+void expect_agreement(const Results& mine) {
+  std::string bytes;
+  for (const auto& [id, r] : mine) {
+    bytes.append(reinterpret_cast<const char*>(r.output_ids.data()), r.output_ids.size() * sizeof(int32_t));
+    bytes.append(reinterpret_cast<const char*>(r.log_probs.data()), r.log_probs.size() * sizeof(float));
+  }
+  for (const std::string& other : world().all_gather(bytes)) EXPECT_EQ(other, bytes);
 }
 
 }  // namespace trireme::test

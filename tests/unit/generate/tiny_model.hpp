@@ -25,10 +25,19 @@ std::vector<float> full_log_probs(const model::ModelSpec& spec, const generate::
 // Prompts of several lengths, the same for every call.
 std::vector<int32_t> tiny_prompt(int64_t length, uint64_t salt, int64_t vocab = 500);
 
+// Ten requests of all kinds: greedy, plain, top-p and top-k, prompts of several lengths, half of them with half of the vocabulary as stop ids,
+// which may not be drawn before the fifth token.
+std::vector<generate::Request> mixed_requests(int64_t vocab);
+
 using Results = std::map<uint64_t, generate::Result>;
 Results run_all(generate::Engine& engine, std::vector<generate::Request> requests);
 
 // Text and log-probs of both are the same bits.
 void expect_same(const Results& a, const Results& b);
+
+// Texts are the same, log-probs within the tolerance: what sums in another order give, but where a draw falls within 1e-5 of a boundary.
+void expect_close(const Results& want, const Results& got, double tolerance);
+// Every rank has the same bits. Collective.
+void expect_agreement(const Results& mine);
 
 }  // namespace trireme::test

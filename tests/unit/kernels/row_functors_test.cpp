@@ -4,63 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <cstring>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "kernels/exec.hpp"
 #include "kernels/lane_kernels.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "unit/kernels/teams.hpp"
 
 namespace trireme::kernels {
 namespace {
-
-constexpr int team_size = 4;
-
-// Threads of the host as the threads of a block.
-struct Threads {
-  int mine;
-  std::barrier<>* barrier;
-  double* values;
-
-  int rank() const { return mine; }
-  int size() const { return team_size; }
-  template <class Body>
-  void each(int64_t n, const Body& body) const {
-    for (int64_t i = mine; i < n; i += team_size) body(i);
-  }
-  template <class Value>
-  Value sum(Value value) const {
-    values[mine] = static_cast<double>(value);
-    barrier->arrive_and_wait();
-    double total = 0;
-    for (int thread = 0; thread < team_size; ++thread) total += values[thread];
-    barrier->arrive_and_wait();
-    return static_cast<Value>(total);
-  }
-};
-
-template <class Functor>
-void by_one(int64_t teams, const Functor& functor) {
-  for (int64_t team = 0; team < teams; ++team) functor(exec::OneThread{}, team);
-}
-
-template <class Functor>
-void by_four(int64_t teams, const Functor& functor) {
-  std::barrier<> barrier(team_size);
-  double values[team_size] = {};
-  std::vector<std::jthread> threads;
-  for (int thread = 0; thread < team_size; ++thread) {
-    threads.emplace_back([&, thread] {
-      for (int64_t team = 0; team < teams; ++team) {
-        functor(Threads{thread, &barrier, values}, team);
-        barrier.arrive_and_wait();
-      }
-    });
-  }
-}
 
 template <class T>
 std::vector<T> numbers(int64_t count, unsigned seed) {

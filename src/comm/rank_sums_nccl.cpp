@@ -1,0 +1,94 @@
+#include "comm/rank_sums_nccl.hpp"
+
+#include <exception>
+#include <optional>
+
+#include "comm/cuda_support.hpp"
+#include "comm/nccl_comm.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/comm/pinned_buffer.hpp"
+
+namespace trireme::comm {
+namespace {
+
+// Collectives among the work of the compute stream: nothing else could run beside them, since all that follows reads the sum.
+class NcclSums final : public RankSums {
+ public:
+  NcclSums(const CommView& comm, cudaStream_t stream) : stream_(stream), rank_(comm.rank()), nccl_(comm) {}
+  ~NcclSums() override {
+    // The communicator is freed when its work is over; what other ranks will not come to is aborted instead.
+    if (std::uncaught_exceptions() > 0) NcclComm::abort_all();
+    static_cast<void>(cudaStreamSynchronize(stream_));
+  }
+
+  void add_up(void* values, int64_t count, DType type) override {
+    EXPECT(type == DType::f32 || type == DType::bf16);
+    RankSums::count(count * static_cast<int64_t>(size_of(type)), false);
+    nccl_.complete(ncclAllReduce(values, values, static_cast<size_t>(count), type == DType::bf16 ? ncclBfloat16 : ncclFloat, ncclSum, nccl_.handle(), stream_),
+                   "ncclAllReduce");
+  }
+  void gather(void* all, int64_t bytes) override {
+    RankSums::count(bytes, false);
+    nccl_.complete(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all, static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_), "ncclAllGather");
+  }
+  std::string kind() const override { return "NCCL"; }
+
+ private:
+  cudaStream_t stream_;
+  int rank_;
+  NcclComm nccl_;
+};
+
+// For ranks that share a device: through locked host memory. Correct, not fast.
+class StagedSums final : public RankSums {
+ public:
+  StagedSums(const CommView& comm, cudaStream_t stream) : comm_(comm), host_(make_rank_sums(comm, false)), stream_(stream) {}
+  ~StagedSums() override { static_cast<void>(cudaStreamSynchronize(stream_)); }  // copies from the buffer
+
+  void add_up(void* values, int64_t count, DType type) override {
+    const int64_t bytes = count * static_cast<int64_t>(size_of(type));
+    RankSums::count(bytes, true);
+    std::byte* staged = stage(values, bytes, 0, bytes);
+    host_->add_up(staged, count, type);
+    copy(values, staged, bytes);
+  }
+  void gather(void* all, int64_t bytes) override {
+    RankSums::count(bytes, true);
+    const int64_t own = comm_.rank() * bytes, whole = comm_.size() * bytes;
+    std::byte* staged = stage(static_cast<std::byte*>(all) + own, whole, own, bytes);
+    host_->gather(staged, bytes);
+    copy(all, staged, whole);
+  }
+  std::string kind() const override { return "MPI through host memory, because ranks share a GPU"; }
+
+ private:
+  // Copies `bytes` bytes to place `at` of `whole` bytes of host memory, which nothing uses any more by then.
+  std::byte* stage(const void* from, int64_t whole, int64_t at, int64_t bytes) {
+    if (!buffer_ || buffer_->bytes() < whole) {
+      TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
+      buffer_.emplace(whole, "tensor-parallel sums", "give each rank a GPU of its own");
+    }
+    copy(buffer_->data() + at, from, bytes);
+    TRIREME_CUDA_CALL(cudaStreamSynchronize(stream_));
+    count_wait();
+    return buffer_->data();
+  }
+  void copy(void* to, const void* from, int64_t bytes) { TRIREME_CUDA_CALL(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_)); }
+
+  CommView comm_;
+  std::unique_ptr<RankSums> host_;
+  cudaStream_t stream_;
+  std::optional<PinnedBuffer> buffer_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankSums> make_device_sums(const CommView& comm, bool share_a_device, void* compute_stream) {
+  const auto stream = static_cast<cudaStream_t>(compute_stream);
+  if (!share_a_device) return std::make_unique<NcclSums>(comm, stream);
+  if (comm.rank() == 0) log::warning("several ranks of a tensor-parallel replica share a GPU, which NCCL refuses: its sums go through host memory and MPI");
+  return std::make_unique<StagedSums>(comm, stream);
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,141 @@
+#include "torch/torch.hpp"
+
+#include "tensor_sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/kernels/sampling.hpp"
+
+namespace trireme::generate {
+namespace {
+
+using kernels::DrawResult;
+using kernels::DrawRow;
+
+DrawRow row_of(const DrawRequest& request, int64_t vocabulary) {
+  const SamplingParams& p = *request.sampling;
+  DrawRow row;
+  row.kept = request.kept.get();
+  row.row = request.row;
+  row.top_p = p.top_p;
+  row.top_k = p.top_k;
+  row.scale = p.temperature == 0 ? 1.f : static_cast<float>(1.0 / p.temperature);
+  row.uniform = base::uniform(p.seed, base::Stream::sampling, request.request, request.position);
+  if (p.temperature == 0) {
+    row.kind = DrawRow::Kind::greedy;
+  } else if (kernels::Truncation{p.top_p, p.top_k}.active(vocabulary)) {
+    row.kind = DrawRow::Kind::truncated;
+  }
+  return row;
+}
+
+Drawn drawn_of(const DrawRequest& request, const DrawRow& row, const DrawResult& result) {
+  kernels::LogSumExp full;
+  full.max = result.full_max;
+  full.sum = result.full_sum;
+  Drawn out{result.id, result.z - full.log_sum_exp(), std::nullopt};
+  if (!std::isfinite(out.log_prob)) refuse_logits(request);
+  if (row.kind == DrawRow::Kind::truncated) {
+    out.sample_log_prob = static_cast<float>(static_cast<double>(result.z) - static_cast<double>(result.best) - std::log(result.kept));
+  }
+  return out;
+}
+
+}  // namespace
+
+TensorSampler::TensorSampler(const GeneratorWeights& weights, size_t head, const LocalShape& shape, at::Device device,
+                             const kernels::DrawKernels& kernels, comm::RankSums* sums)
+    : shape_(shape), rank_(weights.rank()), device_(device), kernels_(kernels), sums_(sums) {
+  for (int r = 0; r < weights.degree(); ++r) {
+    const base::Block slice = weights.layout().block(head, r);
+    slice_first_.push_back(slice.row);
+    longest_slice_ = std::max(longest_slice_, slice.rows);
+    if (r + 1 == weights.degree()) slice_first_.push_back(slice.row + slice.rows);
+  }
+}
+
+void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) {
+  rows_.clear();
+  masked_ = truncated_ = 0;
+  std::vector<int32_t> forbidden;
+  for (const DrawRequest& request : requests) {
+    DrawRow& row = rows_.emplace_back(row_of(request, slice_first_.back()));
+    if (row.kind == DrawRow::Kind::truncated) row.truncated = truncated_++;
+    if (request.forbidden.empty()) continue;
+    row.masked = masked_++;
+    row.forbidden_first = static_cast<int32_t>(forbidden.size());
+    row.forbidden_count = static_cast<int32_t>(request.forbidden.size());
+    forbidden.insert(forbidden.end(), request.forbidden.begin(), request.forbidden.end());
+  }
+  row_piece_ = upload.put(rows_);
+  forbidden_piece_ = upload.put(forbidden);
+  slice_piece_ = upload.put(slice_first_);
+}
+
+kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const Upload& upload) {
+  kernels::DrawArguments a{};
+  a.logits = logits.const_data_ptr();
+  a.bf16 = shape_.type == kernels::ElementType::bf16;
+  a.count = shape_.vocabulary_rows;
+  a.rows = static_cast<int64_t>(rows_.size());
+  a.row = upload.data<DrawRow>(row_piece_);
+  a.forbidden = upload.data<int32_t>(forbidden_piece_);
+  a.rank = rank_;
+  a.ranks = static_cast<int>(slice_first_.size()) - 1;
+  a.slice_first = upload.data<int64_t>(slice_piece_);
+  a.chunks = kernels::draw_chunks(a.count);
+  a.slice_stride = longest_slice_;
+  a.truncated_rows = truncated_;
+  const auto take = [&]<class T>(T*& pointer, Scratch which, int64_t elements, int64_t element_bytes = sizeof(T)) {
+    at::Tensor& memory = scratch_[which];
+    const int64_t bytes = elements * element_bytes;
+    if (!memory.defined() || memory.numel() < bytes) memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+    pointer = static_cast<T*>(memory.mutable_data_ptr());
+  };
+  const auto take_logits = [&](void*& pointer, Scratch which, int64_t elements) {
+    std::byte* bytes = nullptr;
+    take(bytes, which, elements * shape_.element_bytes());
+    pointer = bytes;
+  };
+  take(a.running, running, a.rows * a.chunks);
+  take(a.values, values, a.rows * kernels::draw_values(a.chunks));
+  take(a.places, places, a.rows * a.chunks * kernels::draw_lanes);
+  take(a.segments, segments, truncated_ > 0 ? a.rows * kernels::draw_segments : 0);
+  take_logits(a.masked, masked, masked_ * a.count);
+  take_logits(a.slices, slices, a.ranks > 1 ? a.ranks * a.truncated_rows * a.slice_stride : 0);
+  take(a.summaries, summaries, a.ranks * a.rows);
+  take(a.results, drawn, a.ranks * a.rows);
+  return a;
+}
+
+std::vector<Drawn> TensorSampler::draw(std::span<const DrawRequest> requests, const at::Tensor& logits, const Upload& upload) {
+  const kernels::DrawArguments a = arguments(logits, upload);
+  kernels_.summarise(a);
+  if (sums_) {
+    sums_->gather(a.summaries, a.rows * static_cast<int64_t>(sizeof(kernels::DrawSummary)));
+    if (truncated_ > 0) sums_->gather(a.slices, a.truncated_rows * a.slice_stride * shape_.element_bytes());
+  }
+  kernels_.choose(a);
+  if (sums_) sums_->gather(a.results, a.rows * static_cast<int64_t>(sizeof(DrawResult)));
+  const std::vector<DrawResult> all = results(scratch_[drawn], a.ranks * a.rows);
+  std::vector<Drawn> out;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const auto of_rank = [&](int r) { return all[static_cast<size_t>(r) * rows_.size() + i]; };
+    out.push_back(drawn_of(requests[i], rows_[i], of_rank(of_rank(rank_).owner)));
+  }
+  return out;
+}
+
+std::vector<DrawResult> TensorSampler::results(const at::Tensor& on_device, int64_t rows) const {
+  const int64_t bytes = rows * static_cast<int64_t>(sizeof(DrawResult));
+  const at::Tensor host = host_bytes(bytes, device_);
+  host.copy_(on_device.narrow(0, 0, bytes));  // waits
+  std::vector<DrawResult> out(static_cast<size_t>(rows));
+  std::memcpy(out.data(), host.const_data_ptr(), static_cast<size_t>(bytes));
+  return out;
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,25 @@
+#include "torch/torch.hpp"
+
+#include "upload.hpp"
+
+namespace trireme::generate {
+
+// LibTorch's allocator of locked memory gives a piece out again only when the copies from it are over.
+at::Tensor host_bytes(int64_t bytes, at::Device device) {
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
+}
+
+void Upload::send(at::Device device) {
+  const auto bytes = static_cast<int64_t>(bytes_.size());
+  const at::Tensor host = host_bytes(bytes, device);
+  if (bytes > 0) std::memcpy(host.mutable_data_ptr(), bytes_.data(), bytes_.size());
+  device_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  device_.copy_(host, /*non_blocking=*/true);
+}
+
+at::Tensor Upload::tensor(const Piece& piece, at::ScalarType type) const {
+  const auto element = static_cast<int64_t>(c10::elementSize(type));
+  return device_.narrow(0, piece.first, piece.count * element).view(type);
+}
+
+}  // namespace trireme::generate

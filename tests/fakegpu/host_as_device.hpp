@@ -1,0 +1,30 @@
+// The device path of what computes with tensors, on the made-up GPU. While a HostAsDevice lives, tensors of the CPU are a device's to the program:
+//
+// - their memory is the made-up device's, so that NCCL takes it, what nobody wrote is NaN, and freeing what is in use is a finding;
+// - each of LibTorch's operators comes where it stands in the legacy default stream: it waits for what was put there before, and for
+//   nothing of other streams;
+// - the program's own kernels for devices are those of the GPU variant, put into that stream.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+
+namespace trireme::test {
+
+class HostAsDevice {
+ public:
+  HostAsDevice();
+  HostAsDevice(const HostAsDevice&) = delete;
+  ~HostAsDevice();
+
+  // Calls of operators that make a host wait for a GPU, since the beginning: values of single elements, sizes that depend on values.
+  static int64_t hidden_waits();
+
+ private:
+  c10::Allocator* before_;
+  at::CallbackHandle callback_;
+};
+
+}  // namespace trireme::test

@@ -1,0 +1,140 @@
+// Training by the paths of a GPU, on the made-up one: the exchange by NCCL, the optimizer's pass by the kernel for devices and by LibTorch's
+// operators, state on the host beside it, hybrid sharding; against the same steps on the host.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "fakegpu/device_lane.hpp"
+#include "fakegpu/host_as_device.hpp"
+#include "support/world.hpp"
+#include "trireme/kernels/device_kernels.hpp"
+#include "trireme/trace/region.hpp"
+#include "unit/zero/tiny_model.hpp"
+
+namespace trireme::test {
+namespace {
+
+struct Way {
+  bool own_kernels = true;
+  bool offload = false;
+  bool hybrid = false;
+  double max_norm = 0.05;
+};
+
+struct Trained {
+  std::vector<float> state;  // master and moments of this rank
+  std::vector<double> norms;
+  int64_t changed = 0;
+  std::string exchange;
+};
+
+zero::AdamWOptions adam(const Way& way) {
+  zero::AdamWOptions options;
+  options.lr = 1e-2;
+  options.weight_decay = 0.1;
+  options.eps = 1e-4;  // large: a gradient of rounding size must not become a step of size lr
+  options.max_norm = way.max_norm;
+  return options;
+}
+
+// Two groups, sharded inside, where there are enough ranks; else one.
+struct Groups {
+  explicit Groups(bool hybrid) {
+    const int rank = world().rank(), group = hybrid && world().size() > 1 ? world().size() / 2 : world().size();
+    shard = comm::Comm::split(world(), rank / group, rank, "shard");
+    if (group < world().size()) replicas = comm::Comm::split(world(), rank % group, rank, "replicas");
+  }
+  comm::Comm shard;
+  std::optional<comm::Comm> replicas;
+};
+
+Trained train(config::DType type, const Way& way, const Groups& groups) {
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = type;
+  options.exchange = comm::ExchangeKind::automatic;
+  options.offload = way.offload;
+  std::optional<comm::CommView> replicas;
+  if (groups.replicas) replicas = groups.replicas->view();
+  zero::ShardedModel model(spec, groups.shard, replicas, at::kCPU, options);
+  model.load(initial_reader(spec));
+  Trained out;
+  out.exchange = model.exchange_kind();
+  for (int step = 0; step < 3; ++step) {
+    const auto batch = tiny_work(spec.shape, world().rank(), step);
+    model.forward_backward(batch, loss_of(spec, batch));
+    const auto result = model.step(adam(way));
+    EXPECT_TRUE(result.updated) << result.not_finite;
+    out.norms.push_back(result.grad_norm);
+    out.changed += result.changed_values;
+  }
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    for (const float* values : {model.master(p), model.moment1(p), model.moment2(p)}) {
+      out.state.insert(out.state.end(), values, values + model.own(p).elements());
+    }
+  }
+  return out;
+}
+
+Trained on_host(config::DType type, const Way& way) { return train(type, way, Groups(way.hybrid)); }
+
+Trained on_device(config::DType type, const Way& way) {
+  own_device();
+  fakegpu::set_delays({.seed = static_cast<unsigned>(3 + world().rank()), .legacy_us = 20, .others_us = 20});
+  const Groups groups(way.hybrid);
+  const HostAsDevice device;
+  if (!way.own_kernels) kernels::set_device_kernels(nullptr);
+  return train(type, way, groups);
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return most;
+}
+
+class DeviceTraining : public testing::TestWithParam<config::DType> {};
+
+// Without clipping, whose norm is added up in another order, the kernel for devices gives the host's bits.
+TEST_P(DeviceTraining, TheKernelForDevicesGivesTheHostsBits) {
+  const Way way{.max_norm = 1e6};
+  const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
+  EXPECT_EQ(got.exchange, "NCCL ring");
+  EXPECT_EQ(largest_difference(want.state, got.state), 0);
+  EXPECT_EQ(got.changed, want.changed);
+  for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], 1e-9 * want.norms[i]);
+}
+
+TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
+  const double tolerance = GetParam() == config::DType::fp32 ? 2e-6 : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
+  for (const Way& way : {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true}, Way{.offload = true}}) {
+    const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
+    EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload;
+    for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]);
+  }
+}
+
+// Gradients of replicas are added where they lie.
+TEST_P(DeviceTraining, NoGradientOfAReplicaGoesThroughTheHost) {
+  const Way way{.hybrid = true, .max_norm = 1e6};
+  const Trained want = on_host(GetParam(), way);
+  const auto before = trace::counts();
+  const Trained got = on_device(GetParam(), way);
+  const auto more = [&](const std::string& name) {
+    const auto now = trace::counts();
+    const auto at = now.find(name), then = before.find(name);
+    return (at == now.end() ? 0 : at->second) - (then == before.end() ? 0 : then->second);
+  };
+  EXPECT_EQ(largest_difference(want.state, got.state), 0);  // two replicas: one order
+  EXPECT_EQ(more("replica_gradient_bytes") > 0, world().size() > 1);
+  EXPECT_EQ(more("replica_gradient_host_bytes"), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining, testing::Values(config::DType::fp32, config::DType::bf16),
+                         [](const auto& tested) { return tested.param == config::DType::fp32 ? "fp32" : "bf16"; });
+
+}  // namespace
+}  // namespace trireme::test
