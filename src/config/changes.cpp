@@ -16,6 +16,7 @@ constexpr std::string_view absent = "(none)";
 constexpr std::array conduct{"run.",           "ckpt.",          "eval.",          "trace.",
                              "fault.",         "ranks.",         "generate.",      "weightsync.",
                              "reward.retries", "rollout.micro_batch_tokens",       "rollout.save_samples",
+                             "rollout.queue_messages",           "rollout.queue_bytes",
                              "train.deterministic", "train.micro_batch_tokens",    "train.optimizer_offload",
                              "train.recompute", "train.shard_group"};
 constexpr std::array conduct_of_source{"name", "timeout", "batch_tokens"};

@@ -2,8 +2,9 @@
 #include "config/key.hpp"
 
 namespace trireme::config {
+namespace {
 
-void add_rollout_keys(KeyList<Options>& keys) {
+void add_sampling_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.batch_size), "Prompts per iteration.").range(1, 1 << 20);
   keys.add(KEY(rollout.n_samples_per_prompt), "Answers per prompt; their prompt is computed once.").range(1, 4096);
   keys.add(KEY(rollout.temperature), "Sampling temperature; 0 takes the likeliest token (not for training).").range(0, 100);
@@ -30,7 +31,17 @@ void add_rollout_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.save_samples), "Samples per iteration that are written to samples.jsonl; -1: all.")
       .at_least(-1)
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.queue_messages),
+           "Finished sequences that may be under way from one rank to another, or wait there: a generator whose queue is full writes on when "
+           "the reward rank has taken one.")
+      .range(1, 1000000)
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.queue_bytes), "The same in bytes; a sequence that is longer travels alone.")
+      .range(1, 0x1p40)
+      .departs("Not in OpenRLHF.");
+}
 
+void add_data_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.prompt_dataset), "ppo: JSONL files of prompts.").departs("Local files only.");
   keys.add(KEY(data.prompt_probs), "Weights of these files in the mix; empty: by their sizes.").at_least(0);
   keys.add(KEY(data.dataset), "sft, rm, dpo: JSONL files of training data.").departs("Local files only.");
@@ -58,6 +69,13 @@ void add_rollout_keys(KeyList<Options>& keys) {
   keys.add(KEY(data.overlong_prompt),
            "What to do with a prompt that leaves no room for an answer: skip and count it, or stop with its line number.");
   keys.add(KEY(data.shuffle), "A new order in every pass, from run.seed.");
+}
+
+}  // namespace
+
+void add_rollout_keys(KeyList<Options>& keys) {
+  add_sampling_keys(keys);
+  add_data_keys(keys);
 }
 
 }  // namespace trireme::config

@@ -41,8 +41,7 @@ generate::GeneratorWeights make_weights(const config::Options& options, const Ro
   return weights;
 }
 
-// Appends a finished request to the samples.
-void append(Samples& samples, generate::Result result, const data::PromptRecord& prompt, int64_t row, int64_t max_len) {
+Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row, int64_t max_len) {
   const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
     values.insert(values.begin(), prompt.ids.size(), {});
     return values;
@@ -56,7 +55,9 @@ void append(Samples& samples, generate::Result result, const data::PromptRecord&
   sequence.log_probs = behind_prompt(std::move(result.log_probs));
   sequence.versions = behind_prompt(std::move(result.versions));
   sequence.finish_reason = result.finish_reason;
+  Samples samples;
   samples.add(sequence, max_len);
+  return samples;
 }
 
 }  // namespace
@@ -106,36 +107,43 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   return request;
 }
 
-bool Generator::stops(const std::function<bool()>& stop, int64_t step) const {
+Pace Generator::agree(Pace mine, int64_t step) const {
   constexpr int64_t steps_between_messages = 16;
-  if (roles_.tensor_parallel() == 1) return stop();
-  return step % steps_between_messages == 0 && roles_.generators.along(comm::Axis::tensor).max(int32_t{stop()}) > 0;
+  if (roles_.tensor_parallel() == 1) return mine;
+  if (step % steps_between_messages != 0) return Pace::go;
+  return static_cast<Pace>(roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
 }
 
-std::optional<Samples> Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan,
-                                          const std::function<bool()>& stop) {
+bool Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, const RolloutHooks& hooks) {
   threads_.use();
   meter_.start();
   const at::NoGradGuard no_grad;
-  std::unordered_map<uint64_t, int64_t> row_of;
+  struct Place {
+    int64_t row, in_batch;
+  };
+  std::unordered_map<uint64_t, Place> place_of;
   for (size_t p = 0; p < batch.rows.size(); ++p) {
     if (static_cast<int>(p) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
       engine_->submit(make_request(prompts[row], id, plan));
-      row_of.emplace(id, row);
+      place_of.emplace(id, Place{row, static_cast<int64_t>(p) * plan.n + sample});
     }
   }
-  Samples samples;
   const generate::EngineCounters before = engine_->counters();
   for (int64_t step = 0; !engine_->idle(); ++step) {
-    if (stops(stop, step)) return std::nullopt;
+    Pace pace = Pace::go;
+    comm::wait_until("room for finished sequences", [&] {
+      pace = agree(hooks.pace(), step);
+      return pace != Pace::wait;
+    });
+    if (pace == Pace::leave) return false;
     generate::StepOutput output = engine_->step();
     if (!roles_.leads_replica()) continue;
     for (generate::Result& result : output.finished) {
-      const int64_t row = row_of.at(result.id);
-      append(samples, std::move(result), prompts[row], row, options_.max_len());
+      const Place place = place_of.at(result.id);
+      hooks.written(sequence_of(std::move(result), prompts[place.row], place.row, options_.max_len()), place.in_batch);
     }
   }
   meter_.stop();
@@ -148,7 +156,7 @@ std::optional<Samples> Generator::rollout(const data::PromptSet& prompts, const 
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
-  return samples.sorted();
+  return true;
 }
 
 }  // namespace trireme::driver

@@ -34,6 +34,16 @@ struct SamplingPlan {
   uint64_t seed = 0;
 };
 
+// What a generator does next: another token of each sequence, wait until others have taken what it has written, or leave the rollout.
+enum class Pace : int32_t { go, wait, leave };
+
+struct RolloutHooks {
+  // A sequence is finished, number `place` of the batch; on the replica's first rank.
+  std::function<void(const Samples& sequence, int64_t place)> written;
+  // Asked before each step, on every rank of the replica.
+  std::function<Pace()> pace = [] { return Pace::go; };
+};
+
 // Bytes of this rank, of pages also their number.
 struct GeneratorMemory {
   int64_t weights = 0;
@@ -63,16 +73,14 @@ class Generator {
   std::vector<std::string> describe() const { return engine_->describe(); }
   std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
-  // This replica's share of the batch: n samples of each of its prompts, sorted by id, on the replica's first rank; empty
-  // on its others. Prompts go to replicas by their place in the batch, so the texts do not depend on the replica count.
-  // nullopt when `stop` said so before the last text was done, on all ranks of the replica alike: the generator is of no use then.
-  // Collective over the replica.
-  std::optional<Samples> rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan,
-                                 const std::function<bool()>& stop = [] { return false; });
+  // Writes this replica's share of the batch: n samples of each of its prompts. Prompts go to replicas by their place in the batch, so the
+  // texts do not depend on the replica count. False when the rollout was left before the last text was done, on all ranks of the replica
+  // alike: the generator is of no use then. Collective over the replica.
+  bool rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, const RolloutHooks& hooks);
 
  private:
-  // Whether `stop` says so on any rank of the replica; `step` counts the engine's steps in this rollout.
-  bool stops(const std::function<bool()>& stop, int64_t step) const;
+  // The most urgent of what the ranks of the replica say before `step`, which counts the engine's steps in this rollout.
+  Pace agree(Pace mine, int64_t step) const;
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
 
   config::Options options_;

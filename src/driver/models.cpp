@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "trireme/machine/host_mirror.hpp"
-#include "driver/judge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"

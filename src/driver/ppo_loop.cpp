@@ -70,7 +70,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
                 .inputs = inputs_of(run_, prompts_),
-                .pending_rollout = [this] { return rollouts_.pending ? to_stored(*rollouts_.pending) : std::string(); }},
+                .pending_rollout = [this] { return rollouts_.stored(); }},
                iterations_) {}
 
 Progress PpoLoop::resume_or_start() {
@@ -80,7 +80,7 @@ Progress PpoLoop::resume_or_start() {
     sampler_.restore(progress.sampler);
     if (texts_ && !progress.ptx_sampler.taken.empty()) texts_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
-    if (progress.pending_bytes > 0) rollouts_.pending = from_stored(parts.pending);
+    if (progress.pending_bytes > 0) rollouts_.restore(parts.pending);
     if (progress.unfinished_bytes > 0) unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
   } else {
     progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
@@ -122,15 +122,15 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
     if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
   } else {
     const int64_t skipped = progress.skipped_prompts;
-    std::optional<Samples> samples = rollouts_.collect(iteration, progress);  // generators write, reward ranks score
+    std::optional<Samples> samples = rollouts_.collect(iteration, progress);  // generators write, reward ranks score what is finished
     if (!samples) {
       progress.skipped_prompts = skipped;
       return leave_inside(phase::reward, progress, metrics, nullptr);
     }
     learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
-    Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
-    // One step ahead: generators write the next batch while trainers learn from this one.
-    if (run_.options.train.async_depth > 0 && iteration < iterations_) rollouts_.begin(iteration + 1);
+    learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
+    // One step ahead: generators write the next batch, and reward ranks score it, while trainers learn from this one.
+    if (run_.options.train.async_depth > 0 && iteration < iterations_) rollouts_.begin_ahead(iteration + 1);
     auto learning = begin_learning(std::move(rollout.samples), rollout.cards, progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.cards, rollout.owner, progress, metrics)) {
       return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
@@ -149,7 +149,7 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
   metrics.values = std::move(unfinished.metrics);
   metrics.tokens = unfinished.tokens;
   if (unfinished.phase == phase::evaluate) return std::nullopt;
-  Rollout rollout = rollouts_.to_trainers(unfinished.samples, metrics.iteration);
+  learn::Rollout rollout = rollouts_.back_to_trainers(unfinished.samples, metrics.iteration);
   std::optional<learn::Learning> learning;
   if (roles_.trainer) {
     const comm::CommView trainers = run_.roles.trainers.all();
@@ -161,14 +161,14 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
 
 ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning) {
   const bool before_learning = phase == std::string_view(phase::reward);
-  const bool nothing = before_learning && !rollouts_.pending;  // the rollout is made again
+  const bool nothing = before_learning && !rollouts_.waiting();  // the rollout is made again
   progress.phase = nothing ? phase::between : phase;
   if (!nothing) progress.sampler = sampler_.state();
   if (texts_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = texts_->state();
   return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
-std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const Cards& cards, const Progress& progress) {
+std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const learn::Cards& cards, const Progress& progress) {
   const trace::Phase phase{"train", progress.iteration + 1};
   run_.context.begin("train", progress.iteration + 1, iterations_);
   roles_.release_caches();
@@ -190,17 +190,20 @@ void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
   if (trainer.critic()) zero::require_equal_replicas(replicas, rank, "critic", *trainer.critic());
 }
 
-bool PpoLoop::learn(std::optional<learn::Learning>& learning, const Cards& cards, const std::vector<int>& owner, Progress& progress,
+bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Cards& cards, const std::vector<int>& owner, Progress& progress,
                     report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
-                          .before_step = [this] { control_.before_step(); },
+                          .before_step = [this] {
+                            control_.before_step();
+                            rollouts_.poll();
+                          },
                           .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
                             bad_batches_.save(step, iteration, number);
                           },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
-  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, static_cast<int64_t>(cards.size())));  // on every rank
+  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(cards))));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {
@@ -217,7 +220,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const Cards& cards
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  control_.meet();
+  control_.meet([this] { rollouts_.poll(); });
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);
   if (!control_.all_finished(finished)) return false;

@@ -20,8 +20,8 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (options.has_critic()) critic_start = driver::critic_start(options, actor_start);
   check_positions(options, actor_start, critic_start);
   if (roles.reward) {
-    judge = std::make_unique<Judge>(options, roles, tokenizer, run.folder.path() / "logs", run.device, run.threads.reward,
-                                             [this] { return run.context.stop_wanted(); });
+    judge = std::make_unique<reward::Judge>(options, roles.rewards.all(), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
+                                            [this] { return run.context.stop_wanted(); });
   }
   machine::use_device(run.device, options.train.deterministic);  // after the judge's child processes
   run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);

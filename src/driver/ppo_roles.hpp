@@ -8,13 +8,13 @@
 
 #include "driver/checkpointing.hpp"
 #include "driver/generator.hpp"
-#include "driver/judge.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "driver/models.hpp"
 #include "driver/run.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/reward/judge.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
@@ -42,7 +42,7 @@ struct PpoRoles {
   ModelStart actor_start;
   std::optional<ModelStart> critic_start;
   // Null where this rank lacks the role.
-  std::unique_ptr<Judge> judge;
+  std::unique_ptr<reward::Judge> judge;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<Generator> generator;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "trireme/trace/region.hpp"
+
 namespace trireme::driver {
 
 TrainingState share_training_state(const Roles& roles, report::IterationMetrics& metrics, const TrainingState& state) {

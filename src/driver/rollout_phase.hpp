@@ -1,10 +1,15 @@
-// The first half of a PPO iteration: generators write, reward ranks score, and the samples go to the trainers.
+// The first half of a PPO iteration: generators write, reward ranks score each sequence as soon as it is finished, and the samples go to the
+// trainers. Sequences go from rank to rank by mailboxes; what is called a batch here are the sequences of one rollout.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
 
-#include "driver/exchange.hpp"
+#include "trireme/comm/mailbox.hpp"
+#include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/run.hpp"
@@ -16,32 +21,66 @@
 
 namespace trireme::driver {
 
-// Its methods are collective over world.
+// Its methods are collective over world, but for poll().
 class RolloutPhase {
  public:
   // Keeps references; `control` may be constructed later. `iterations`: of the whole run.
   RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
                data::PromptSampler& sampler, int64_t iterations);
 
-  // Scored samples, on the reward ranks. nullopt: the run stops; a rollout that is whole waits in `pending`.
+  // Scored samples, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
   std::optional<Samples> collect(int64_t iteration, Progress& progress);
-  // One step ahead of the trainers: the rollout of this iteration waits in `pending`.
-  void begin(int64_t iteration) { pending = generate(draw(iteration, 0)); }
-  // Balanced by tokens, and into samples.jsonl.
-  Rollout to_trainers(const Samples& samples, int64_t iteration);
+  // One step ahead of the trainers: this iteration's batch is written, and scored where no reward rank has to train.
+  void begin_ahead(int64_t iteration);
+  // From the reward ranks, balanced by tokens, and into samples.jsonl.
+  learn::Rollout to_trainers(const Samples& samples, int64_t iteration);
+  // The same of samples that rank 0 has from a checkpoint.
+  learn::Rollout back_to_trainers(const Samples& samples, int64_t iteration);
   // False: the run stops.
   bool evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics);
 
-  std::optional<Samples> pending;  // the next iteration's rollout (train.async_depth = 1), or one that a stop found whole
+  // Takes what has come to this rank, so that its senders can go on. Local.
+  void poll();
+  // Whether sequences wait for the next iteration or the next start; this rank's part of them, and all of them on rank 0 of the next start.
+  bool waiting() const { return pending_ || batch_; }
+  std::string stored();
+  void restore(std::string_view parts) { pending_ = learn::from_stored(parts); }
 
  private:
+  // From a generator to a reward rank.
+  struct Written {
+    Samples samples;
+    bool left = false;  // its replica has left the rollout, and writes no more
+    static constexpr auto fields = std::tuple{&Written::samples, &Written::left};
+  };
+  struct Batch {
+    int64_t iteration = 0;
+    const data::PromptSet* prompts = nullptr;
+    int64_t expected = 0;  // sequences that come to this rank
+    bool whole = true;     // no replica has left the rollout, as far as this rank has heard
+    bool scored = false;
+    Samples samples;       // what is here
+    bool complete() const { return samples.size() == expected; }
+  };
+
   PromptBatch draw(int64_t iteration, int64_t draws_before);
+  void open(int64_t iteration, const data::PromptSet& prompts, int64_t sequences);
+  // Sequence `place` of the batch to the reward rank that it belongs to.
+  void post(const Samples& sequence, int64_t place);
+  // Opens a batch and writes this rank's share of it.
+  void write(const PromptBatch& prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan, bool may_leave);
+  // A training batch, left early when the run stops and nobody is ahead.
+  void write(const PromptBatch& prompt_batch);
+  // False: the run stops, on all reward ranks alike. Collective over the reward ranks.
+  bool score(Batch& batch);
+  // The batch when it is whole and scored, on the reward ranks. nullopt: the run stops.
+  std::optional<Samples> finish();
+  // Until the open batch is here.
+  void receive_all();
   // With dynamic filtering: draws until enough groups of samples have something to teach; `skipped` counts the prompts that had nothing.
   std::optional<Samples> collect_informative(int64_t iteration, int64_t& skipped);
-  // nullopt: the run stops, and this replica's texts are not whole.
-  std::optional<Samples> generate(const PromptBatch& batch);
-  // nullopt: the run stops.
-  std::optional<Samples> score(std::optional<Samples> samples, const data::PromptSet& prompts, int64_t iteration);
+  // `holders`: the ranks that have the samples, this one among them where `holds`.
+  learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders, bool holds);
 
   Run& run_;
   PpoRoles& roles_;
@@ -50,7 +89,11 @@ class RolloutPhase {
   const data::PromptSet& prompts_;
   data::PromptSampler& sampler_;
   int64_t iterations_;
-  Exchange exchange_;
+  bool judges_train_;  // some rank is both reward rank and trainer
+  comm::Mailbox<Written> written_;
+  learn::Delivery delivery_;
+  std::optional<Batch> batch_;      // under way
+  std::optional<Samples> pending_;  // from or for a checkpoint: not scored
 };
 
 }  // namespace trireme::driver

@@ -205,9 +205,15 @@ bool RunControl::agree_to_leave(const comm::CommView& ranks) {
   return why_ != job::StopReason::none;
 }
 
-void RunControl::meet() {
+void RunControl::meet(const std::function<void()>& meanwhile) {
   run_.context.stop_wanted();  // a place where this rank could be left
-  run_.roles.world.sleeping_barrier();
+  run_.roles.world.sleeping_barrier(meanwhile);
+  run_.context.waited();
+}
+
+void RunControl::wait(const char* what, const std::function<bool()>& done) {
+  run_.context.stop_wanted();
+  comm::wait_until(what, done);
   run_.context.waited();
 }
 

@@ -32,8 +32,8 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                        .rings = roles.rings});
 }
 
-ppo::PlanInput plan_input(const config::Options& options, const Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
-  return {.lengths = lengths_of(cards),
+ppo::PlanInput plan_input(const config::Options& options, const learn::Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
+  return {.lengths = learn::lengths_of(cards),
           .owner = {},
           .ranks = trainers,
           .batch_size = options.train.batch_size,
@@ -87,7 +87,7 @@ learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version) {
   return mismatch;
 }
 
-ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const Cards& cards, double kl_coefficient) {
+ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn::Cards& cards, double kl_coefficient) {
   std::unordered_map<uint64_t, size_t> place_of;
   for (size_t i = 0; i < cards.size(); ++i) place_of.emplace(cards[i].id, i);
   const ppo::RewardTable mine = ppo::reward_table(experience.samples);
@@ -111,7 +111,7 @@ ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const Cards
                          [this](std::span<double> values) { sum(values); });
 }
 
-std::vector<int> Trainer::owners(const config::Options& options, const Cards& cards, int trainers, int64_t iteration) {
+std::vector<int> Trainer::owners(const config::Options& options, const learn::Cards& cards, int trainers, int64_t iteration) {
   std::vector<int> owner(cards.size(), 0);
   for (const auto& step : ppo::plan_epoch(plan_input(options, cards, trainers, iteration, 0))) {
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
@@ -140,7 +140,7 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-bool Trainer::take_steps(const ppo::Experience& experience, const Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
+bool Trainer::take_steps(const ppo::Experience& experience, const learn::Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
                          learn::UpdateReport& report) {
   threads_.use();
   meter_.start();

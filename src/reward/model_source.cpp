@@ -111,6 +111,7 @@ class ModelSource : public Source {
   }
 
   const std::string& name() const override { return name_; }
+  bool collective() const override { return true; }
   int64_t weight_bytes() const override { return model_.memory().weights; }
 
   Scores score(std::span<const Request> requests) override {

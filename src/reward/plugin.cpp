@@ -4,22 +4,20 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <ctime>
-#include <limits>
+#include <iterator>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 
+#include "reward/asked.hpp"
 #include "reward/child_process.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/data/jsonl.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -28,119 +26,59 @@ namespace {
 
 constexpr size_t longest_line = size_t{1} << 24;
 
-std::string request_line(const Request& r) {
-  data::JsonObject line;
-  line.add("v", 1).add("id", std::to_string(r.id)).add("prompt", r.prompt).add("response", r.response);
-  if (!r.messages.empty()) line.add_json("messages", r.messages);
-  line.add("label", r.label);
-  if (!r.extra.empty()) line.add_json("extra", r.extra);
-  line.add("finish_reason", to_string(r.finish_reason)).add("iteration", r.iteration);
-  return line.str() + "\n";
-}
-
-std::string excerpt(std::string_view line) { return std::string(line.substr(0, 200)) + (line.size() > 200 ? "..." : ""); }
-
 // Why an attempt failed that a new child may do better.
 struct ChildFailure {
   std::string what;
 };
 
-// The answers to one batch as they come in.
-class Answers {
- public:
-  Answers(std::span<const Request> requests, std::string source) : source_(std::move(source)), answered_(requests.size(), false) {
-    scores_.values.resize(requests.size());
-    for (size_t i = 0; i < requests.size(); ++i) place_[std::to_string(requests[i].id)] = i;
-    VALIDATE(place_.size() == requests.size(), ExitCode::internal, "reward source ", source_, ": two requests have one id");
-  }
-
-  bool complete() const { return count_ == answered_.size(); }
-  bool has(size_t i) const { return answered_[i]; }
-  size_t count() const { return count_; }
-  size_t size() const { return answered_.size(); }
-  Scores take() { return std::move(scores_); }
-
-  // False when the line is no answer but something the plugin printed.
-  bool accept(std::string_view line) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_discarded()) {
-      // Python's json writes NaN, which is no JSON; a line that tries to be an answer must not pass for noise.
-      const bool answer = line.starts_with('{') && line.find("\"reward\"") != std::string_view::npos;
-      VALIDATE(!answer, ExitCode::bad_data, "reward plugin ", source_, ": this answer is no JSON (NaN and Infinity are none either): ",
-               excerpt(line));
-      return false;
-    }
-    if (!json.is_object() || (!json.contains("reward") && !json.contains("id"))) return false;
-    const size_t i = place_of(json, line);
-    scores_.values[i] = reward_of(json, line);
-    if (json.contains("metrics")) add_metrics(json["metrics"], i, line);
-    answered_[i] = true;
-    ++count_;
-    return true;
-  }
-
- private:
-  size_t place_of(const nlohmann::json& json, std::string_view line) const {
-    const auto id = json.find("id");
-    VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer without an id (which request is it for?): ",
-             excerpt(line));
-    VALIDATE(id->is_string() || id->is_number_integer(), ExitCode::bad_data, "reward plugin ", source_,
-             ": the id of an answer is neither a text nor a whole number: ", excerpt(line));
-    const std::string text = id->is_string() ? id->get<std::string>() : id->dump();
-    const auto found = place_.find(text);
-    VALIDATE(found != place_.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer for id ", text,
-             ", which was not asked for: send the id of the request back as it came");
-    VALIDATE(!answered_[found->second], ExitCode::bad_data, "reward plugin ", source_, ": a second answer for id ", text);
-    return found->second;
-  }
-
-  float reward_of(const nlohmann::json& json, std::string_view line) const {
-    const auto reward = json.find("reward");
-    const double value = reward != json.end() && reward->is_number() ? reward->get<double>() : std::numeric_limits<double>::quiet_NaN();
-    VALIDATE(std::isfinite(value) && std::isfinite(static_cast<float>(value)), ExitCode::bad_data, "reward plugin ", source_,
-             ": the reward is no finite number: ", excerpt(line));
-    return static_cast<float>(value);
-  }
-
-  void add_metrics(const nlohmann::json& metrics, size_t i, std::string_view line) {
-    VALIDATE(metrics.is_object(), ExitCode::bad_data, "reward plugin ", source_, ": metrics must be an object of numbers: ", excerpt(line));
-    for (const auto& [key, value] : metrics.items()) {
-      VALIDATE(value.is_number(), ExitCode::bad_data, "reward plugin ", source_, ": the metric \"", key, "\" is no number: ", excerpt(line));
-      auto& column = scores_.metrics[key];
-      column.resize(answered_.size(), std::numeric_limits<float>::quiet_NaN());
-      column[i] = value.get<float>();
-    }
-  }
-
-  std::string source_;
-  std::unordered_map<std::string, size_t> place_;
-  std::vector<bool> answered_;
-  size_t count_ = 0;
-  Scores scores_;
-};
-
 class PluginSource : public Source {
  public:
   PluginSource(const config::RewardSource& options, std::string name, const PluginEnvironment& environment)
-      : options_(options), name_(std::move(name)), environment_(environment), fault_(environment.fault) {
+      : options_(options), name_(std::move(name)), environment_(environment), fault_(environment.fault), asked_(name_) {
     VALIDATE(!options_.command.empty(), ExitCode::configuration, "reward source ", name_, ": command is missing: name the program to start");
     open_log();
     start();
   }
 
   const std::string& name() const override { return name_; }
-  bool may_stop() const override { return true; }
+  bool takes_time() const override { return true; }
+
+  void ask(std::span<const Request> requests) override {
+    if (requests.empty()) return;
+    if (!child_ && !failed_) start();
+    if (asked_.empty() && child_) refuse_unasked();
+    outgoing_.erase(0, std::exchange(sent_, 0));
+    for (const Request& request : requests) outgoing_ += asked_.add(request);
+    if (child_) inject_before();
+    poll();
+  }
+
+  // A child that has failed is for score() to restart, which counts the restarts.
+  void poll() override {
+    if (asked_.complete() || !child_) return;
+    const BlockSigpipe no_sigpipe;
+    try {
+      for (int turn = 0; turn < 64 && move_on(0); ++turn) {  // a child that never falls silent must not keep us
+      }
+    } catch (const ChildFailure& failure) {
+      failed_ = failure;
+    }
+  }
 
   Scores score(std::span<const Request> requests) override {
     trace::Region region{"reward plugin", trace::no_argument, trace::Category::wait};
     if (requests.empty()) return {};
+    if (environment_.stop()) throw Stopped{};
+    std::vector<Request> fresh;
+    std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh), [this](const Request& request) { return !asked_.has(request); });
+    ask(fresh);
     const BlockSigpipe no_sigpipe;
-    Answers answers(requests, name_);  // those of a child that fails are kept
     for (int64_t attempt = 0;; ++attempt) {
       try {
+        if (failed_) throw std::exchange(failed_, std::nullopt).value();
         if (!child_) start();
-        converse(requests, answers);
-        return answers.take();
+        wait_for(requests);
+        return asked_.take(requests);
       } catch (const ChildFailure& failure) {
         child_.reset();
         VALIDATE(attempt < environment_.retries, ExitCode::unfit_environment, "reward plugin ", name_, " (", options_.command[0], "): ",
@@ -161,8 +99,11 @@ class PluginSource : public Source {
 
   std::string log_hint() const { return log_file_.empty() ? std::string() : base::text(": its messages are in ", log_file_.string()); }
 
+  // It is asked for all that is not answered yet.
   void start() {
     partial_.clear();
+    outgoing_ = asked_.missing();
+    sent_ = 0;
     child_ = std::make_unique<ChildProcess>(options_.command, log_file_);
   }
 
@@ -171,37 +112,38 @@ class PluginSource : public Source {
     ::nanosleep(&time, nullptr);
   }
 
-  // Asks for what is not answered yet. Writes and reads at the same time: a child that answers as it goes would otherwise block both
-  // pipes. The deadline starts anew at every answer, so it need not grow with the batch.
-  void converse(std::span<const Request> requests, Answers& answers) {
-    std::string outgoing;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (!answers.has(i)) outgoing += request_line(requests[i]);
-    }
-    refuse_unasked();
-    inject_before();
-    size_t sent = 0;
-    size_t count = answers.count();
+  // The deadline starts anew at every answer, so it need not grow with the number of requests.
+  void wait_for(std::span<const Request> requests) {
     base::Stopwatch since_answer;
-    while (!answers.complete()) {
+    size_t count = asked_.answered();
+    for (size_t next = 0;;) {
+      while (next < requests.size() && asked_.answered(requests[next])) ++next;
+      if (next == requests.size()) return;
       if (environment_.stop()) throw Stopped{};
       base::tick();  // waiting within the plugin's own deadline is no hang
-      if (answers.count() > count) since_answer.restart();
-      count = answers.count();
+      if (asked_.answered() > count) since_answer.restart();
+      count = asked_.answered();
       const double left = options_.timeout.seconds - since_answer.seconds();
       if (left <= 0) throw ChildFailure{base::text("no answer within ", base::human_seconds(options_.timeout.seconds), ", with ", count, " of ",
-                                                   answers.size(), " requests answered")};
-      const bool sending = sent < outgoing.size();
-      pollfd ends[2] = {{child_->output(), POLLIN, 0}, {child_->input(), POLLOUT, 0}};
-      const int ready = ::poll(ends, sending ? 2 : 1, static_cast<int>(std::min(left, 1.0) * 1000) + 1);
-      if (ready < 0 && errno != EINTR) base::throw_errno(errno, "cannot wait for the reward plugin", options_.command[0]);
-      if (ready <= 0) continue;
-      if (sending && ends[1].revents != 0) sent += write_some(std::string_view(outgoing).substr(sent));
-      if (ends[0].revents != 0) read_some(answers);
+                                                   asked_.size(), " requests answered")};
+      move_on(std::min(left, 1.0));
     }
   }
 
-  // What came since the last batch: an answer there would otherwise be taken for one to a request with the same id.
+  // Writes and reads at the same time: a child that answers as it goes would otherwise block both pipes. False: nothing could be done for so long.
+  bool move_on(double seconds) {
+    if (!child_ || asked_.complete()) return false;
+    const bool sending = sent_ < outgoing_.size();
+    pollfd ends[2] = {{child_->output(), POLLIN, 0}, {child_->input(), POLLOUT, 0}};
+    const int ready = ::poll(ends, sending ? 2 : 1, seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
+    if (ready < 0 && errno != EINTR) base::throw_errno(errno, "cannot wait for the reward plugin", options_.command[0]);
+    if (ready <= 0) return false;
+    if (sending && ends[1].revents != 0) sent_ += write_some(std::string_view(outgoing_).substr(sent_));
+    if (ends[0].revents != 0) read_some();
+    return true;
+  }
+
+  // What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id.
   void refuse_unasked() {
     char buffer[4096];
     ssize_t n = 0;
@@ -220,24 +162,24 @@ class PluginSource : public Source {
     base::throw_errno(errno, "cannot write to the reward plugin", options_.command[0]);
   }
 
-  void read_some(Answers& answers) {
+  void read_some() {
     char buffer[65536];
     const ssize_t n = ::read(child_->output(), buffer, sizeof buffer);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n < 0) base::throw_errno(errno, "cannot read from the reward plugin", options_.command[0]);
-    if (n == 0) return ended(answers);
+    if (n == 0) return ended();
     const size_t before = partial_.size();  // no line ends in there
     partial_.append(buffer, static_cast<size_t>(n));
     size_t begin = 0;
     for (size_t end; (end = partial_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
-      take_line(std::string_view(partial_).substr(begin, end - begin), answers);
+      take_line(std::string_view(partial_).substr(begin, end - begin));
     }
     partial_.erase(0, begin);
     VALIDATE(partial_.size() <= longest_line, ExitCode::bad_data, "reward plugin ", name_, ": a line longer than ", longest_line,
              " bytes: write one JSON object per line");
   }
 
-  void take_line(std::string_view line, Answers& answers) {
+  void take_line(std::string_view line) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     std::string changed;
     if (fault_ == "nan" && line.find("\"reward\"") != std::string_view::npos) {
@@ -248,19 +190,19 @@ class PluginSource : public Source {
       fault_.clear();
       return;
     }
-    if (!line.empty() && !answers.accept(line)) note(line);
+    if (!line.empty() && !asked_.accept(line)) note(line);
   }
 
   // Its output is closed. All answers may be there already; else it left on purpose (code 0) or crashed.
-  void ended(Answers& answers) {
-    if (!partial_.empty()) take_line(partial_, answers);
+  void ended() {
+    if (!partial_.empty()) take_line(partial_);
     partial_.clear();
     const Exit exit = child_->wait(1.0);
     child_.reset();
-    if (answers.complete()) return;
-    VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", name_, ": it ended after ", answers.count(), " of ",
-             answers.size(), " answers (", exit.text(), "): answer every request, and read until the end of the input", log_hint());
-    throw ChildFailure{base::text("it ended after ", answers.count(), " of ", answers.size(), " answers (", exit.text(), ")")};
+    if (asked_.complete()) return;
+    VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", name_, ": it ended after ", asked_.answered(), " of ",
+             asked_.size(), " answers (", exit.text(), "): answer every request, and read until the end of the input", log_hint());
+    throw ChildFailure{base::text("it ended after ", asked_.answered(), " of ", asked_.size(), " answers (", exit.text(), ")")};
   }
 
   void note(std::string_view line) {
@@ -283,6 +225,10 @@ class PluginSource : public Source {
   std::filesystem::path log_file_;
   base::FileDescriptor log_;
   std::unique_ptr<ChildProcess> child_;
+  std::optional<ChildFailure> failed_;  // of the child, seen by poll()
+  Asked asked_;
+  std::string outgoing_;  // requests for the child
+  size_t sent_ = 0;       // bytes of them that it has taken
   std::string partial_;  // the start of a line whose end has not come yet
 };
 

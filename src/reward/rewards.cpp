@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "trireme/base/error.hpp"
@@ -19,6 +20,22 @@ std::vector<std::string> source_names(const config::Options& options) {
 
 void Rewards::add(std::unique_ptr<Source> source, double weight) { sources_.push_back({std::move(source), weight}); }
 
+bool Rewards::takes_time() const {
+  return std::any_of(sources_.begin(), sources_.end(), [](const Entry& entry) { return entry.source->takes_time(); });
+}
+
+bool Rewards::has_models() const {
+  return std::any_of(sources_.begin(), sources_.end(), [](const Entry& entry) { return entry.source->collective(); });
+}
+
+void Rewards::ask(std::span<const Request> requests) {
+  for (const Entry& entry : sources_) entry.source->ask(requests);
+}
+
+void Rewards::poll() {
+  for (const Entry& entry : sources_) entry.source->poll();
+}
+
 namespace {
 
 std::optional<Scores> unless_stopped(Source& source, std::span<const Request> requests) {
@@ -29,30 +46,47 @@ std::optional<Scores> unless_stopped(Source& source, std::span<const Request> re
   }
 }
 
+std::vector<float> checked(const Source& source, Scores scores, std::span<const Request> requests) {
+  VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ", source.name(), " gave ", scores.values.size(),
+           " scores for ", requests.size(), " requests");
+  for (size_t i = 0; i < requests.size(); ++i) {
+    VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", source.name(), " gave ", scores.values[i],
+             " for request ", requests[i].id, " (a reward must be a finite number): check the source");
+  }
+  return std::move(scores.values);
+}
+
 }  // namespace
 
-std::optional<Rewards::Result> Rewards::score(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
+std::optional<Rewards::Parts> Rewards::score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
   trace::Region region{"score"};
-  Result out;
-  std::vector<double> total(requests.size(), 0.0);
+  Parts parts;
   for (const Entry& entry : sources_) {
-    const std::string& name = entry.source->name();
-    std::optional<Scores> answer = unless_stopped(*entry.source, requests);
-    if (entry.source->may_stop() && any_stopped(!answer)) return std::nullopt;
-    Scores& scores = answer.value();
-    VALIDATE(scores.values.size() == requests.size(), ExitCode::internal, "reward source ", name, " gave ", scores.values.size(),
-             " scores for ", requests.size(), " requests");
-    for (size_t i = 0; i < requests.size(); ++i) {
-      VALIDATE(std::isfinite(scores.values[i]), ExitCode::bad_data, "reward source ", name, " gave ", scores.values[i],
-               " for request ", requests[i].id, " (a reward must be a finite number): check the source");
-      total[i] += entry.weight * static_cast<double>(scores.values[i]);
+    if (entry.source->collective()) {
+      parts.emplace_back(requests.size(), 0.0f);
+      continue;
     }
-    for (auto& [metric, values] : scores.metrics) out.metrics[name + "/" + metric] = std::move(values);
-    out.names.push_back(name);
-    out.parts.push_back(std::move(scores.values));
+    std::optional<Scores> answer = unless_stopped(*entry.source, requests);
+    if (entry.source->takes_time() && any_stopped(!answer)) return std::nullopt;
+    parts.push_back(checked(*entry.source, std::move(answer.value()), requests));
   }
-  out.reward.assign(total.begin(), total.end());
-  return out;
+  return parts;
+}
+
+void Rewards::score_with_models(std::span<const Request> requests, Parts& parts) {
+  parts.resize(sources_.size());  // a rank without sequences has received none
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    Source& source = *sources_[i].source;
+    if (source.collective()) parts[i] = checked(source, source.score(requests), requests);
+  }
+}
+
+std::vector<float> Rewards::sum(const Parts& parts) const {
+  std::vector<double> total(parts.empty() ? 0 : parts.front().size(), 0.0);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (size_t k = 0; k < total.size(); ++k) total[k] += sources_[i].weight * static_cast<double>(parts[i][k]);
+  }
+  return {total.begin(), total.end()};
 }
 
 }  // namespace trireme::reward

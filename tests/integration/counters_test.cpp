@@ -303,7 +303,9 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   const auto prompts = learn::load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
   PromptBatch batch{1, 0, {0, 1, 2, 3}};
-  const Samples samples = *generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});
+  Samples samples;
+  const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
+  EXPECT_TRUE(generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7}, {.written = written}));
   int64_t prompt_tokens = 0;
   int64_t count = 0;
   for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) {

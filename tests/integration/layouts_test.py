@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 
-from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, main
+from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, main, timeless
 
 # name -> (ranks, overrides)
 LAYOUTS = {
@@ -225,6 +225,27 @@ class Layouts(ProgramTest):
     def test_hybrid_sharding(self):
         self.compare_all({"2 x 2": (4, ["train.shard_group=2"]), "3 x 1": (3, ["train.shard_group=1"])},
                          ["policy_loss", "value_loss", "grad_norm"], ["run.iterations=2", "train.max_epochs=2"])
+
+    def test_queues_of_one_message(self):
+        """However short the queues between the roles are, the run is the same, bit for bit, and does not stand still."""
+        layouts = {name: (*LAYOUTS[name], []) for name in ("2 colocated", "1+1, reward apart", "3+1, reward with the generator", "2+2 replicas")}
+        layouts["2+2 TP 2"] = (*TENSOR_PARALLEL, ["ranks.reward=2-3"])
+        layouts["1+1 ahead"] = (*LAYOUTS["1+1"], ["train.async_depth=1"])
+        layouts["1+1+1 ahead"] = (*LAYOUTS["1+1, reward apart"], ["train.async_depth=1"])
+        for name, (ranks, roles, more) in layouts.items():
+            with self.subTest(layout=name):
+                overrides = [*roles, *more, "run.iterations=3", 'eval.dataset=["prompts.jsonl"]', "eval.steps=1"]
+                usual = self.run_layout(name, ranks, overrides)
+                short = self.run_layout(name, ranks, [*overrides, "rollout.queue_messages=1", "rollout.queue_bytes=1"])
+                self.assertEqual(self.samples(short), self.samples(usual))
+                self.assertEqual(timeless(self.metrics(short)), timeless(self.metrics(usual)))
+                self.assertGreater(self.counts(short)["mail_held_back"], 0)
+                for run in (usual, short):
+                    shutil.rmtree(self.folder / run)
+
+    def test_sequences_are_taken_while_others_are_written(self):
+        run = self.run_layout("2", 2, ["run.iterations=1"])
+        self.assertGreater(self.counts(run)["sequences_received_while_writing"], 0)
 
     def test_one_step_ahead(self):
         """With async_depth = 1 the second batch comes from the weights before the first update; the first is as ever."""

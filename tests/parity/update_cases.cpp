@@ -72,7 +72,7 @@ config::Options options_of(const GoldenCase& c, double lr) {
 // Sequences as a trainer has them after a rollout.
 struct Rollout {
   ppo::Experience experience;  // this rank's
-  driver::Cards cards;         // of all ranks
+  learn::Cards cards;          // of all ranks
   std::vector<int> owner;
   double tokens = 0;           // action tokens, of all ranks
   double sequences = 0;        // with any

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -46,6 +47,8 @@ enum class Tag : int {
   first_flow = 0,     // weightsync numbers the flows of a pair of ranks from here
   last_flow = 30999,
   clock = 31000,
+  mail = 31001,       // a piece of a mailbox's message
+  mail_room = 31002,  // a message was taken
   gather = 32001,
   all_to_all = 32002,
 };
@@ -71,6 +74,10 @@ class Request {
 // Give the same on all ranks, between two collectives of all of them.
 void compare_collectives(int64_t every);
 
+// Returns when `done` says so; sleeps between looks as sleeping_barrier() does, and counts as waiting for other ranks. `what`, for reports of a hang,
+// must live on.
+void wait_until(const char* what, const std::function<bool()>& done);
+
 class CommView {
  public:
   CommView() = default;  // one rank, no MPI
@@ -83,8 +90,8 @@ class CommView {
   // Collective.
   void barrier() const;
   // The same, but a rank that waits sleeps between looks (up to 1 ms) instead of spinning: for waits of a phase's length
-  // while other ranks use the cores.
-  void sleeping_barrier() const;
+  // while other ranks use the cores. Between looks it calls `meanwhile`: what others need of this rank to come here.
+  void sleeping_barrier(const std::function<void()>& meanwhile = [] {}) const;
   void broadcast(void* data, int64_t count, DType type, int root) const;
   void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
   // Rank r's `count` elements already lie at data + r * count.

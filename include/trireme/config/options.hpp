@@ -182,6 +182,8 @@ struct RolloutOptions {
   std::vector<int64_t> stop_token_ids;
   int64_t micro_batch_tokens = 0;  // 0: train.micro_batch_tokens
   int64_t save_samples = 0;        // per iteration; -1: all
+  int64_t queue_messages = 1024;   // from one rank to another
+  Bytes queue_bytes{int64_t{64} << 20};
   bool operator==(const RolloutOptions&) const = default;
 };
 

@@ -45,8 +45,13 @@ class Source {
   // Collective over the reward role where the source is a model (every rank calls it, with any number of requests); local for
   // rules and plugins. Throws UserError: bad_data for answers that make no sense, unfit_environment for a source that is gone.
   virtual Scores score(std::span<const Request> requests) = 0;
-  // Whether score() may end early on this rank alone (Stopped).
-  virtual bool may_stop() const { return false; }
+  // What collective sources are: their score() waits for the same call on the other ranks.
+  virtual bool collective() const { return false; }
+  // A source that takes its time: it begins with what ask() names and goes on with it in poll(), which does not wait; a later score() has to
+  // name all of it, in any number of calls, and waits for what is missing. Its score() may end early on this rank alone (Stopped). Local.
+  virtual bool takes_time() const { return false; }
+  virtual void ask(std::span<const Request>) {}
+  virtual void poll() {}
   // Bytes of this rank that hold a model's weights.
   virtual int64_t weight_bytes() const { return 0; }
 };
@@ -59,7 +64,7 @@ std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::stri
 //   answer   {"id","reward","metrics"?}   in any order; the id as it came
 // Other lines and the child's stderr go to its log file. A reward that is not a finite number, an answer without an id, with an
 // unknown one or with one that was answered before, or an end of the child (exit code 0) that leaves requests unanswered is bad_data.
-// The time since the last answer, at first since the batch was sent, is limited. A crash or a passed deadline restarts the child with
+// The time that score() waits for the next answer is limited. A crash or a passed deadline restarts the child with
 // the requests that are not answered yet; after `retries` restarts it is unfit_environment. The child, and what it starts in its process
 // group, is killed when this process ends in whatever way.
 struct PluginEnvironment {
@@ -79,15 +84,22 @@ class Rewards {
   size_t size() const { return sources_.size(); }
   const Source& source(size_t i) const { return *sources_[i].source; }
 
-  struct Result {
-    std::vector<float> reward;                          // sum over sources of weight * value
-    std::vector<std::string> names;                     // of the sources
-    std::vector<std::vector<float>> parts;              // [sources][requests], unweighted
-    std::map<std::string, std::vector<float>> metrics;  // "<source>/<metric>"
-  };
-  // Asks the sources in their order; collective where one of them is. nullopt: a source was left early. `any_stopped` tells whether that was so on
-  // any rank, this one's answer given; it is called behind every source that may stop.
-  std::optional<Result> score(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
+  // Whether some source begins with a request before score_locally() names it.
+  bool takes_time() const;
+  bool has_models() const;
+  // Of the sources that take their time. Local.
+  void ask(std::span<const Request> requests);
+  void poll();
+
+  // [sources][requests], unweighted.
+  using Parts = std::vector<std::vector<float>>;
+  // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was left early. `any_stopped` tells whether that was so
+  // on any rank, this one's answer given; it is called behind every source that may stop.
+  std::optional<Parts> score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
+  // Fills in the parts of models. Collective over the reward role.
+  void score_with_models(std::span<const Request> requests, Parts& parts);
+  // Of each request the sum over sources of weight * part.
+  std::vector<float> sum(const Parts& parts) const;
 
  private:
   struct Entry {

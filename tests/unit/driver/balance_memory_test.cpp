@@ -8,7 +8,7 @@
 #include <new>
 #include <numeric>
 
-#include "driver/exchange.hpp"
+#include "trireme/learn/exchange.hpp"
 #include "trireme/learn/training_set.hpp"
 
 namespace {
@@ -51,12 +51,12 @@ void expect_balanced(const std::vector<int64_t>& tokens, const std::vector<int64
 }
 
 TEST(ManyRanks, SequencesAreSpreadInLinearMemory) {
-  Cards cards;
+  learn::Cards cards;
   for (int64_t i = 0; i < sequences; ++i) cards.push_back({static_cast<uint64_t>(i), length_of(i)});
   std::vector<int> targets(ranks);
   std::iota(targets.begin(), targets.end(), 0);
   const int64_t bytes = allocated_bytes, count = allocations;
-  const std::vector<int> rank_of = spread_over(cards, targets);
+  const std::vector<int> rank_of = learn::spread_over(cards, targets);
   EXPECT_LT(allocated_bytes - bytes, most_bytes);
   EXPECT_LT(allocations - count, most_allocations);
   EXPECT_GT(allocations - count, 0) << "they are counted";

@@ -276,6 +276,32 @@ TEST_F(Plugin, ARestartAsksForWhatIsMissingOnly) {
   EXPECT_EQ(asked, (std::vector<std::string>{"101", "103"}));
 }
 
+TEST_F(Plugin, WhatIsAskedAheadIsThereWhenItIsNamed) {
+  const std::string heard = (folder_ / "heard").string();
+  const auto source = plugin("tee " + heard + " | " + answer_all);
+  const auto all = requests(6);
+  source->ask(std::span(all).first(4));
+  for (int i = 0; i < 500 && !std::filesystem::exists(heard); ++i) ::usleep(10'000);
+  source->poll();
+  EXPECT_EQ(source->score(std::span(all).subspan(2)).values, std::vector<float>(4, 0.5f)) << "two of them were not asked before";
+  const auto rest = source->score(std::span(all).first(2));
+  EXPECT_EQ(rest.values, std::vector<float>(2, 0.5f));
+  EXPECT_EQ(rest.metrics.at("words"), std::vector<float>(2, 3.f));
+  std::ifstream in(heard);
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(in), {}, '\n'), 6) << "each of them once";
+}
+
+TEST_F(Plugin, AChildThatDiesBetweenAskAndScoreIsRestarted) {
+  const std::string flag = (folder_ / "crashed").string();
+  const auto source = plugin("if [ ! -e " + flag + " ]; then read -r x; touch " + flag + "; kill -9 $$; fi; " + answer_all);
+  const auto all = requests(3);
+  source->ask(all);
+  for (int i = 0; i < 500 && !std::filesystem::exists(flag); ++i) ::usleep(10'000);
+  ::usleep(100'000);
+  source->poll();
+  EXPECT_EQ(source->score(all).values, std::vector<float>(3, 0.5f));
+}
+
 // A watchdog takes these for signs of life.
 TEST_F(Plugin, WaitingForAnswersIsActivity) {
   const auto source = plugin("sleep 2.5; " + answer_all);

@@ -1,14 +1,15 @@
-#include "driver/exchange.hpp"
+#include "trireme/learn/exchange.hpp"
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/wire.hpp"
 #include "trireme/ppo/balance.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 std::vector<int64_t> lengths_of(const Cards& cards) {
   std::vector<int64_t> lengths;
@@ -29,7 +30,7 @@ std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets
 Cards Exchange::cards(const Samples& mine) const {
   Cards own;
   for (int64_t i = 0; i < mine.size(); ++i) own.push_back({mine.id[static_cast<size_t>(i)], mine.length(i)});
-  Cards cards = world_.all_gather<Card>(own);
+  Cards cards = ranks_.all_gather<Card>(own);
   std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id < b.id; });
   const auto twin = std::adjacent_find(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id == b.id; });
   if (twin != cards.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
@@ -41,7 +42,7 @@ Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vecto
   std::unordered_map<uint64_t, int> target;
   for (size_t i = 0; i < cards.size(); ++i) target.emplace(cards[i].id, rank_of[i]);
 
-  std::vector<Samples> outgoing(static_cast<size_t>(world_.size()));
+  std::vector<Samples> outgoing(static_cast<size_t>(ranks_.size()));
   for (int64_t i = 0; i < mine.size(); ++i) {
     outgoing[static_cast<size_t>(target.at(mine.id[static_cast<size_t>(i)]))].append(mine, i);
   }
@@ -49,33 +50,53 @@ Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vecto
   for (size_t r = 0; r < outgoing.size(); ++r) {
     if (outgoing[r].size() == 0) continue;
     messages[r] = outgoing[r].to_bytes();
-    if (static_cast<int>(r) == world_.rank()) continue;
+    if (static_cast<int>(r) == ranks_.rank()) continue;
     counters_.sequences_sent += outgoing[r].size();
     counters_.bytes_sent += static_cast<int64_t>(messages[r].size());
     ++counters_.messages;
   }
   Samples received;
-  for (const auto& message : world_.all_to_all(messages)) {
+  for (const auto& message : ranks_.all_to_all(messages)) {
     if (message.empty()) continue;
     received.append(Samples::from_bytes(message));
   }
   return received.sorted();
 }
 
-Rollout Exchange::to_trainers(const Samples& mine, const std::vector<int>& trainers,
-                              const std::function<std::vector<int>(const Cards&)>& owners) {
-  Rollout rollout;
-  rollout.cards = cards(mine);
-  rollout.owner = owners(rollout.cards);
-  std::vector<int> rank_of;
-  for (const int trainer : rollout.owner) rank_of.push_back(trainers[static_cast<size_t>(trainer)]);
-  rollout.samples = move(mine, rollout.cards, rank_of);
-  return rollout;
-}
-
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
   const Cards all = cards(mine);
   return move(mine, all, spread_over(all, targets));
+}
+
+Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits)
+    : receivers_(std::move(receivers)), mail_(world, "rollouts", limits) {}
+
+void Delivery::send(const Samples& mine, const Cards& cards, const std::vector<int>& owner, int holder, int holders) {
+  std::unordered_map<uint64_t, size_t> receiver_of;
+  for (size_t i = 0; i < cards.size(); ++i) receiver_of.emplace(cards[i].id, static_cast<size_t>(owner[i]));
+  std::vector<Parcel> parcels(receivers_.size());
+  for (int64_t i = 0; i < mine.size(); ++i) parcels[receiver_of.at(mine.id[static_cast<size_t>(i)])].samples.append(mine, i);
+  for (size_t r = 0; r < parcels.size(); ++r) {
+    const bool tells = static_cast<int>(r) % holders == holder;
+    if (tells) parcels[r].cards = cards;
+    if (tells || parcels[r].samples.size() > 0) mail_.post(receivers_[r], parcels[r]);
+  }
+}
+
+bool Delivery::receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const Cards&)>& owners) {
+  const auto whole = [&] {
+    return !rollout.owner.empty() && rollout.samples.size() == std::count(rollout.owner.begin(), rollout.owner.end(), receiver);
+  };
+  while (!whole()) {
+    const auto parcel = mail_.take();
+    if (!parcel) return false;
+    rollout.samples.append(parcel->samples);
+    if (parcel->cards.empty()) continue;
+    rollout.cards = parcel->cards;
+    rollout.owner = owners(rollout.cards);
+  }
+  rollout.samples = rollout.samples.sorted();
+  return true;
 }
 
 std::string to_stored(const Samples& samples) {
@@ -89,4 +110,4 @@ Samples from_stored(std::string_view parts) {
   return all;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

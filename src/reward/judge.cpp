@@ -1,27 +1,28 @@
 #include "torch/torch.hpp"
 
-#include "driver/judge.hpp"
+#include "trireme/reward/judge.hpp"
 
 #include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
+#include "trireme/reward/reward.hpp"
 #include "trireme/reward/model_source.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::reward {
 
-Judge::Judge(const config::Options& options, const Roles& roles, const text::Tokenizer& tokenizer,
-             const std::filesystem::path& log_folder, at::Device device, machine::Threads threads, std::function<bool()> stop)
-    : options_(options), ranks_(roles.rewards.all()), rings_(roles.rings), tokenizer_(tokenizer), device_(device), threads_(std::move(threads)), part_names_(reward::source_names(options)) {
+Judge::Judge(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+             const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop)
+    : options_(options), ranks_(ranks), rings_(std::move(rings)), tokenizer_(tokenizer), device_(device), part_names_(source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
   for (size_t i = 0; i < sources.size(); ++i) {
     const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
-      made_[i] = reward::make_plugin(sources[i], name,
+      made_[i] = make_plugin(sources[i], name,
                                     {.retries = static_cast<int>(options.reward.retries),
                                      .log_dir = log_folder,
                                      .rank = ranks_.rank(),
@@ -34,9 +35,9 @@ Judge::Judge(const config::Options& options, const Roles& roles, const text::Tok
 void Judge::make_sources() {
   const auto& sources = options_.reward.source;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].kind == config::RewardKind::rule) made_[i] = reward::make_rule(sources[i], part_names_[i]);
+    if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {
-      made_[i] = reward::make_model(sources[i], part_names_[i],
+      made_[i] = make_model(sources[i], part_names_[i],
                                    {.ranks = ranks_,
                                     .device = device_,
                                     .dtype = options_.model.compute(),
@@ -74,13 +75,13 @@ std::vector<std::pair<std::string, zero::MemoryUse>> Judge::memory() const {
   return out;
 }
 
-std::vector<reward::Request> Judge::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
-  std::vector<reward::Request> requests;
+std::vector<Request> Judge::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
+  std::vector<Request> requests;
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
     const data::PromptRecord& prompt = prompts[samples.prompt_row[s]];
     const auto ids = samples.tokens_of(i);
-    reward::Request request;
+    Request request;
     request.id = samples.id[s];
     request.prompt = prompt.prompt;
     request.response = tokenizer_.decode(ids.subspan(static_cast<size_t>(samples.prompt_len[s])), text::Skip::special);
@@ -96,22 +97,29 @@ std::vector<reward::Request> Judge::requests(const Samples& samples, const data:
   return requests;
 }
 
-bool Judge::score(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
-  threads_.use();
-  {
-    const trace::Region region{"reward sources"};
-    auto result = rewards_.score(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
-    if (!result) return false;
-    samples.reward = std::move(result->reward);
-    samples.reward_parts = std::move(result->parts);
+void Judge::ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  if (rewards_.takes_time()) rewards_.ask(requests(samples, prompts, iteration));
+}
+
+bool Judge::score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  const trace::Region region{"reward sources"};
+  auto parts = rewards_.score_locally(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
+  if (parts) samples.reward_parts = std::move(*parts);
+  return parts.has_value();
+}
+
+void Judge::score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  if (rewards_.has_models()) {
+    const trace::Region region{"reward models"};
+    rewards_.score_with_models(requests(samples, prompts, iteration), samples.reward_parts);
   }
-  if (!reference_) return true;
+  samples.reward = rewards_.sum(samples.reward_parts);
+  if (!reference_) return;
   const trace::Region region{"reference log-probs"};
   const at::Tensor log_probs = learn::action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
                                                 learn::scoring_temperature(options_), device_);
   const float* first = log_probs.const_data_ptr<float>();
   samples.ref_log_probs.assign(first, first + samples.tokens());
-  return true;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::reward

@@ -3,12 +3,12 @@
 #include <numeric>
 #include <random>
 
-#include "driver/exchange.hpp"
+#include "trireme/learn/exchange.hpp"
 #include "support/samples.hpp"
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 namespace {
 
 Samples make(const std::vector<uint64_t>& ids) { return test::samples_of(ids); }
@@ -128,4 +128,4 @@ TEST(Exchange, ThereAndBackIsTheSameSamples) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::learn

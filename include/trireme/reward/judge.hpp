@@ -1,0 +1,61 @@
+// The reward role: the reward sources of the deck and the frozen reference model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/samples.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/comm/ring_memory.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/data/prompt_set.hpp"
+#include "trireme/reward/reward.hpp"
+#include "trireme/text/tokenizer.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::reward {
+
+class Judge {
+ public:
+  // Starts the plugins: before any device is touched. `ranks` have the role, `rings` is the memory of their sharded models, `stop` is asked while
+  // plugins take their time. Collective over `ranks`.
+  Judge(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+        const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop = [] { return false; });
+
+  // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
+  void make_sources();
+  // Loads the frozen reference, for runs whose KL term needs one. Collective over the reward ranks.
+  void add_reference(const model::ModelSpec& spec, const zero::ReadRows& read);
+
+  // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
+  void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  void poll() { rewards_.poll(); }
+  // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. Collective over
+  // the reward ranks.
+  bool score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Fills the parts of models, reward and, with a reference, ref_log_probs. Collective over the reward ranks.
+  void score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // What the models of this rank take: "reference" and "reward_" + the source's name.
+  std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
+
+ private:
+  std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
+
+  config::Options options_;
+  comm::CommView ranks_;
+  std::shared_ptr<comm::RingMemory> rings_;
+  text::Tokenizer tokenizer_;
+  at::Device device_;
+  std::vector<std::unique_ptr<Source>> made_;  // the plugins, until make_sources()
+  Rewards rewards_;
+  std::vector<std::string> part_names_;
+  std::unique_ptr<zero::ShardedModel> reference_;
+};
+
+}  // namespace trireme::reward
