@@ -6,6 +6,7 @@
 #include <array>
 
 #include "comm/mpi_support.hpp"
+#include "trireme/trace/activity.hpp"
 
 namespace trireme::comm {
 
@@ -18,6 +19,7 @@ NodeTopology discover(const CommView& comm) {
     topology.host_of_node = {host.data()};
     return topology;
   }
+  const trace::Collective collective{"split by nodes", comm.name().c_str(), 0};
   MPI_Comm local = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(static_cast<MPI_Comm>(comm.native()), MPI_COMM_TYPE_SHARED, comm.rank(), MPI_INFO_NULL,
                                 &local), "MPI_Comm_split_type");

@@ -236,6 +236,7 @@ void Checkpointing::before_step() {
 void Checkpointing::link_best() const {
   const std::string target = checkpoint::folder_name(best_);
   const auto link = folder_.checkpoints() / "best";
+  const base::FileWork work{"link", link};
   std::error_code error;
   if (best_ < 0 || !std::filesystem::exists(folder_.checkpoints() / target, error)) return;
   if (std::filesystem::read_symlink(link, error) == target) return;

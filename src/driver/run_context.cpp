@@ -263,6 +263,7 @@ job::StopReason RunContext::agree_to_stop() {
 void RunContext::save_request_served() {
   job::clear_save_request();
   if (roles_.world.rank() != 0) return;
+  const base::FileWork work{"removal", folder_.save_file()};
   std::error_code error;
   std::filesystem::remove(folder_.save_file(), error);
   if (error) log::warning(base::text("the file ", folder_.save_file().string(), " cannot be removed (", error.message(), "): every iteration is saved"));

@@ -54,6 +54,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
              .level = to_log_level(options.run.log_level)});
   comm::fail_together_on_root(world, [&] {
     base::write_file_atomically(path_ / "deck.toml", deck_);
+    const base::FileWork work{"removal", stop_file()};
     std::error_code ignored;
     for (const auto& file : {stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
   });

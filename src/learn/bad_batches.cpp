@@ -11,6 +11,7 @@
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/data/jsonl.hpp"
 
 namespace trireme::learn {
@@ -58,6 +59,7 @@ void BadBatches::save(const learn::UpdateStep& step, int64_t iteration, int64_t 
   if (lines.empty()) return;
   const auto file = folder_ / base::text("iteration-", iteration, "-step-", number, "-rank-", rank_, ".jsonl");
   report::side_output(file.string(), [&] {
+    const base::FileWork work{"write", file};
     std::filesystem::create_directories(folder_);
     base::write_file_atomically(file, lines);
   });

@@ -104,6 +104,7 @@ void SafetensorsWriter::create() {
 int SafetensorsWriter::descriptor(File& file) {
   if (!file.fd.valid()) {
     const fs::path path = temporary(file);
+    const base::FileWork work{"open", path};
     const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) base::throw_errno(errno, "open", path);
     file.fd = base::FileDescriptor(fd);

@@ -7,6 +7,7 @@
 
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/progress.hpp"
 #include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
@@ -52,6 +53,7 @@ struct Tokenizer::Impl {
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
+  const base::FileWork work{"read", file};
   VALIDATE(std::filesystem::exists(file), ExitCode::input_missing, file.string(),
            ": no such file (a model folder needs its tokenizer.json): copy it there or convert the GGUF file");
   const Json json = read_json_file(file.string(), largest_tokenizer_file);
