@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "trireme/base/philox.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/kernels/sampling.hpp"
 
 namespace trireme::generate {
@@ -46,15 +48,16 @@ Drawn drawn_of(const DrawRequest& request, const DrawRow& row, const DrawResult&
 
 }  // namespace
 
-TensorSampler::TensorSampler(const GeneratorWeights& weights, size_t head, const LocalShape& shape, at::Device device,
+TensorSampler::TensorSampler(kernels::ElementType type, std::vector<int64_t> slice_first, int rank, at::Device device,
                              const kernels::DrawKernels& kernels, comm::RankSums* sums)
-    : shape_(shape), rank_(weights.rank()), device_(device), kernels_(kernels), sums_(sums) {
-  for (int r = 0; r < weights.degree(); ++r) {
-    const base::Block slice = weights.layout().block(head, r);
-    slice_first_.push_back(slice.row);
-    longest_slice_ = std::max(longest_slice_, slice.rows);
-    if (r + 1 == weights.degree()) slice_first_.push_back(slice.row + slice.rows);
-  }
+    : type_(type), slice_first_(std::move(slice_first)), rank_(rank), device_(device), kernels_(kernels), sums_(sums) {
+  for (size_t r = 0; r + 1 < slice_first_.size(); ++r) longest_slice_ = std::max(longest_slice_, slice_first_[r + 1] - slice_first_[r]);
+}
+
+std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t head) {
+  std::vector<int64_t> cuts{0};
+  for (int r = 0; r < weights.degree(); ++r) cuts.push_back(cuts.back() + weights.layout().block(head, r).rows);
+  return cuts;
 }
 
 void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) {
@@ -78,8 +81,8 @@ void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) 
 kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const Upload& upload) {
   kernels::DrawArguments a{};
   a.logits = logits.const_data_ptr();
-  a.bf16 = shape_.type == kernels::ElementType::bf16;
-  a.count = shape_.vocabulary_rows;
+  a.bf16 = type_ == kernels::ElementType::bf16;
+  a.count = own_ids();
   a.rows = static_cast<int64_t>(rows_.size());
   a.row = upload.data<DrawRow>(row_piece_);
   a.forbidden = upload.data<int32_t>(forbidden_piece_);
@@ -97,7 +100,7 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   };
   const auto take_logits = [&](void*& pointer, Scratch which, int64_t elements) {
     std::byte* bytes = nullptr;
-    take(bytes, which, elements * shape_.element_bytes());
+    take(bytes, which, elements * static_cast<int64_t>(kernels::size_of(type_)));
     pointer = bytes;
   };
   take(a.running, running, a.rows * a.chunks);
@@ -116,7 +119,7 @@ std::vector<Drawn> TensorSampler::draw(std::span<const DrawRequest> requests, co
   kernels_.summarise(a);
   if (sums_) {
     sums_->gather(a.summaries, a.rows * static_cast<int64_t>(sizeof(kernels::DrawSummary)));
-    if (truncated_ > 0) sums_->gather(a.slices, a.truncated_rows * a.slice_stride * shape_.element_bytes());
+    if (truncated_ > 0) sums_->gather(a.slices, a.truncated_rows * a.slice_stride * static_cast<int64_t>(kernels::size_of(type_)));
   }
   kernels_.choose(a);
   if (sums_) sums_->gather(a.results, a.rows * static_cast<int64_t>(sizeof(DrawResult)));
@@ -136,6 +139,40 @@ std::vector<DrawResult> TensorSampler::results(const at::Tensor& on_device, int6
   std::vector<DrawResult> out(static_cast<size_t>(rows));
   std::memcpy(out.data(), host.const_data_ptr(), static_cast<size_t>(bytes));
   return out;
+}
+
+std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels) {
+  constexpr int64_t ids = 9001;  // more than two chunks
+  std::vector<SamplingParams> ways(4);
+  ways[1].temperature = 0;
+  ways[2].top_p = 0.7;
+  ways[3].top_k = 40;
+  const std::vector<int32_t> forbidden{17, 4096};
+  std::vector<DrawRequest> requests;
+  for (const SamplingParams& way : ways) {
+    for (const bool forbids : {false, true}) {
+      const auto row = static_cast<int64_t>(requests.size());
+      requests.push_back({row, nullptr, &way, 3, static_cast<uint32_t>(row), forbids ? forbidden : std::span<const int32_t>{}});
+    }
+  }
+  const auto rows = static_cast<int64_t>(requests.size());
+  const at::Tensor values = at::arange(rows * ids, at::TensorOptions().dtype(at::kFloat)).mul(0.37).sin().mul(4).view({rows, ids});
+  for (const auto& [type, scalar] : {std::pair{kernels::ElementType::f32, at::kFloat}, {kernels::ElementType::bf16, at::kBFloat16}}) {
+    const auto draw = [&, type = type, scalar = scalar](at::Device where, const kernels::DrawKernels& by) {
+      TensorSampler sampler(type, {0, ids}, 0, where, by, nullptr);
+      Upload upload;
+      sampler.plan(requests, upload);
+      upload.send(where);
+      return sampler.draw(requests, values.to(scalar).to(where), upload);
+    };
+    const auto want = draw(at::kCPU, kernels::draws_on_host), got = draw(device, kernels);
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (got[i].id == want[i].id && std::abs(got[i].log_prob - want[i].log_prob) <= 1e-4f) continue;
+      return base::text("draw ", i, " in ", c10::toString(scalar), " gave id ", got[i].id, " with log-prob ", got[i].log_prob, " instead of ", want[i].id,
+                        " with ", want[i].log_prob);
+    }
+  }
+  return {};
 }
 
 }  // namespace trireme::generate

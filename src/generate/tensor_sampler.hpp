@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "draw.hpp"
-#include "local_shape.hpp"
 #include "trireme/comm/rank_sums.hpp"
+#include "trireme/generate/weights.hpp"
+#include "trireme/kernels/decode_gemm.hpp"
 #include "trireme/kernels/draw.hpp"
 #include "upload.hpp"
 
@@ -17,8 +19,9 @@ namespace trireme::generate {
 
 class TensorSampler {
  public:
-  // `sums` joins the tensor-parallel ranks and takes memory of `device`; null: one rank.
-  TensorSampler(const GeneratorWeights& weights, size_t head, const LocalShape& shape, at::Device device, const kernels::DrawKernels& kernels,
+  // Slice `rank` of a vocabulary that is cut at `slice_first`, whose last number is its size. `sums` joins the tensor-parallel ranks and takes memory
+  // of `device`; null: one rank.
+  TensorSampler(kernels::ElementType type, std::vector<int64_t> slice_first, int rank, at::Device device, const kernels::DrawKernels& kernels,
                 comm::RankSums* sums);
 
   at::Device device() const { return device_; }
@@ -32,8 +35,10 @@ class TensorSampler {
   kernels::DrawArguments arguments(const at::Tensor& logits, const Upload& upload);
   std::vector<kernels::DrawResult> results(const at::Tensor& on_device, int64_t rows) const;
 
-  LocalShape shape_;
-  std::vector<int64_t> slice_first_;  // of each rank, and the vocabulary
+  int64_t own_ids() const { return slice_first_[static_cast<size_t>(rank_) + 1] - slice_first_[static_cast<size_t>(rank_)]; }
+
+  kernels::ElementType type_;
+  std::vector<int64_t> slice_first_;
   int64_t longest_slice_ = 0;
   int rank_;
   at::Device device_;
@@ -45,5 +50,11 @@ class TensorSampler {
   enum Scratch : uint8_t { running, values, places, segments, masked, slices, summaries, drawn, scratch_count };
   at::Tensor scratch_[scratch_count];  // bytes, as many as were ever needed
 };
+
+// Where the cuts are for TensorSampler.
+std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t head);
+
+// What draws on a device by these kernels give otherwise than the host's, on made-up logits; empty: nothing.
+std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels);
 
 }  // namespace trireme::generate

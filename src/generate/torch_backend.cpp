@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
@@ -94,14 +95,22 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
       sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
-  const size_t head = spec.head_parameter();
-  const kernels::DeviceKernels* own = on_host() ? nullptr : kernels::device_kernels();
-  if (on_host() || own != nullptr) {
-    sampler_ = std::make_unique<TensorSampler>(weights, head, shape_, device_, own != nullptr ? own->draws : kernels::draws_on_host, sums_.get());
-  } else {  // logits come to the host
-    if (tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
-    sampler_ = std::make_unique<TensorSampler>(weights, head, shape_, at::kCPU, kernels::draws_on_host, draw_sums_.get());
-  }
+  const auto cuts = vocabulary_cuts(weights, spec.head_parameter());
+  const kernels::DrawKernels* own = draws_where_logits_lie(tensor_parallel);
+  if (own == nullptr && tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
+  sampler_ = std::make_unique<TensorSampler>(shape_.type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
+                                             own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
+}
+
+// Null: the host draws from what a device computes. The same on all ranks.
+const kernels::DrawKernels* TorchBackend::draws_where_logits_lie(const comm::CommView& comm) const {
+  if (on_host()) return &kernels::draws_on_host;
+  const kernels::DeviceKernels* own = kernels::device_kernels();
+  const at::NoGradGuard no_grad;
+  const std::string problem = own != nullptr ? draws_problem(device_, own->draws) : "the program's kernels for GPUs are put aside";
+  if (comm.all(problem.empty())) return &own->draws;
+  if (!problem.empty()) log::warning(base::text("tokens are drawn on the host, which waits for their logits (", problem, ")"));
+  return nullptr;
 }
 
 std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) const {
@@ -125,7 +134,7 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
   sampler_->plan(draws, of_draws);
   upload.send(device_);
   ++uploads_;
-  if (draws_on_host()) of_draws.send(sampler_->device());
+  if (draws_on_host()) of_draws.send(at::kCPU);
   indices.find(upload);
   if (batch.rows() > 0) forward(batch, indices);
   if (draws.empty()) return {};

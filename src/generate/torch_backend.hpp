@@ -38,6 +38,7 @@ class TorchBackend final : public StepBackend {
   class StepIndices;
   void forward(const StepBatch& batch, const StepIndices& indices);
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
+  const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
   bool on_host() const { return weights_.place() == Place::host; }
   bool draws_on_host() const { return sampler_->device() != device_; }  // where the device's own kernels were put aside
 

@@ -72,7 +72,9 @@ class RankLedger {
     }
     add("process", "CUDA context and libraries", device_context, every_phase, Accuracy::estimate);
     int communicators = 0;
-    if (contains(job_.roles.trainer, rank_)) communicators += job_.models.critic ? 2 : 1;
+    // Of each trained model's exchange, and of its replicas' gradients where there are replicas.
+    if (contains(job_.roles.trainer, rank_)) communicators += (job_.models.critic ? 2 : 1) * (shard_group().size() < job_.roles.trainer.size() ? 2 : 1);
+    if (job_.command == config::Command::ppo && contains(job_.roles.generator, rank_) && degree() > 1) ++communicators;
     if (contains(job_.roles.reward, rank_)) communicators += static_cast<int>(job_.models.reward_models.size()) + (job_.models.reference ? 1 : 0);
     add("process", "NCCL communicators", communicators * nccl_communicator, every_phase, Accuracy::estimate);
   }
@@ -201,13 +203,17 @@ class RankLedger {
     const config::ModelShape& shape = job_.models.actor.shape;
     const int64_t granted =
         kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
+    const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
+    const int64_t padded = base::round_up(options().max_len() + 1, options().generate.page_size);
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
+      const int64_t running = std::min(sequences, options().generate.max_batch);
+      add("generator", "keys and values that a layer gathers", running * padded * kv_bytes_per_token(shape, degree(), element()) / shape.layers, cache_phases(),
+          Accuracy::estimate);
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
-    const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
-    const int64_t tokens = sequences * base::round_up(options().max_len() + 1, options().generate.page_size);
+    const int64_t tokens = sequences * padded;
     add("generator", "KV pages that are written", std::min(granted, tokens * kv_bytes_per_token(shape, degree(), element())), cache_phases(),
         Accuracy::estimate);
     const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);

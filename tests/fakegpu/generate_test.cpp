@@ -6,6 +6,7 @@
 #include "fakegpu/device_lane.hpp"
 #include "fakegpu/host_as_device.hpp"
 #include "support/world.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "unit/generate/tiny_model.hpp"
 
 namespace trireme::test {
@@ -63,9 +64,10 @@ Texts on_host(const model::ModelSpec& spec, DType type, const comm::CommView& re
   return generate_on(spec, tiny_weights(spec, type, replica.rank(), replica.size()), replica);
 }
 
-Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica) {
+Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica, bool own_kernels = true) {
   const auto host = tiny_weights(spec, type, replica.rank(), replica.size());
   const HostAsDevice device;
+  if (!own_kernels) kernels::set_device_kernels(nullptr);
   GeneratorWeights weights(spec, type, replica.rank(), replica.size(), Place::device);
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
   return generate_on(spec, weights, replica);
@@ -117,6 +119,12 @@ TEST_P(DeviceGeneration, GivesTheTextsOfOneRank) {
   own_device();
   const auto spec = four_groups();
   expect_close(on_host(spec, GetParam(), {}).results, on_device(spec, GetParam(), world()).results, 2e-5);
+}
+
+TEST_P(DeviceGeneration, TheHostDrawsWhereTheKernelsForDevicesArePutAside) {
+  own_device();
+  const auto spec = four_groups();
+  expect_same(on_host(spec, GetParam(), world()).results, on_device(spec, GetParam(), world(), false).results);
 }
 
 TEST_P(DeviceGeneration, RanksThatShareADeviceGoThroughHostMemory) {
