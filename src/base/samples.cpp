@@ -14,6 +14,7 @@ std::string_view to_string(FinishReason reason) {
     case FinishReason::stop: return "stop";
     case FinishReason::length: return "length";
     case FinishReason::stop_string: return "stop_string";
+    case FinishReason::unfinished: return "unfinished";
   }
   return "unknown";
 }
@@ -183,7 +184,7 @@ Samples Samples::from_bytes(std::string_view bytes) {
   reader.take(out.reward_parts);
   reader.must_be_done();
   for (const FinishReason reason : out.finish_reason) {
-    VALIDATE(reason <= FinishReason::stop_string, ExitCode::bad_data, "samples: finish reason ", static_cast<int>(reason),
+    VALIDATE(reason <= FinishReason::unfinished, ExitCode::bad_data, "samples: finish reason ", static_cast<int>(reason),
              " is unknown: the ranks run different versions of the program");
   }
   try {

@@ -161,9 +161,15 @@ void CommView::barrier() const {
 
 namespace {
 
-void sleep_until(const std::function<bool()>& done) {
+// `busy`: what is done between two looks; false: nothing, so it sleeps.
+template <class Done, class Busy>
+void sleep_until(Done done, Busy busy) {
   auto nap = std::chrono::microseconds(20);
   while (!done()) {
+    if (busy()) {
+      nap = std::chrono::microseconds(20);
+      continue;
+    }
     std::this_thread::sleep_for(nap);
     nap = std::min(nap * 2, std::chrono::microseconds(1000));
   }
@@ -175,22 +181,23 @@ void wait_until(const char* what, const std::function<bool()>& done) {
   if (done()) return;
   const trace::Collective collective{what, "its mailbox", 0};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
-  sleep_until(done);
+  sleep_until(done, [] { return false; });
 }
 
-void CommView::sleeping_barrier(const std::function<void()>& meanwhile) const {
+void CommView::sleeping_barrier(const std::function<bool()>& meanwhile) const {
   if (!state_ || base::skip_wanted()) return;
   const trace::Collective collective{"barrier", name().c_str(), 0};
   const Noted noted{*this, "sleeping_barrier"};
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
   MPI_Request request = MPI_REQUEST_NULL;
   TRIREME_MPI(MPI_Ibarrier(state_->handle, &request));
-  sleep_until([&] {
-    int done = 0;
-    TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    if (!done) meanwhile();
-    return done != 0;
-  });
+  sleep_until(
+      [&] {
+        int done = 0;
+        TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        return done != 0;
+      },
+      meanwhile);
   noted.done();
 }
 

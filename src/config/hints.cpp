@@ -84,7 +84,6 @@ constexpr std::array not_built{
     NotBuilt{"lora", "LoRA"},
     NotBuilt{"muon", "the Muon optimizer (AdamW only)"},
     NotBuilt{"optim", "a choice of optimizer (AdamW only)"},
-    NotBuilt{"partial_rollout", "partial rollouts"},
     NotBuilt{"ring_attn", "context parallelism"},
     NotBuilt{"context_parallel", "context parallelism"},
     NotBuilt{"train.tensor_parallel", "tensor parallelism in training (generate.tensor_parallel is that of generation)"},

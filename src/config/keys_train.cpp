@@ -55,9 +55,12 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.async_depth),
            "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers "
            "train, with "
-           "weights one step older.")
-      .range(0, 1)
-      .departs("OpenRLHF: train.async_enable.");
+           "weights one step older. More, with train.partial_rollout_enable: they begin so many batches ahead at most.")
+      .range(0, 64)
+      .departs("OpenRLHF: train.async_enable, train.async_queue_size.");
+  keys.add(KEY(train.partial_rollout_enable),
+           "Generators take new weights between two tokens and go on with the answers they are at, instead of ending a batch first. "
+           "Which weights wrote a token then depends on time; no token is older than train.async_depth versions when it is learned from.");
   keys.add(KEY(train.shard_group),
            "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
            "must divide their number.")

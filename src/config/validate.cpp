@@ -97,6 +97,13 @@ void Checks::general() {
             " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
   refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),
             " has no generators to overlap with)");
+  refuse_if(o_.train.async_depth > 1 && !o_.train.partial_rollout_enable, "train.async_depth = ", o_.train.async_depth,
+            " without train.partial_rollout_enable (generators that end each batch before they take new weights are never more than one ahead): "
+            "switch that on, or set 1");
+  refuse_if(o_.train.partial_rollout_enable && o_.train.async_depth == 0,
+            "train.partial_rollout_enable with train.async_depth = 0 (nobody writes while weights change): set at least 1");
+  refuse_if(o_.train.partial_rollout_enable && o_.train.deterministic,
+            "train.partial_rollout_enable with train.deterministic (when new weights arrive depends on time): switch one of them off");
   refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ",
             to_string(command_), "): remove it");
 }

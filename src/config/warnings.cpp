@@ -26,7 +26,8 @@ void about_estimator(const Options& o, Warnings& out) {
           base::text("algo.advantage.no_std_norm has no effect for ", estimator, ", which does not whiten its advantages"));
   warn_if(
       out, o.train.async_depth > 0 && !advantage.is_correction_enable,
-      "train.async_depth = 1 without algo.advantage.is_correction_enable: samples are one step old and nothing corrects for it");
+      base::text("train.async_depth = ", o.train.async_depth, " without algo.advantage.is_correction_enable: samples are up to ", o.train.async_depth,
+                 " steps old and nothing corrects for it"));
   warn_if(out, advantage.is_correction_enable && o.actor.policy_loss_type == PolicyLoss::gspo,
           "algo.advantage.is_correction_enable with actor.policy_loss_type = \"gspo\": the rollout's log-probs go into its "
           "ratio, and "

@@ -114,39 +114,41 @@ Pace Generator::agree(Pace mine, int64_t step) const {
   return static_cast<Pace>(roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
 }
 
-bool Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, const RolloutHooks& hooks) {
-  threads_.use();
-  meter_.start();
-  const at::NoGradGuard no_grad;
-  struct Place {
-    int64_t row, in_batch;
-  };
-  std::unordered_map<uint64_t, Place> place_of;
+void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request) {
+  writing_.emplace(request.id, Writing{&prompts, row, number});
+  ++unfinished_[number];
+  engine_->submit(std::move(request));
+}
+
+void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan) {
   for (size_t p = 0; p < batch.rows.size(); ++p) {
     if (static_cast<int>(p) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
-      engine_->submit(make_request(prompts[row], id, plan));
-      place_of.emplace(id, Place{row, static_cast<int64_t>(p) * plan.n + sample});
+      submit(prompts, row, batch.number, make_request(prompts[row], id, plan));
     }
   }
+}
+
+void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan) {
+  for (int64_t i = 0; i < unfinished.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    if (prompt_of(unfinished.id[s]) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
+    const int64_t row = unfinished.prompt_row[s];
+    generate::Request request = make_request(prompts[row], unfinished.id[s], plan);
+    const auto first = unfinished.begin(i) + unfinished.prompt_len[s], last = unfinished.begin(i) + unfinished.length(i);
+    request.begun.output_ids.assign(unfinished.ids.begin() + first, unfinished.ids.begin() + last);
+    request.begun.log_probs.assign(unfinished.log_probs.begin() + first, unfinished.log_probs.begin() + last);
+    request.begun.versions.assign(unfinished.version.begin() + first, unfinished.version.begin() + last);
+    submit(prompts, row, number, std::move(request));
+  }
+}
+
+void Generator::step(const RolloutHooks& hooks) {
+  const at::NoGradGuard no_grad;
   const generate::EngineCounters before = engine_->counters();
-  for (int64_t step = 0; !engine_->idle(); ++step) {
-    Pace pace = Pace::go;
-    comm::wait_until("room for finished sequences", [&] {
-      pace = agree(hooks.pace(), step);
-      return pace != Pace::wait;
-    });
-    if (pace == Pace::leave) return false;
-    generate::StepOutput output = engine_->step();
-    if (!roles_.leads_replica()) continue;
-    for (generate::Result& result : output.finished) {
-      const Place place = place_of.at(result.id);
-      hooks.written(sequence_of(std::move(result), prompts[place.row], place.row, options_.max_len()), place.in_batch);
-    }
-  }
-  meter_.stop();
+  generate::StepOutput output = engine_->step();
   const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
   count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
   count("tokens_decoded", &generate::EngineCounters::decode_tokens);
@@ -155,8 +157,42 @@ bool Generator::rollout(const data::PromptSet& prompts, const PromptBatch& batch
   count("rollout_device_waits", &generate::EngineCounters::device_waits);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
+  for (generate::Result& result : output.finished) {
+    const Writing writing = writing_.at(result.id);
+    writing_.erase(result.id);
+    if (--unfinished_.at(writing.number) == 0) unfinished_.erase(writing.number);
+    if (!roles_.leads_replica()) continue;
+    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, options_.max_len()), writing.number);
+  }
+}
+
+bool Generator::finish(int64_t number, const RolloutHooks& hooks) {
+  threads_.use();
+  meter_.start();
+  for (int64_t steps = 0; unfinished_.contains(number); ++steps) {
+    Pace pace = Pace::go;
+    comm::wait_until("room for finished sequences", [&] {
+      pace = agree(hooks.pace(), steps);
+      return pace != Pace::wait;
+    });
+    if (pace == Pace::leave) return false;
+    step(hooks);
+  }
+  meter_.stop();
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return true;
+}
+
+Samples Generator::standing(int64_t number) const {
+  Samples samples;
+  if (!roles_.leads_replica()) return samples;
+  for (generate::Result& result : engine_->standing()) {
+    result.finish_reason = FinishReason::unfinished;
+    const Writing& writing = writing_.at(result.id);
+    if (writing.number != number) continue;
+    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, options_.max_len()));
+  }
+  return samples;
 }
 
 }  // namespace trireme::driver

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "driver/roles.hpp"
@@ -22,6 +23,7 @@ namespace trireme::driver {
 
 // The prompts of a rollout, the same on every rank.
 struct PromptBatch {
+  int64_t number = 0;          // of all batches of the run
   int64_t iteration = 0;
   int64_t first_ordinal = 0;   // of prompt 0 within the iteration (dynamic filtering draws several times)
   std::vector<int64_t> rows;   // of the prompt set
@@ -38,8 +40,8 @@ struct SamplingPlan {
 enum class Pace : int32_t { go, wait, leave };
 
 struct RolloutHooks {
-  // A sequence is finished, number `place` of the batch; on the replica's first rank.
-  std::function<void(const Samples& sequence, int64_t place)> written;
+  // A sequence of batch `number` is finished; on the replica's first rank.
+  std::function<void(const Samples& sequence, int64_t number)> written;
   // Asked before each step, on every rank of the replica.
   std::function<Pace()> pace = [] { return Pace::go; };
 };
@@ -73,14 +75,23 @@ class Generator {
   std::vector<std::string> describe() const { return engine_->describe(); }
   std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
-  // Writes this replica's share of the batch: n samples of each of its prompts. Prompts go to replicas by their place in the batch, so the
-  // texts do not depend on the replica count. False when the rollout was left before the last text was done, on all ranks of the replica
-  // alike: the generator is of no use then. Collective over the replica.
-  bool rollout(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, const RolloutHooks& hooks);
+  // Takes this replica's share of the batch on: n samples of each of its prompts, behind what it has to write already. Prompts go to replicas by
+  // their place in the batch, so the texts do not depend on the replica count. All ranks of the replica alike; `prompts` must live on.
+  void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan);
+  // The same of sequences that a generator has written a part of, as standing() gave them: those of this replica's prompts.
+  void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan);
+  // One token of each running sequence. Collective over the replica.
+  void step(const RolloutHooks& hooks);
+  // Steps until the batch is written. False when it was left before, on all ranks of the replica alike. Collective over the replica.
+  bool finish(int64_t number, const RolloutHooks& hooks);
+  bool idle() const { return engine_->idle(); }
+  // What is not finished of a batch, in id order, on the replica's first rank; nothing on its others.
+  Samples standing(int64_t number) const;
 
  private:
   // The most urgent of what the ranks of the replica say before `step`, which counts the engine's steps in this rollout.
   Pace agree(Pace mine, int64_t step) const;
+  void submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request);
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
 
   config::Options options_;
@@ -93,6 +104,13 @@ class Generator {
   int64_t kv_bytes_ = 0;
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
+  struct Writing {
+    const data::PromptSet* prompts;
+    int64_t row;
+    int64_t number;  // of the batch
+  };
+  std::unordered_map<uint64_t, Writing> writing_;    // by id
+  std::unordered_map<int64_t, int64_t> unfinished_;  // sequences by batch
 };
 
 int64_t mean_prompt_tokens(const data::PromptSet& prompts);

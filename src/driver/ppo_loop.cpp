@@ -128,9 +128,9 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
       return leave_inside(phase::reward, progress, metrics, nullptr);
     }
     learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
+    learn::add_staleness(run_.roles.world, *samples, progress.version, run_.options.train.async_depth, metrics);
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
-    // One step ahead: generators write the next batch, and reward ranks score it, while trainers learn from this one.
-    if (run_.options.train.async_depth > 0 && iteration < iterations_) rollouts_.begin_ahead(iteration + 1);
+    if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.cards, progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.cards, rollout.owner, progress, metrics)) {
       return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
@@ -220,7 +220,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Cards
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  control_.meet([this] { rollouts_.poll(); });
+  control_.meet([this] { return rollouts_.go_on(); });
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);
   if (!control_.all_finished(finished)) return false;

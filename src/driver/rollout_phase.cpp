@@ -3,6 +3,8 @@
 #include "driver/rollout_phase.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -42,80 +44,116 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
                            data::PromptSampler& sampler, int64_t iterations)
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       judges_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
+      partial_(run.options.train.partial_rollout_enable),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)) {}
 
 PromptBatch RolloutPhase::draw(int64_t iteration, int64_t draws_before) {
   const int64_t count = run_.options.rollout.batch_size;
-  return {iteration, draws_before * count, sampler_.draw(count)};  // the same on every rank, no message
+  begun_ = iteration;
+  return {.iteration = iteration, .first_ordinal = draws_before * count, .rows = sampler_.draw(count)};  // the same on every rank, no message
 }
 
-void RolloutPhase::open(int64_t iteration, const data::PromptSet& prompts, int64_t sequences) {
+RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
   const auto& judges = run_.roles.map.reward;
   const int64_t place = place_among(judges, run_.roles.world.rank());
   const auto count = static_cast<int64_t>(judges.size());
-  batch_ = Batch{.iteration = iteration, .prompts = &prompts, .expected = place < 0 ? 0 : (sequences - place + count - 1) / count, .samples = {}};
+  prompt_batch.number = ++opened_;
+  batches_.push_back({.number = prompt_batch.number,
+                      .iteration = prompt_batch.iteration,
+                      .first_ordinal = prompt_batch.first_ordinal,
+                      .n = n,
+                      .prompts = &prompts,
+                      .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
+                      .samples = {}});
+  for (Written& written : std::exchange(early_, {})) accept(std::move(written));
+  return batches_.back();
 }
 
-void RolloutPhase::post(const Samples& sequence, int64_t place) {
+void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
   const auto& judges = run_.roles.map.reward;
-  written_.post(judges[static_cast<size_t>(place) % judges.size()], {sequence, false});
+  const uint64_t id = sequence.id.front();
+  const int64_t place = (prompt_of(id) - batch.first_ordinal) * batch.n + sample_of(id);
+  written_.post(judges[static_cast<size_t>(place) % judges.size()], {batch.number, sequence, false});
+}
+
+void RolloutPhase::accept(Written written) {
+  const auto batch = std::ranges::find(batches_, written.number, &Batch::number);
+  if (batch == batches_.end()) {
+    if (written.number > opened_) early_.push_back(std::move(written));  // else its rollout was left
+  } else if (written.left) {
+    batch->whole = false;
+  } else {
+    roles_.judge->ask(written.samples, *batch->prompts, batch->iteration);
+    batch->samples.append(written.samples);
+  }
 }
 
 void RolloutPhase::poll() {
-  // What comes behind a complete batch belongs to the next one.
-  while (batch_ && (!batch_->complete() || !batch_->whole)) {
-    const auto written = written_.take();
-    if (!written) break;
-    if (written->left) {
-      batch_->whole = false;
-      continue;
-    }
-    roles_.judge->ask(written->samples, *batch_->prompts, batch_->iteration);
-    batch_->samples.append(written->samples);
-  }
-  written_.progress();
+  while (auto written = written_.take()) accept(std::move(*written));
   if (roles_.judge) roles_.judge->poll();
 }
 
-void RolloutPhase::write(const PromptBatch& prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan, bool may_leave) {
-  open(prompt_batch.iteration, prompts, static_cast<int64_t>(prompt_batch.rows.size()) * plan.n);
-  if (!roles_.generator) return;
-  const auto pace = [&] {
-    poll();
-    if (may_leave && control_.stop_wanted()) return Pace::leave;
-    return written_.congested() ? Pace::wait : Pace::go;
-  };
-  const auto written = [&](const Samples& sequence, int64_t place) { post(sequence, place); };
-  const bool whole = roles_.generator->rollout(prompts, prompt_batch, plan, {.written = written, .pace = pace});
-  trace::count("sequences_received_while_writing", batch_->samples.size());
-  if (whole) return;
-  batch_->whole = false;
-  if (!run_.roles.leads_replica()) return;
-  for (const int judge : run_.roles.map.reward) written_.post(judge, {.samples = {}, .left = true});
+bool RolloutPhase::go_on() {
+  poll();
+  if (!partial_ || !roles_.generator || roles_.generator->idle() || written_.congested()) return false;
+  roles_.generator->step(hooks(false));
+  return true;
 }
 
-void RolloutPhase::write(const PromptBatch& prompt_batch) {
-  const trace::Phase phase{"rollout", prompt_batch.iteration};
+RolloutHooks RolloutPhase::hooks(bool may_leave) {
+  return {.written = [this](const Samples& sequence, int64_t number) { post(sequence, *std::ranges::find(batches_, number, &Batch::number)); },
+          .pace = [this, may_leave] {
+            poll();
+            if (may_leave && control_.stop_wanted()) return Pace::leave;
+            return written_.congested() ? Pace::wait : Pace::go;
+          }};
+}
+
+RolloutPhase::Batch& RolloutPhase::begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan) {
+  Batch& batch = open(prompt_batch, prompts, plan.n, std::ssize(prompt_batch.rows) * plan.n);
+  if (roles_.generator) roles_.generator->begin(prompts, prompt_batch, plan);
+  return batch;
+}
+
+void RolloutPhase::write(Batch& batch, bool may_leave) {
+  if (!roles_.generator) return;
+  const bool whole = roles_.generator->finish(batch.number, hooks(may_leave));
+  trace::count("sequences_received_while_writing", batch.samples.size());
+  if (whole) return;
+  batch.whole = false;
+  if (!run_.roles.leads_replica()) return;
+  for (const int judge : run_.roles.map.reward) written_.post(judge, {.number = batch.number, .samples = {}, .left = true});
+}
+
+void RolloutPhase::write(Batch& batch) {
+  const trace::Phase phase{"rollout", batch.iteration};
   // One step ahead, the weights that it is sampled from are gone at the next optimizer step: it is brought to its end.
-  write(prompt_batch, prompts_, training_plan(run_.options), run_.options.train.async_depth == 0);
+  write(batch, partial_ || run_.options.train.async_depth == 0);
 }
 
 void RolloutPhase::begin_ahead(int64_t iteration) {
-  write(draw(iteration, 0));
+  const int64_t last = std::min(iteration + run_.options.train.async_depth, iterations_);
+  if (partial_) {
+    while (begun_ < last) begin(draw(begun_ + 1, 0), prompts_, training_plan(run_.options));
+    return;
+  }
+  if (begun_ >= last) return;  // the end of the run, or a checkpoint had it
+  Batch& batch = begin(draw(last, 0), prompts_, training_plan(run_.options));
+  write(batch);
   if (!roles_.judge || judges_train_) return;
   {
-    const trace::Phase phase{"rollout", iteration};
-    control_.wait("sequences to score", [&] { return poll(), batch_->complete(); });
+    const trace::Phase phase{"rollout", last};
+    control_.wait("sequences to score", [&] { return poll(), batch.complete(); });
   }
-  const trace::Phase phase{"reward", iteration};
-  score(*batch_);
+  const trace::Phase phase{"reward", last};
+  score(batch);
 }
 
 bool RolloutPhase::score(Batch& batch) {
   if (!roles_.judge || batch.scored) return true;
   const comm::CommView judges = run_.roles.rewards.all();
-  judges.sleeping_barrier([this] { poll(); });  // one that writes too may still have something for the others
+  judges.sleeping_barrier([this] { return poll(), false; });  // one that writes too may still have something for the others
   if (!judges.all(batch.complete())) {
     batch.whole = false;
     return false;
@@ -131,44 +169,66 @@ bool RolloutPhase::score(Batch& batch) {
   return true;
 }
 
-std::optional<Samples> RolloutPhase::finish() {
-  Batch& batch = *batch_;
+std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   {
     const trace::Phase phase{"rollout", batch.iteration};
-    control_.wait("sequences to score", [&] { return poll(), !batch.whole || (batch.complete() && written_.quiet()); });
+    control_.wait("sequences to score", [&] { return poll(), !batch.whole || batch.complete(); });
   }
   bool scored = true, leaves = false;
   {
     const trace::Phase phase{"reward", batch.iteration};
     run_.context.begin("reward", batch.iteration, iterations_);
     scored = score(batch);
-    control_.meet([this] { poll(); });
+    control_.meet([this] { return go_on(); });
     leaves = control_.agree_to_leave(run_.roles.world);
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);
   const bool training = batch.prompts == &prompts_ && !run_.options.algo.dynamic_filtering_enable;
-  if (stops && run_.roles.world.all(batch.whole) && training) pending_ = batch.samples.unscored();
+  if (stops && training && (partial_ || run_.roles.world.all(batch.whole))) return std::nullopt;  // it stays open: stored() has what is there
   Samples samples = std::move(batch.samples);
-  batch_.reset();
+  batches_.remove_if([number = batch.number](const Batch& one) { return one.number == number; });
   if (stops) return std::nullopt;
   return samples;
 }
 
-std::optional<Samples> RolloutPhase::collect(int64_t iteration, Progress& progress) {
-  if (const auto samples = std::exchange(pending_, std::nullopt)) {
-    open(iteration, prompts_, run_.roles.world.sum(samples->size()));
-    for (int64_t i = 0; i < samples->size(); ++i) {
-      Samples one;
-      one.append(*samples, i);
-      post(one, i);
-    }
-  } else if (run_.options.algo.dynamic_filtering_enable) {
-    return collect_informative(iteration, progress.skipped_prompts);
-  } else if (!batch_) {
-    run_.context.begin("rollout", iteration, iterations_);
-    write(draw(iteration, 0));
+void RolloutPhase::reopen(const Samples& stored) {
+  std::map<int64_t, Reopened> of_iteration;
+  for (int64_t i = 0; i < stored.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    Reopened& one = of_iteration[iteration_of(stored.id[s])];
+    ++one.sequences;
+    one.n = std::max(one.n, sample_of(stored.id[s]) + 1);
+    if (stored.finish_reason[s] == FinishReason::unfinished) one.unfinished.append(stored, i);
   }
-  return finish();
+  const std::vector<std::pair<int64_t, Reopened>> found(of_iteration.begin(), of_iteration.end());
+  for (const auto& [iteration, one] : run_.roles.world.broadcast_value(found, 0)) {
+    VALIDATE(one.unfinished.size() == 0 || partial_, ExitCode::configuration, "the checkpoint has ", one.unfinished.size(),
+             " sequences that are not finished: start with train.partial_rollout_enable = true, as it was saved");
+    PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
+    const Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
+    if (roles_.generator) roles_.generator->go_on(prompts_, one.unfinished, batch.number, training_plan(run_.options));
+    begun_ = iteration;
+    for (int64_t i = 0; i < stored.size(); ++i) {
+      const auto s = static_cast<size_t>(i);
+      if (iteration_of(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
+      Samples sequence;
+      sequence.append(stored, i);
+      post(sequence, batch);
+    }
+  }
+}
+
+std::optional<Samples> RolloutPhase::collect(int64_t iteration, Progress& progress) {
+  if (const auto stored = std::exchange(pending_, std::nullopt)) reopen(*stored);
+  if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(iteration, progress.skipped_prompts);
+  const bool ahead = !batches_.empty();
+  if (!ahead) {
+    run_.context.begin("rollout", iteration, iterations_);
+    begin(draw(iteration, 0), prompts_, training_plan(run_.options));
+  }
+  Batch& batch = batches_.front();
+  if (!ahead || partial_) write(batch);
+  return finish(batch);
 }
 
 std::optional<Samples> RolloutPhase::collect_informative(int64_t iteration, int64_t& skipped) {
@@ -181,8 +241,9 @@ std::optional<Samples> RolloutPhase::collect_informative(int64_t iteration, int6
              " prompts whose mean reward lies inside algo.dynamic_filtering_range after ", draws,
              " rollouts: the task is too easy or too hard for this model, or the range too narrow");
     run_.context.begin("rollout", iteration, iterations_);
-    write(draw(iteration, draws));
-    const std::optional<Samples> drawn = finish();
+    Batch& batch = begin(draw(iteration, draws), prompts_, training_plan(run_.options));
+    write(batch);
+    const std::optional<Samples> drawn = finish(batch);
     if (!drawn) return std::nullopt;
     for (const uint64_t group : learn::informative_groups(run_.roles.world, *drawn, range)) {
       if (groups.size() < wanted) groups.insert(group);
@@ -228,30 +289,30 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
   return rollout;
 }
 
-void RolloutPhase::receive_all() {
-  control_.wait("sequences of the next rollout", [&] { return poll(), batch_->complete() && written_.quiet(); });
-}
-
 std::string RolloutPhase::stored() {
   if (pending_) return learn::to_stored(*pending_);
-  if (!batch_) return {};
-  receive_all();
-  return learn::to_stored(batch_->samples.unscored());
+  if (batches_.empty()) return {};
+  control_.wait("sequences on their way", [&] { return poll(), written_.quiet(); });
+  control_.meet([this] { return poll(), false; });  // others may still wait for this rank to take theirs
+  Samples all;
+  for (const Batch& batch : batches_) {
+    all.append(batch.samples.unscored());
+    if (roles_.generator) all.append(roles_.generator->standing(batch.number));
+  }
+  return learn::to_stored(all);
 }
 
 bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
-  if (batch_) receive_all();  // the next rollout, which is not for now
-  std::optional<Batch> ahead = std::exchange(batch_, std::nullopt);
   PromptBatch batch;
   batch.iteration = metrics.iteration;
   batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
   for (int64_t row = 0; row < held_out.size(); ++row) batch.rows.push_back(row);
   const auto& options = run_.options;
   const SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature, static_cast<uint64_t>(options.run.seed)};
-  write(batch, held_out, plan, true);
-  const std::optional<Samples> samples = finish();
-  batch_ = std::move(ahead);
+  Batch& open_batch = begin(batch, held_out, plan);
+  write(open_batch, true);
+  const std::optional<Samples> samples = finish(open_batch);
   if (!samples) return false;
   learn::add_evaluation_metrics(run_.roles.world, *samples, plan.n, metrics);
   return true;

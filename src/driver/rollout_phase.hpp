@@ -1,12 +1,15 @@
 // The first half of a PPO iteration: generators write, reward ranks score each sequence as soon as it is finished, and the samples go to the
-// trainers. Sequences go from rank to rank by mailboxes; what is called a batch here are the sequences of one rollout.
+// trainers. Sequences go from rank to rank by mailboxes; what is called a batch here are the sequences of one rollout. Batches are learned from in
+// their order; generators may be at several of them (train.async_depth).
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/learn/exchange.hpp"
@@ -30,7 +33,8 @@ class RolloutPhase {
 
   // Scored samples, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
   std::optional<Samples> collect(int64_t iteration, Progress& progress);
-  // One step ahead of the trainers: this iteration's batch is written, and scored where no reward rank has to train.
+  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train; with
+  // partial rollouts train.async_depth of them are begun, and go on whenever the generators have nothing else to do.
   void begin_ahead(int64_t iteration);
   // From the reward ranks, balanced by tokens, and into samples.jsonl.
   learn::Rollout to_trainers(const Samples& samples, int64_t iteration);
@@ -41,20 +45,26 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
+  // What a rank does while it waits for others: poll(), and with partial rollouts a token more of each sequence; true where there was one. Local.
+  bool go_on();
   // Whether sequences wait for the next iteration or the next start; this rank's part of them, and all of them on rank 0 of the next start.
-  bool waiting() const { return pending_ || batch_; }
+  bool waiting() const { return pending_ || !batches_.empty(); }
   std::string stored();
   void restore(std::string_view parts) { pending_ = learn::from_stored(parts); }
 
  private:
   // From a generator to a reward rank.
   struct Written {
+    int64_t number = 0;  // of the batch
     Samples samples;
     bool left = false;  // its replica has left the rollout, and writes no more
-    static constexpr auto fields = std::tuple{&Written::samples, &Written::left};
+    static constexpr auto fields = std::tuple{&Written::number, &Written::samples, &Written::left};
   };
   struct Batch {
+    int64_t number = 0;  // of all batches since the start
     int64_t iteration = 0;
+    int64_t first_ordinal = 0;
+    int64_t n = 1;  // samples of a prompt
     const data::PromptSet* prompts = nullptr;
     int64_t expected = 0;  // sequences that come to this rank
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
@@ -63,20 +73,33 @@ class RolloutPhase {
     bool complete() const { return samples.size() == expected; }
   };
 
+  // A batch that a checkpoint has.
+  struct Reopened {
+    int64_t sequences = 0;
+    int64_t n = 1;
+    Samples unfinished;
+    static constexpr auto fields = std::tuple{&Reopened::sequences, &Reopened::n, &Reopened::unfinished};
+  };
+
   PromptBatch draw(int64_t iteration, int64_t draws_before);
-  void open(int64_t iteration, const data::PromptSet& prompts, int64_t sequences);
-  // Sequence `place` of the batch to the reward rank that it belongs to.
-  void post(const Samples& sequence, int64_t place);
-  // Opens a batch and writes this rank's share of it.
-  void write(const PromptBatch& prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan, bool may_leave);
+  // A batch of so many sequences, the same on every rank.
+  Batch& open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
+  // Those of a checkpoint, with what is written of them.
+  void reopen(const Samples& stored);
+  void accept(Written written);
+  // A sequence of a batch to the reward rank that it belongs to.
+  void post(const Samples& sequence, const Batch& batch);
+  // Opens a batch, which this rank's generator takes on.
+  Batch& begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan);
+  RolloutHooks hooks(bool may_leave);
+  // This rank's share of it.
+  void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
-  void write(const PromptBatch& prompt_batch);
+  void write(Batch& batch);
   // False: the run stops, on all reward ranks alike. Collective over the reward ranks.
   bool score(Batch& batch);
-  // The batch when it is whole and scored, on the reward ranks. nullopt: the run stops.
-  std::optional<Samples> finish();
-  // Until the open batch is here.
-  void receive_all();
+  // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run stops.
+  std::optional<Samples> finish(Batch& batch);
   // With dynamic filtering: draws until enough groups of samples have something to teach; `skipped` counts the prompts that had nothing.
   std::optional<Samples> collect_informative(int64_t iteration, int64_t& skipped);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
@@ -90,10 +113,14 @@ class RolloutPhase {
   data::PromptSampler& sampler_;
   int64_t iterations_;
   bool judges_train_;  // some rank is both reward rank and trainer
+  bool partial_;       // new weights come while sequences are written
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
-  std::optional<Batch> batch_;      // under way
-  std::optional<Samples> pending_;  // from or for a checkpoint: not scored
+  std::list<Batch> batches_;        // under way, in the order of their numbers
+  std::vector<Written> early_;      // of batches that are not open here yet
+  int64_t opened_ = 0;              // batches since the start
+  int64_t begun_ = 0;               // the last iteration whose batch was drawn
+  std::optional<Samples> pending_;  // from a checkpoint
 };
 
 }  // namespace trireme::driver

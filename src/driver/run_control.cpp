@@ -205,7 +205,7 @@ bool RunControl::agree_to_leave(const comm::CommView& ranks) {
   return why_ != job::StopReason::none;
 }
 
-void RunControl::meet(const std::function<void()>& meanwhile) {
+void RunControl::meet(const std::function<bool()>& meanwhile) {
   run_.context.stop_wanted();  // a place where this rank could be left
   run_.roles.world.sleeping_barrier(meanwhile);
   run_.context.waited();

@@ -61,8 +61,8 @@ class RunControl {
   bool stop_wanted() { return run_.context.stop_wanted(); }
   // The same of all `ranks`, which act alike. Collective over them.
   bool agree_to_leave(const comm::CommView& ranks);
-  // Waits for all ranks, whose work may last longer than this one's, and calls `meanwhile` again and again. Collective over world.
-  void meet(const std::function<void()>& meanwhile = [] {});
+  // Waits for all ranks, whose work may last longer than this one's; `meanwhile` as in CommView::sleeping_barrier(). Collective over world.
+  void meet(const std::function<bool()>& meanwhile = [] { return false; });
   // Waits for what other ranks send, until `done` says that it is here. Local.
   void wait(const char* what, const std::function<bool()>& done);
   // Whether all ranks have done their part; else the run stops, and why is known to all. Collective over world.

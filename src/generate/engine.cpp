@@ -201,6 +201,9 @@ Engine::~Engine() = default;
 
 void Engine::submit(Request request) {
   impl_->check(request);
+  if (request.stop) {
+    for (const int32_t token : request.begun.output_ids) request.stop(token);  // its decoder must not miss one
+  }
   impl_->backend->reserve_positions(impl_->longest(request));
   impl_->ids.insert(request.id);
   impl_->scheduler.add(std::move(request));
@@ -209,6 +212,7 @@ void Engine::submit(Request request) {
 StepOutput Engine::step() { return impl_->step(); }
 bool Engine::idle() const { return impl_->scheduler.idle(); }
 int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
+std::vector<Result> Engine::standing() const { return impl_->scheduler.standing(); }
 
 void Engine::run(std::vector<Request> requests, const std::function<void(Result)>& on_finish) {
   for (Request& request : requests) submit(std::move(request));

@@ -1,6 +1,7 @@
 #include "scheduler.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 
@@ -29,10 +30,20 @@ Scheduler::Scheduler(const EngineOptions& options, int64_t pages, std::function<
 void Scheduler::add(Request request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = request.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), request.begun.output_ids.begin(), request.begun.output_ids.end());
+  sequence->result = std::exchange(request.begun, {});
   sequence->result.id = request.id;
   sequence->request = std::move(request);
-  if (options_.sample_sharing) begin_group(*sequence);
+  if (options_.sample_sharing && sequence->result.output_ids.empty()) begin_group(*sequence);
   waiting_.push_back(std::move(sequence));
+}
+
+std::vector<Result> Scheduler::standing() const {
+  std::vector<Result> out;
+  for (const auto& sequence : running_) out.push_back(sequence->result);
+  for (const auto& sequence : waiting_) out.push_back(sequence->result);
+  std::ranges::sort(out, {}, &Result::id);
+  return out;
 }
 
 void Scheduler::begin_group(Sequence& sequence) {

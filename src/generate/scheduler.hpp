@@ -46,6 +46,7 @@ class Scheduler {
   void preempt_all();
 
   bool idle() const { return waiting_.empty() && running_.empty(); }
+  std::vector<Result> standing() const;
   int64_t unfinished() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
   const PagePool& pool() const { return pool_; }
   EngineCounters& counters() { return counters_; }

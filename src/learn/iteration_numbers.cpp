@@ -64,6 +64,24 @@ void add_rollout_metrics(const comm::CommView& world, const Samples& samples, co
   metrics.tokens = static_cast<int64_t>(sums[tokens]);
 }
 
+void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version, int64_t depth, IterationMetrics& metrics) {
+  if (depth == 0) return;
+  const auto ages = static_cast<size_t>(depth) + 2;
+  std::vector<double> tokens(ages + 1, 0.0);  // by age; the sum of ages behind them
+  for (size_t t = 0; t < samples.ids.size(); ++t) {
+    if (!samples.action_mask[t]) continue;
+    const int64_t age = version - samples.version[t];
+    ++tokens[static_cast<size_t>(std::clamp<int64_t>(age, 0, depth + 1))];
+    tokens[ages] += static_cast<double>(age);
+  }
+  sum_over(world, tokens);
+  const double all = std::max(1.0, std::accumulate(tokens.begin(), tokens.end() - 1, 0.0));
+  metrics.set("staleness", tokens[ages] / all);
+  for (size_t age = 0; age < ages; ++age) {
+    if (age < ages - 1 || tokens[age] > 0) metrics.set(base::text("staleness_", age), tokens[age] / all);
+  }
+}
+
 void add_training_metrics(const config::Options& options, const comm::CommView& trainers, double kl_coefficient,
                           const PipelineTotals& pipeline, const Mismatch& mismatch, const UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {

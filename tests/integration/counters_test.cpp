@@ -302,10 +302,11 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false).run(1, &run.trainer.actor(), &generator.weights());
   const auto prompts = learn::load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
-  PromptBatch batch{1, 0, {0, 1, 2, 3}};
+  PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
   Samples samples;
   const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
-  EXPECT_TRUE(generator.rollout(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7}, {.written = written}));
+  generator.begin(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});
+  EXPECT_TRUE(generator.finish(1, {.written = written}));
   int64_t prompt_tokens = 0;
   int64_t count = 0;
   for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) {

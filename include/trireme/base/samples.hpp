@@ -12,7 +12,8 @@
 
 namespace trireme {
 
-enum class FinishReason : uint8_t { stop = 0, length = 1, stop_string = 2 };
+// unfinished: a generator has written it up to here and goes on with it; in checkpoints only.
+enum class FinishReason : uint8_t { stop = 0, length = 1, stop_string = 2, unfinished = 3 };
 std::string_view to_string(FinishReason reason);
 
 // One sequence as it is generated or read. Action ranges are half-open and ascending; tokens between them are observations.
@@ -85,5 +86,10 @@ struct Samples {
 // (iteration, prompt ordinal in the batch, sample of the prompt, attempt) in one number that sorts in this order:
 // 24 + 20 + 12 + 8 bits. Throws UserError(configuration) where a part does not fit.
 uint64_t request_id(int64_t iteration, int64_t prompt, int64_t sample, int64_t attempt = 0);
+
+// Its parts.
+inline int64_t iteration_of(uint64_t id) { return static_cast<int64_t>(id >> 40); }
+inline int64_t prompt_of(uint64_t id) { return static_cast<int64_t>(id >> 20 & 0xFFFFF); }
+inline int64_t sample_of(uint64_t id) { return static_cast<int64_t>(id >> 8 & 0xFFF); }
 
 }  // namespace trireme

@@ -90,8 +90,9 @@ class CommView {
   // Collective.
   void barrier() const;
   // The same, but a rank that waits sleeps between looks (up to 1 ms) instead of spinning: for waits of a phase's length
-  // while other ranks use the cores. Between looks it calls `meanwhile`: what others need of this rank to come here.
-  void sleeping_barrier(const std::function<void()>& meanwhile = [] {}) const;
+  // while other ranks use the cores. Between looks it calls `meanwhile`: what others need of this rank to come here, or work that it can do until
+  // they do; true: there is more of it, and no sleep.
+  void sleeping_barrier(const std::function<bool()>& meanwhile = [] { return false; }) const;
   void broadcast(void* data, int64_t count, DType type, int root) const;
   void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
   // Rank r's `count` elements already lie at data + r * count.

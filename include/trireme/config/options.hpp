@@ -285,7 +285,8 @@ struct TrainOptions {
   int64_t micro_batch_tokens = 16192;
   int64_t max_epochs = 1;
   int64_t num_episodes = 1;
-  int64_t async_depth = 0;  // 0 or 1
+  int64_t async_depth = 0;  // batches
+  bool partial_rollout_enable = false;
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
   DType reduce_dtype = DType::fp32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all

@@ -85,6 +85,8 @@ class Engine {
   StepOutput step();
   bool idle() const;        // nothing waits, nothing runs
   int64_t unfinished() const;
+  // What is written so far of each unfinished request, in id order; nothing of some.
+  std::vector<Result> standing() const;
 
   // Submits all and steps until all are finished; `on_finish` is called in order of completion. Collective.
   void run(std::vector<Request> requests, const std::function<void(Result)>& on_finish);

@@ -19,15 +19,6 @@ struct SamplingParams {
   uint64_t seed = 0;             // draws are a function of (seed, request id, position)
 };
 
-struct Request {
-  uint64_t id = 0;               // unique among unfinished requests; see trireme::request_id
-  std::vector<int32_t> prompt;   // at least one token
-  SamplingParams sampling;
-  // Called once for each output token in order; true ends the sequence (finish reason stop_string) when there are more than
-  // min_new_tokens. A stop string's streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
-  std::function<bool(int32_t token)> stop;
-};
-
 struct Result {
   uint64_t id = 0;
   std::vector<int32_t> output_ids;       // generated tokens, the stop token included
@@ -36,6 +27,16 @@ struct Result {
   std::vector<float> sample_log_probs;   // under the distribution that top-p and top-k left; empty when they are off
   std::vector<int32_t> versions;         // of the weights that gave each token
   FinishReason finish_reason = FinishReason::length;
+};
+
+struct Request {
+  uint64_t id = 0;               // unique among unfinished requests; see trireme::request_id
+  std::vector<int32_t> prompt;   // at least one token
+  SamplingParams sampling;
+  // Called once for each output token in order; true ends the sequence (finish reason stop_string) when there are more than
+  // min_new_tokens. A stop string's streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
+  std::function<bool(int32_t token)> stop;
+  Result begun;                  // what an engine has written of it before (Engine::standing): it goes on behind that
 };
 
 // A token as it comes out, for streaming.

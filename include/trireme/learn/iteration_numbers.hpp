@@ -33,6 +33,10 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
 // above 0.5.
 void add_evaluation_metrics(const comm::CommView& world, const Samples& samples, int64_t n, IterationMetrics& metrics);
 
+// Nothing with `depth` 0; else, by how many versions of the weights the tokens were older than `version`, that the trainers have: the mean, and the
+// share of each age up to `depth` and above. Collective over `world`.
+void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version, int64_t depth, IterationMetrics& metrics);
+
 // Prompt of a sample within its iteration: the samples of one prompt share it.
 inline uint64_t group_of(uint64_t id) { return id >> 20; }
 

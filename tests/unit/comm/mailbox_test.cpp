@@ -119,7 +119,11 @@ TEST(Barrier, AsleepDoesWhatOthersNeed) {
   Mailbox<int64_t> box(world(), "barrier", {.messages = 1});
   const int last = world().size() - 1;
   int64_t taken = 0;
-  const auto take = [&] { taken += box.take().has_value(); };
+  const auto take = [&] {
+    const bool got = box.take().has_value();
+    taken += got;
+    return got;
+  };
   if (world().rank() == 0) {
     for (int64_t i = 0; i < 20; ++i) box.post(last, i);
     wait_until("room", [&] {

@@ -102,6 +102,46 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   check("page size", o);
 }
 
+// Left after any number of tokens, and taken on by another engine: what a checkpoint does with sequences that are not finished.
+TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine reference(spec, weights, small_options());
+  const Results want = run_all(reference, mixed_requests());
+  for (const int steps : {0, 1, 5, 18}) {
+    SCOPED_TRACE(testing::Message() << steps << " steps");
+    Engine first(spec, weights, small_options());
+    Results got;
+    int heard = 0;  // tokens by the predicate of request 12
+    auto requests = mixed_requests();
+    for (Request& request : requests) {
+      if (request.id == 12) request.stop = [&](int32_t) { return ++heard, false; };
+      first.submit(request);
+    }
+    for (int step = 0; step < steps; ++step) {
+      for (Result& result : first.step().finished) got.emplace(result.id, std::move(result));
+    }
+    heard = 0;
+    Engine second(spec, weights, small_options());
+    for (Result& standing : first.standing()) {
+      const auto request = std::ranges::find(requests, standing.id, &Request::id);
+      request->begun = std::move(standing);
+      request->begun.sample_log_probs.clear();  // not stored
+      second.submit(*request);
+    }
+    EXPECT_EQ(second.unfinished() + std::ssize(got), 12);
+    second.run({}, [&](Result result) { got.emplace(result.id, std::move(result)); });
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [id, result] : want) {
+      EXPECT_EQ(got.at(id).output_ids, result.output_ids) << id;
+      EXPECT_EQ(got.at(id).log_probs, result.log_probs) << id;
+      EXPECT_EQ(got.at(id).versions, result.versions) << id;
+      EXPECT_EQ(got.at(id).finish_reason, result.finish_reason) << id;
+    }
+    EXPECT_EQ(heard, std::ssize(want.at(12).output_ids)) << "the predicate sees every token once more";
+  }
+}
+
 // The lowest ids of the vocabulary of 500 end an answer: half of all draws would.
 std::vector<Request> requests_with_many_ends(int64_t min_new_tokens) {
   std::vector<Request> out = mixed_requests();

@@ -90,6 +90,24 @@ TEST(RolloutMetrics, AreMeansOverTheSamplesOfAllRanks) {
   EXPECT_EQ(metrics.tokens, all.tokens());
 }
 
+TEST(RolloutMetrics, StalenessIsCountedByToken) {
+  Samples samples;
+  if (world().rank() == 0) {
+    samples.add({.id = 1, .ids = {1, 2, 3, 4, 5}, .action_ranges = {{1, 5}}, .versions = {-1, 4, 4, 6, 7}});
+    samples.add({.id = 2, .ids = {1, 2}, .action_ranges = {{1, 2}}, .versions = {-1, 7}});
+  }
+  IterationMetrics metrics;
+  add_staleness(world(), samples, 7, 3, metrics);
+  EXPECT_EQ(metrics.get("staleness"), 7.0 / 5);
+  EXPECT_EQ(metrics.get("staleness_0"), 2.0 / 5);
+  EXPECT_EQ(metrics.get("staleness_1"), 1.0 / 5);
+  EXPECT_EQ(metrics.get("staleness_2"), 0);
+  EXPECT_EQ(metrics.get("staleness_3"), 2.0 / 5);
+  EXPECT_TRUE(std::isnan(metrics.get("staleness_4"))) << "none is older than allowed";
+  add_staleness(world(), samples, 7, 2, metrics);
+  EXPECT_EQ(metrics.get("staleness_3"), 2.0 / 5) << "older than allowed: it would be a defect, and is seen";
+}
+
 TEST(RolloutMetrics, OneSourceHasNoParts) {
   IterationMetrics metrics;
   add_rollout_metrics(world(), Samples{}, {"only"}, 100, metrics);

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Generators ahead of the trainers that take new weights between two tokens: every sequence is learned from once, in order, none with a
+token older than train.async_depth, and a stop or a kill at any place loses and repeats none."""
+
+import signal
+import time
+
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, main, read_lines
+
+SLOW = """
+import json, sys, time
+for line in sys.stdin:
+    time.sleep(0.01)
+    print(json.dumps({"id": json.loads(line)["id"], "reward": 0.0}), flush=True)
+"""
+
+LOCKED = 73
+STOPPED = 75
+CONFIGURATION = 78
+ITERATIONS = 6
+# Few slots for many sequences of different lengths: some are always under way when weights come.
+DECK = [f"run.iterations={ITERATIONS}", "train.partial_rollout_enable=true", "generate.max_batch=3", "rollout.max_new_tokens=24", "rollout.stop=[]",
+        "train.max_epochs=2", "algo.advantage.is_correction_enable=true"]
+LAYOUTS = {
+    "1+1": (2, ["ranks.trainer=1", "ranks.generator=1"]),
+    "1+1, reward apart": (3, ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-2"]),
+    "2+1, reward with the generator": (3, ["ranks.trainer=0-1", "ranks.generator=2-2", "ranks.reward=2-2"]),
+    "1+2": (3, ["ranks.trainer=0-0", "ranks.generator=1-2"]),
+}
+
+
+class PartialRollouts(ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "saboteur.py").write_text(SLOW)
+        deck = (cls.folder / "ppo.toml").read_text()
+        (cls.folder / "ppo.toml").write_text(deck.replace("\n[actor]", SABOTEUR_SOURCE + "[actor]"))
+
+    def ids(self, iterations):
+        return [iteration << 40 | prompt << 20 | sample << 8 for iteration in iterations for prompt in range(4) for sample in range(2)]
+
+    def assert_whole(self, run, depth):
+        """Every drawn sequence once, in the iteration that it was drawn for."""
+        self.assertEqual([s["id"] for s in self.samples(run)], self.ids(range(1, ITERATIONS + 1)))
+        lines = self.metrics(run)
+        self.assertEqual([line["iteration"] for line in lines], list(range(1, ITERATIONS + 1)))
+        for line in lines:
+            shares = {int(key.removeprefix("staleness_")): value for key, value in line.items() if key.startswith("staleness_")}
+            self.assertEqual(sorted(shares), list(range(depth + 1)), "none older than allowed")
+            self.assertAlmostEqual(sum(shares.values()), 1, places=9)
+        self.assertEqual(lines[0]["staleness"], 0)
+        return lines
+
+    def test_depths_and_layouts(self):
+        for depth in (1, 2, 4):
+            for name, (ranks, roles) in LAYOUTS.items():
+                with self.subTest(depth=depth, layout=name):
+                    run = f"depth-{depth}-{name}".replace(" ", "-").replace(",", "").replace("+", "-")
+                    self.succeed("ppo", "ppo.toml", f"run.dir={run}", f"train.async_depth={depth}", "ckpt.interval=0", *DECK, *roles, ranks=ranks)
+                    lines = self.assert_whole(run, depth)
+                    self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
+
+    def test_short_queues(self):
+        ranks, roles = LAYOUTS["1+1, reward apart"]
+        self.succeed("ppo", "ppo.toml", "run.dir=short", "train.async_depth=2", "rollout.queue_messages=1", *DECK, *roles, ranks=ranks)
+        self.assert_whole("short", 2)
+
+    def test_evaluation_between(self):
+        ranks, roles = LAYOUTS["1+1, reward apart"]
+        self.succeed("ppo", "ppo.toml", "run.dir=evaluated", "train.async_depth=2", 'eval.dataset=["prompts.jsonl"]', "eval.steps=2", *DECK, *roles, ranks=ranks)
+        lines = self.assert_whole("evaluated", 2)
+        self.assertEqual(sum("eval_reward" in line for line in lines), ITERATIONS // 2)
+
+    def start_again(self, arguments, ranks):
+        """When the lock of a killed run has gone still."""
+        deadline = time.monotonic() + 60
+        while True:
+            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks)
+            if result.code != LOCKED or time.monotonic() > deadline:
+                self.assertEqual(result.code, 0, result.text)
+                return result
+            time.sleep(0.5)
+
+    def test_stopped_and_killed(self):
+        """At places of different roles, with sequences under way; the start after it goes on with them."""
+        ranks, roles = LAYOUTS["1+1, reward apart"]
+        places = {"generate": ("1", "generate step:330"), "train": ("0", "actor step:14"), "reward": ("2", "reward plugin:4"), "sync": ("1", "sync:5"),
+                  "save": ("0", "checkpoint:4")}
+        for name, (rank, place) in places.items():
+            for kind in ("signal", "kill"):
+                with self.subTest(place=name, kind=kind):
+                    run = f"{kind}-{name}"
+                    fault = f"{kind}:{rank}:{place}" + (f":{int(signal.SIGUSR1)}" if kind == "signal" else "")
+                    common = ["ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", *DECK, *roles]
+                    result = self.run_program(*common, f'fault.at=["{fault}"]', ranks=ranks)
+                    self.assertTrue(result.code == STOPPED if kind == "signal" else result.code not in (0, STOPPED), result.text)
+                    again = self.start_again(common, ranks)
+                    if kind == "signal":  # a kill may come before the first checkpoint is there
+                        self.assertIn("resumed after iteration", again.text)
+                    self.assert_whole(run, 2)
+
+    def test_what_is_refused(self):
+        for overrides, words in ((["train.async_depth=2"], "without train.partial_rollout_enable"),
+                                 (["train.partial_rollout_enable=true"], "nobody writes while weights change"),
+                                 (["train.partial_rollout_enable=true", "train.async_depth=1", "train.deterministic=true"], "train.deterministic"),
+                                 (["train.partial_rollout_enable=true", "train.async_depth=1"], "generates and trains")):
+            with self.subTest(words):
+                result = self.succeed("ppo", "ppo.toml", "run.dir=refused", *overrides, code=CONFIGURATION)
+                self.assertIn(words, result.text)
+
+    def test_the_checkpoint_needs_what_it_was_saved_with(self):
+        ranks, roles = LAYOUTS["1+1"]
+        common = ["ppo", "ppo.toml", "run.dir=changed", *roles]
+        self.succeed(*common, "train.async_depth=2", *DECK, 'fault.at=["signal:0:actor step:6:10"]', ranks=ranks, code=STOPPED)
+        self.assertTrue(read_lines(self.folder / "changed" / "metrics.jsonl"))
+        allowed = 'ckpt.allow_changes=["train.partial_rollout_enable", "train.async_depth"]'
+        deck = [key for key in DECK if "partial" not in key]
+        result = self.run_program(*common, "train.async_depth=1", allowed, *deck, ranks=ranks)
+        if result.code == CONFIGURATION:
+            self.assertIn("sequences that are not finished", result.text)
+        else:  # at that moment all of them were
+            self.assertEqual(result.code, 0, result.text)
+            self.assertEqual([s["id"] for s in self.samples("changed")], self.ids(range(1, ITERATIONS + 1)))
+
+
+if __name__ == "__main__":
+    main()
