@@ -95,6 +95,21 @@ def named_at(shop, run, otherwise):
     return min((path.stat().st_mtime for path in (shop.path(run) / "hang").glob("rank-*.json")), default=otherwise)
 
 
+def stands_still(shop, job, rank):
+    """Whether a rank uses no processor time for a while."""
+    pid = shop.ranks_of(job).get(rank)
+
+    def used():
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+
+    try:
+        before = used()
+        time.sleep(0.4)
+        return used() == before
+    except OSError:
+        return False
+
+
 def suffer(shop, run, kind, phase):
     place = PLACES[phase]
     began = time.time()
@@ -148,7 +163,7 @@ def cut_network(shop, run, phase):
             print(f"cut network: {NO_NAMESPACES}", flush=True)
             return
         raise Failure(f"cut network in {phase}: no first iteration, exit code {result.code}\n{result.text[-2000:]}")
-    time.sleep(1)  # rank 1 stands at the place for three seconds
+    wait_until(lambda: stands_still(shop, job, 1), job)  # at the place, for three seconds: elsewhere it works, or asks MPI all the time
     now.touch()
     cut = time.time()
     reports = [shop.path(run) / "hang" / f"rank-0000{rank}.json" for rank in (0, 1)]
