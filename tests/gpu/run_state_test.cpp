@@ -128,7 +128,7 @@ TEST(GpuWeightSync, TheGeneratorGetsTheActorsWeights) {
   const driver::Roles roles = driver::make_roles(options, world());
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   auto actor = make_model(spec);
-  generate::GeneratorWeights weights(spec, config::DType::fp32, 0, 1, generate::Place::cuda);
+  generate::GeneratorWeights weights(spec, config::DType::fp32, 0, 1, generate::Place::device);
   driver::WeightBridge bridge(options, roles, spec, gpu(), false);
   bridge.run(1, &actor, &weights);
   EXPECT_EQ(weights.version(), 1);

@@ -47,7 +47,7 @@ struct Progress {
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
-  int64_t pending_bytes = 0;    // of the rollout that was ready for the next iteration (train.async_depth = 1, or a stop behind it)
+  int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
