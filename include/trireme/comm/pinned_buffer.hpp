@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "trireme/comm/huge_buffer.hpp"
 
@@ -31,6 +32,13 @@ class PinnedBuffer {
   // Zeroed; as HugeBuffer's.
   PinnedBuffer(int64_t bytes, std::string_view what, std::string_view remedy)
       : memory_(bytes, FirstTouch::now, what, remedy), locked_(data(), bytes, what) {}
+  PinnedBuffer(PinnedBuffer&&) = default;
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    locked_ = {};  // before the pages are given back
+    memory_ = std::move(other.memory_);
+    locked_ = std::move(other.locked_);
+    return *this;
+  }
 
   std::byte* data() const { return memory_.data(); }
   int64_t bytes() const { return memory_.bytes(); }
