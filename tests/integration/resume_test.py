@@ -57,9 +57,10 @@ class Resume(ProgramTest):
         run = self.undisturbed_runs[key]
         return timeless(self.metrics(run)), self.samples(run)
 
-    def stop_at_two(self, run, ranks, *overrides):
+    def stop_at_two(self, run, ranks, *overrides, asked=2):
+        """The plugin sends the signal when it is asked for iteration `asked`."""
         result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", *overrides, ranks=ranks, code=STOPPED,
-                              env=at_iteration(signal.SIGUSR1, 2))
+                              env=at_iteration(signal.SIGUSR1, asked))
         self.assertEqual(len(self.metrics(run)), 2, "stops when the iteration is done, not before and not after")
         self.assertTrue((self.folder / run / "ckpt" / "step-000002" / "manifest.json").is_file())
         return result
@@ -93,7 +94,7 @@ class Resume(ProgramTest):
     def test_usr1_one_step_ahead(self):
         """The rollout that waits for the next iteration is part of the checkpoint."""
         roles = ("ranks.trainer=1", "ranks.generator=1", "train.async_depth=1")
-        self.stop_at_two("ahead", 2, *roles)
+        self.stop_at_two("ahead", 2, *roles, asked=3)  # while trainers are at iteration 2
         self.succeed("ppo", "ppo.toml", "run.dir=ahead", *roles, ranks=2)
         self.assert_as_undisturbed("ahead", 2, *roles)
 
