@@ -169,12 +169,13 @@ class Jobs(SlurmTest):
         run.hold(3)
         job = run.submit("--partition=fragile")
         run.wait_until_at(3)
+        run.wait(lambda: run.saved(2), "the save of step 2, which goes on while iteration 3 generates")
         self.cluster.kill_node("n6")
         self.come_back(run, job, 1)
         run.let_go(3)
         self.cluster.start_node("n6")
         run.wait_for_state(job, "COMPLETED", "FAILED")
-        self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job))
+        self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job), run.explain())
         self.assert_as(run, self.reference())
 
     @together
@@ -189,7 +190,7 @@ class Jobs(SlurmTest):
         run.let_go(2)
         run.wait_for_state(other, "COMPLETED")
         run.wait_for_state(job, "COMPLETED", "FAILED")
-        self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job))
+        self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job), run.explain())
         self.assert_as(run, self.reference())
 
     @together
