@@ -111,7 +111,7 @@ ExitCode PpoLoop::run() {
     add_thread_metrics(run_.roles.world, run_.threads, roles_.trainer.get(), roles_.generator.get(), metrics);
     roles_.add_metrics(metrics);
     control_.report(metrics, progress, watch.seconds());
-    if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
+    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
   }
   return control_.finish(progress);
 }
@@ -131,8 +131,8 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
     learn::add_staleness(run_.roles.world, *samples, progress.version, run_.options.train.async_depth, metrics);
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
-    auto learning = begin_learning(std::move(rollout.samples), rollout.cards, progress);  // log-probs, values, advantages
-    if (!learn(learning, rollout.cards, rollout.owner, progress, metrics)) {
+    auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
+    if (!learn(learning, rollout.sequences, rollout.owner, progress, metrics)) {
       return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
     }
   }
@@ -155,7 +155,7 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
     const comm::CommView trainers = run_.roles.trainers.all();
     learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
   }
-  if (learn(learning, rollout.cards, rollout.owner, progress, metrics)) return std::nullopt;
+  if (learn(learning, rollout.sequences, rollout.owner, progress, metrics)) return std::nullopt;
   return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
 }
 
@@ -168,7 +168,7 @@ ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const repor
   return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
-std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const learn::Cards& cards, const Progress& progress) {
+std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress) {
   const trace::Phase phase{"train", progress.iteration + 1};
   run_.context.begin("train", progress.iteration + 1, iterations_);
   roles_.release_caches();
@@ -177,7 +177,7 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
   learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
-  learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, cards, progress.training.kl_coefficient));  // KL, returns, whitening
+  learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
   return learning;
 }
 
@@ -190,7 +190,7 @@ void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
   if (trainer.critic()) zero::require_equal_replicas(replicas, rank, "critic", *trainer.critic());
 }
 
-bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Cards& cards, const std::vector<int>& owner, Progress& progress,
+bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
                     report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
@@ -203,12 +203,12 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Cards
                             bad_batches_.save(step, iteration, number);
                           },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
-  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(cards))));  // on every rank
+  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
-    finished = trainer->take_steps(learning->experience, cards, owner, settings, update);  // epochs, optimizer steps
+    finished = trainer->take_steps(learning->experience, sequences, owner, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
       check_replicas(*trainer, metrics.iteration);

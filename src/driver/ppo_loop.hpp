@@ -30,11 +30,12 @@ class PpoLoop {
   // The iteration that a stop had interrupted, up to the end of its learning: what iterate() does first.
   std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
-  std::optional<learn::Learning> begin_learning(Samples samples, const learn::Cards& cards, const Progress& progress);
+  std::optional<learn::Learning> begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress);
   // When train.replica_check is due.
   void check_replicas(Trainer& trainer, int64_t iteration);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
-  bool learn(std::optional<learn::Learning>& learning, const learn::Cards& cards, const std::vector<int>& owner, Progress& progress, report::IterationMetrics& metrics);
+  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
+             report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
   ExitCode leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning);
   void sync_weights(const Progress& progress);

@@ -20,16 +20,16 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (options.has_critic()) critic_start = driver::critic_start(options, actor_start);
   check_positions(options, actor_start, critic_start);
   if (roles.reward) {
-    judge = std::make_unique<reward::Judge>(options, roles.rewards.all(), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
+    scorer = std::make_unique<reward::Scorer>(options, roles.rewards.all(), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
                                             [this] { return run.context.stop_wanted(); });
   }
-  machine::use_device(run.device, options.train.deterministic);  // after the judge's child processes
+  machine::use_device(run.device, options.train.deterministic);  // after the plugins of the scorer
   run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
   if (roles.reward) {
-    judge->make_sources();
+    scorer->make_sources();
     if (options.needs_reference()) {
       const ModelStart reference = reference_start(options, actor_start);
-      judge->add_reference(reference.spec, reference.reader());
+      scorer->add_reference(reference.spec, reference.reader());
     }
   }
   if (roles.trainer) {
@@ -111,7 +111,7 @@ void PpoRoles::release_caches() {
 
 void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
-  std::vector<ModelMemory> models = judge ? judge->memory() : std::vector<ModelMemory>{};
+  std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());
     if (trainer->critic()) models.emplace_back("critic", trainer->critic()->memory());

@@ -14,7 +14,7 @@
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "trireme/data/prompt_set.hpp"
-#include "trireme/reward/judge.hpp"
+#include "trireme/reward/scorer.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::driver {
@@ -42,7 +42,7 @@ struct PpoRoles {
   ModelStart actor_start;
   std::optional<ModelStart> critic_start;
   // Null where this rank lacks the role.
-  std::unique_ptr<reward::Judge> judge;
+  std::unique_ptr<reward::Scorer> scorer;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<Generator> generator;
 

@@ -43,7 +43,7 @@ bool share_a_rank(const std::vector<int>& a, const std::vector<int>& b) {
 RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
                            data::PromptSampler& sampler, int64_t iterations)
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
-      judges_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
+      scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
       partial_(run.options.train.partial_rollout_enable),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)) {}
@@ -55,9 +55,9 @@ PromptBatch RolloutPhase::draw(int64_t iteration, int64_t draws_before) {
 }
 
 RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
-  const auto& judges = run_.roles.map.reward;
-  const int64_t place = place_among(judges, run_.roles.world.rank());
-  const auto count = static_cast<int64_t>(judges.size());
+  const auto& scorers = run_.roles.map.reward;
+  const int64_t place = place_among(scorers, run_.roles.world.rank());
+  const auto count = static_cast<int64_t>(scorers.size());
   prompt_batch.number = ++opened_;
   batches_.push_back({.number = prompt_batch.number,
                       .iteration = prompt_batch.iteration,
@@ -71,10 +71,10 @@ RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::P
 }
 
 void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
-  const auto& judges = run_.roles.map.reward;
+  const auto& scorers = run_.roles.map.reward;
   const uint64_t id = sequence.id.front();
   const int64_t place = (prompt_of(id) - batch.first_ordinal) * batch.n + sample_of(id);
-  written_.post(judges[static_cast<size_t>(place) % judges.size()], {batch.number, sequence, false});
+  written_.post(scorers[static_cast<size_t>(place) % scorers.size()], {batch.number, sequence, false});
 }
 
 void RolloutPhase::accept(Written written) {
@@ -84,14 +84,14 @@ void RolloutPhase::accept(Written written) {
   } else if (written.left) {
     batch->whole = false;
   } else {
-    roles_.judge->ask(written.samples, *batch->prompts, batch->iteration);
+    roles_.scorer->ask(written.samples, *batch->prompts, batch->iteration);
     batch->samples.append(written.samples);
   }
 }
 
 void RolloutPhase::poll() {
   while (auto written = written_.take()) accept(std::move(*written));
-  if (roles_.judge) roles_.judge->poll();
+  if (roles_.scorer) roles_.scorer->poll();
 }
 
 bool RolloutPhase::go_on() {
@@ -123,7 +123,7 @@ void RolloutPhase::write(Batch& batch, bool may_leave) {
   if (whole) return;
   batch.whole = false;
   if (!run_.roles.leads_replica()) return;
-  for (const int judge : run_.roles.map.reward) written_.post(judge, {.number = batch.number, .samples = {}, .left = true});
+  for (const int scorer : run_.roles.map.reward) written_.post(scorer, {.number = batch.number, .samples = {}, .left = true});
 }
 
 void RolloutPhase::write(Batch& batch) {
@@ -141,7 +141,7 @@ void RolloutPhase::begin_ahead(int64_t iteration) {
   if (begun_ >= last) return;  // the end of the run, or a checkpoint had it
   Batch& batch = begin(draw(last, 0), prompts_, training_plan(run_.options));
   write(batch);
-  if (!roles_.judge || judges_train_) return;
+  if (!roles_.scorer || scorers_train_) return;
   {
     const trace::Phase phase{"rollout", last};
     control_.wait("sequences to score", [&] { return poll(), batch.complete(); });
@@ -151,19 +151,19 @@ void RolloutPhase::begin_ahead(int64_t iteration) {
 }
 
 bool RolloutPhase::score(Batch& batch) {
-  if (!roles_.judge || batch.scored) return true;
-  const comm::CommView judges = run_.roles.rewards.all();
-  judges.sleeping_barrier([this] { return poll(), false; });  // one that writes too may still have something for the others
-  if (!judges.all(batch.complete())) {
+  if (!roles_.scorer || batch.scored) return true;
+  const comm::CommView scorers = run_.roles.rewards.all();
+  scorers.sleeping_barrier([this] { return poll(), false; });  // one that writes too may still have something for the others
+  if (!scorers.all(batch.complete())) {
     batch.whole = false;
     return false;
   }
   run_.threads.reward.use();
-  if (!roles_.judge->score_locally(batch.samples, *batch.prompts, batch.iteration)) return false;
-  std::vector<int> all(static_cast<size_t>(judges.size()));
+  if (!roles_.scorer->score_locally(batch.samples, *batch.prompts, batch.iteration)) return false;
+  std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);
-  batch.samples = learn::Exchange(judges).spread(batch.samples, all);  // models compute on tokens, which are even now
-  roles_.judge->score_with_models(batch.samples, *batch.prompts, batch.iteration);
+  batch.samples = learn::Exchange(scorers).spread(batch.samples, all);  // models compute on tokens, which are even now
+  roles_.scorer->score_with_models(batch.samples, *batch.prompts, batch.iteration);
   batch.expected = batch.samples.size();
   batch.scored = true;
   return true;
@@ -273,10 +273,10 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
                               options.rollout.save_samples);
   }
   const auto& trainers = run_.roles.map.trainer;
-  const auto owners = [&](const learn::Cards& cards) { return Trainer::owners(options, cards, static_cast<int>(trainers.size()), iteration); };
+  const auto owners = [&](const learn::SequenceList& sequences) { return Trainer::owners(options, sequences, static_cast<int>(trainers.size()), iteration); };
   if (holds) {
-    const learn::Cards cards = learn::Exchange(holders).cards(samples);
-    delivery_.send(samples, cards, owners(cards), holders.rank(), holders.size());
+    const learn::SequenceList sequences = learn::Exchange(holders).list(samples);
+    delivery_.send(samples, sequences, owners(sequences), holders.rank(), holders.size());
   }
   learn::Rollout rollout;
   const int me = place_among(trainers, run_.roles.world.rank());

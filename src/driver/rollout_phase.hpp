@@ -112,7 +112,7 @@ class RolloutPhase {
   const data::PromptSet& prompts_;
   data::PromptSampler& sampler_;
   int64_t iterations_;
-  bool judges_train_;  // some rank is both reward rank and trainer
+  bool scorers_train_;  // some rank is both reward rank and trainer
   bool partial_;       // new weights come while sequences are written
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;

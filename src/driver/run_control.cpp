@@ -137,7 +137,7 @@ std::optional<BestCheckpoint> RunControl::better(const BestCheckpoint& best, con
   return BestCheckpoint{name, metrics.iteration, value};
 }
 
-std::optional<ExitCode> RunControl::settle(const report::IterationMetrics& metrics, Progress& progress, double seconds) {
+std::optional<ExitCode> RunControl::end_iteration(const report::IterationMetrics& metrics, Progress& progress, double seconds) {
   const auto best = better(progress.best, metrics);
   if (best) progress.best = *best;
   run_.context.phase_took(seconds);

@@ -54,7 +54,7 @@ class RunControl {
   void report(report::IterationMetrics& metrics, Progress& progress, double seconds);
   // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.
   // Collective.
-  std::optional<ExitCode> settle(const report::IterationMetrics& metrics, Progress& progress, double seconds);
+  std::optional<ExitCode> end_iteration(const report::IterationMetrics& metrics, Progress& progress, double seconds);
   // Whether the run goes on behind `iteration`: there are more, and neither ckpt.target nor ckpt.patience has ended it.
   bool goes_on(int64_t iteration) const { return iteration < iterations_ && !ended_early_; }
   // Where work inside an iteration can be left: whether it should be, as far as this rank has heard. Local.

@@ -108,7 +108,7 @@ ExitCode StepLoop::run() {
     if (control_.evaluation_due(iteration)) evaluate_held_out(metrics);
     metrics.memory["host_peak"] = run_.roles.world.max(trace::host_memory().peak);
     control_.report(metrics, progress, watch.seconds());
-    if (const auto code = control_.settle(metrics, progress, watch.seconds())) return *code;
+    if (const auto code = control_.end_iteration(metrics, progress, watch.seconds())) return *code;
   }
   return control_.finish(progress);
 }

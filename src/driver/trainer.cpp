@@ -32,8 +32,8 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                        .rings = roles.rings});
 }
 
-ppo::PlanInput plan_input(const config::Options& options, const learn::Cards& cards, int trainers, int64_t iteration, int64_t epoch) {
-  return {.lengths = learn::lengths_of(cards),
+ppo::PlanInput plan_input(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration, int64_t epoch) {
+  return {.lengths = learn::lengths_of(sequences),
           .owner = {},
           .ranks = trainers,
           .batch_size = options.train.batch_size,
@@ -87,12 +87,12 @@ learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version) {
   return mismatch;
 }
 
-ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn::Cards& cards, double kl_coefficient) {
+ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient) {
   std::unordered_map<uint64_t, size_t> place_of;
-  for (size_t i = 0; i < cards.size(); ++i) place_of.emplace(cards[i].id, i);
+  for (size_t i = 0; i < sequences.size(); ++i) place_of.emplace(sequences[i].id, i);
   const ppo::RewardTable mine = ppo::reward_table(experience.samples);
   std::vector<int64_t> rows;
-  std::vector<double> all(3 * cards.size(), 0.0);  // reward, length, truncated of every sequence
+  std::vector<double> all(3 * sequences.size(), 0.0);  // reward, length, truncated of every sequence
   for (size_t i = 0; i < mine.reward.size(); ++i) {
     const size_t row = place_of.at(experience.samples.id[i]);
     rows.push_back(static_cast<int64_t>(row));
@@ -102,7 +102,7 @@ ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn
   }
   sum(all);
   ppo::RewardTable table;
-  for (size_t row = 0; row < cards.size(); ++row) {
+  for (size_t row = 0; row < sequences.size(); ++row) {
     table.reward.push_back(static_cast<float>(all[3 * row]));
     table.response_length.push_back(static_cast<int64_t>(all[3 * row + 1]));
     table.truncated.push_back(all[3 * row + 2] != 0);
@@ -111,9 +111,9 @@ ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn
                          [this](std::span<double> values) { sum(values); });
 }
 
-std::vector<int> Trainer::owners(const config::Options& options, const learn::Cards& cards, int trainers, int64_t iteration) {
-  std::vector<int> owner(cards.size(), 0);
-  for (const auto& step : ppo::plan_epoch(plan_input(options, cards, trainers, iteration, 0))) {
+std::vector<int> Trainer::owners(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration) {
+  std::vector<int> owner(sequences.size(), 0);
+  for (const auto& step : ppo::plan_epoch(plan_input(options, sequences, trainers, iteration, 0))) {
     for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
       for (const auto& bin : step.micro_batches[rank]) {
         for (const int64_t sequence : bin) owner[static_cast<size_t>(sequence)] = static_cast<int>(rank);
@@ -140,7 +140,7 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-bool Trainer::take_steps(const ppo::Experience& experience, const learn::Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
+bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const std::vector<int>& owner, const UpdateSettings& settings,
                          learn::UpdateReport& report) {
   threads_.use();
   meter_.start();
@@ -149,14 +149,14 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Cards& 
 
   int64_t number = 0;  // of the step within the iteration
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
-    auto input = plan_input(options_, cards, ranks_.size(), settings.iteration, epoch);
+    auto input = plan_input(options_, sequences, ranks_.size(), settings.iteration, epoch);
     input.owner = owner;
     for (const auto& planned : ppo::plan_epoch(input)) {
       if (number++ < report.steps) continue;  // taken before the run was interrupted
       if (settings.stop()) return false;
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
-        for (int64_t& sequence : bin) sequence = local_row.at(cards[static_cast<size_t>(sequence)].id);
+        for (int64_t& sequence : bin) sequence = local_row.at(sequences[static_cast<size_t>(sequence)].id);
       }
       const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
       settings.before_step();

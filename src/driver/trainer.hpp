@@ -58,10 +58,10 @@ class Trainer {
   // Returns the mismatch with the rollout's log-probs.
   learn::Mismatch score(ppo::Experience& experience, int64_t version = -1);
   // Rewards to advantages; group baselines see the rewards of all trainers.
-  ppo::PipelineReport advantages(ppo::Experience& experience, const learn::Cards& cards, double kl_coefficient);
-  // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `cards` are those of the whole
+  ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient);
+  // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `sequences` are those of the whole
   // rollout, `owner` says which trainer has each sequence. False: settings.stop asked to leave before the last one.
-  bool take_steps(const ppo::Experience& experience, const learn::Cards& cards, const std::vector<int>& owner, const UpdateSettings& settings,
+  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const std::vector<int>& owner, const UpdateSettings& settings,
                   learn::UpdateReport& report);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
   void average(learn::UpdateReport& report) const;
@@ -75,7 +75,7 @@ class Trainer {
   TrainingState state_inside(double kl_coefficient) const;
 
   // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
-  static std::vector<int> owners(const config::Options& options, const learn::Cards& cards, int trainers, int64_t iteration);
+  static std::vector<int> owners(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration);
 
  private:
   // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.

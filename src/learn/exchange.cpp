@@ -11,36 +11,36 @@
 
 namespace trireme::learn {
 
-std::vector<int64_t> lengths_of(const Cards& cards) {
+std::vector<int64_t> lengths_of(const SequenceList& sequences) {
   std::vector<int64_t> lengths;
-  lengths.reserve(cards.size());
-  for (const Card& card : cards) lengths.push_back(card.tokens);
+  lengths.reserve(sequences.size());
+  for (const ListedSequence& sequence : sequences) lengths.push_back(sequence.tokens);
   return lengths;
 }
 
-std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets) {
-  const auto bins = ppo::interleaved_bins(lengths_of(cards), static_cast<int64_t>(targets.size()));
-  std::vector<int> rank_of(cards.size(), 0);
+std::vector<int> spread_over(const SequenceList& sequences, const std::vector<int>& targets) {
+  const auto bins = ppo::interleaved_bins(lengths_of(sequences), static_cast<int64_t>(targets.size()));
+  std::vector<int> rank_of(sequences.size(), 0);
   for (size_t bin = 0; bin < bins.size(); ++bin) {
     for (const int64_t item : bins[bin]) rank_of[static_cast<size_t>(item)] = targets[bin];
   }
   return rank_of;
 }
 
-Cards Exchange::cards(const Samples& mine) const {
-  Cards own;
+SequenceList Exchange::list(const Samples& mine) const {
+  SequenceList own;
   for (int64_t i = 0; i < mine.size(); ++i) own.push_back({mine.id[static_cast<size_t>(i)], mine.length(i)});
-  Cards cards = ranks_.all_gather<Card>(own);
-  std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id < b.id; });
-  const auto twin = std::adjacent_find(cards.begin(), cards.end(), [](const Card& a, const Card& b) { return a.id == b.id; });
-  if (twin != cards.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
-  return cards;
+  SequenceList sequences = ranks_.all_gather<ListedSequence>(own);
+  std::sort(sequences.begin(), sequences.end(), [](const ListedSequence& a, const ListedSequence& b) { return a.id < b.id; });
+  const auto twin = std::adjacent_find(sequences.begin(), sequences.end(), [](const ListedSequence& a, const ListedSequence& b) { return a.id == b.id; });
+  if (twin != sequences.end()) throw InternalError(base::text("two sequences have the id ", twin->id));
+  return sequences;
 }
 
-Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vector<int>& rank_of) {
+Samples Exchange::move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of) {
   const trace::Region region{"exchange samples", trace::no_argument, trace::Category::communication};
   std::unordered_map<uint64_t, int> target;
-  for (size_t i = 0; i < cards.size(); ++i) target.emplace(cards[i].id, rank_of[i]);
+  for (size_t i = 0; i < sequences.size(); ++i) target.emplace(sequences[i].id, rank_of[i]);
 
   std::vector<Samples> outgoing(static_cast<size_t>(ranks_.size()));
   for (int64_t i = 0; i < mine.size(); ++i) {
@@ -64,26 +64,26 @@ Samples Exchange::move(const Samples& mine, const Cards& cards, const std::vecto
 }
 
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
-  const Cards all = cards(mine);
+  const SequenceList all = list(mine);
   return move(mine, all, spread_over(all, targets));
 }
 
 Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits)
     : receivers_(std::move(receivers)), mail_(world, "rollouts", limits) {}
 
-void Delivery::send(const Samples& mine, const Cards& cards, const std::vector<int>& owner, int holder, int holders) {
+void Delivery::send(const Samples& mine, const SequenceList& sequences, const std::vector<int>& owner, int holder, int holders) {
   std::unordered_map<uint64_t, size_t> receiver_of;
-  for (size_t i = 0; i < cards.size(); ++i) receiver_of.emplace(cards[i].id, static_cast<size_t>(owner[i]));
+  for (size_t i = 0; i < sequences.size(); ++i) receiver_of.emplace(sequences[i].id, static_cast<size_t>(owner[i]));
   std::vector<Parcel> parcels(receivers_.size());
   for (int64_t i = 0; i < mine.size(); ++i) parcels[receiver_of.at(mine.id[static_cast<size_t>(i)])].samples.append(mine, i);
   for (size_t r = 0; r < parcels.size(); ++r) {
     const bool tells = static_cast<int>(r) % holders == holder;
-    if (tells) parcels[r].cards = cards;
+    if (tells) parcels[r].sequences = sequences;
     if (tells || parcels[r].samples.size() > 0) mail_.post(receivers_[r], parcels[r]);
   }
 }
 
-bool Delivery::receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const Cards&)>& owners) {
+bool Delivery::receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const SequenceList&)>& owners) {
   const auto whole = [&] {
     return !rollout.owner.empty() && rollout.samples.size() == std::count(rollout.owner.begin(), rollout.owner.end(), receiver);
   };
@@ -91,9 +91,9 @@ bool Delivery::receive(Rollout& rollout, int receiver, const std::function<std::
     const auto parcel = mail_.take();
     if (!parcel) return false;
     rollout.samples.append(parcel->samples);
-    if (parcel->cards.empty()) continue;
-    rollout.cards = parcel->cards;
-    rollout.owner = owners(rollout.cards);
+    if (parcel->sequences.empty()) continue;
+    rollout.sequences = parcel->sequences;
+    rollout.owner = owners(rollout.sequences);
   }
   rollout.samples = rollout.samples.sorted();
   return true;

@@ -43,7 +43,7 @@ MUTATIONS = [
     Mutation("last_token", "the last token of a sequence is no target", "src/learn/scoring.cpp",
              "for (int64_t t = 1; t < samples.length(i); ++t) {\n      if (!samples.action_mask",
              "for (int64_t t = 1; t + 1 < samples.length(i); ++t) {\n      if (!samples.action_mask"),
-    Mutation("reference_temperature", "reference log-probs at temperature 1 whatever the rollout's", "src/reward/judge.cpp",
+    Mutation("reference_temperature", "reference log-probs at temperature 1 whatever the rollout's", "src/reward/scorer.cpp",
              "scoring_temperature(options_), device_);", "1.0, device_);"),
     Mutation("mask_multiplied", "masked values are multiplied by 0: NaN times 0 is NaN", "src/ppo/packed.cpp",
              "at::where(mask.to(at::kBool), x, at::zeros({}, x.options()))", "x.mul(mask.to(x.scalar_type()))", ("ppo_unit", "parity")),

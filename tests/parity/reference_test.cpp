@@ -12,7 +12,7 @@
 #include "parity/ranks.hpp"
 #include "support/golden.hpp"
 #include "trireme/model/model_files.hpp"
-#include "trireme/reward/judge.hpp"
+#include "trireme/reward/scorer.hpp"
 
 namespace trireme::test {
 namespace {
@@ -36,11 +36,11 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   options.train.micro_batch_tokens = 30;
   const auto roles = driver::make_roles(options, world());
   const auto tokenizer = some_tokenizer();
-  reward::Judge judge(options, roles.rewards.all(), roles.rings, tokenizer, {}, at::kCPU);
+  reward::Scorer scorer(options, roles.rewards.all(), roles.rings, tokenizer, {}, at::kCPU);
   const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
-  judge.add_reference(spec, golden_reader(c, spec));
+  scorer.add_reference(spec, golden_reader(c, spec));
   Samples& samples = rows.samples();
-  judge.score_with_models(samples, some_prompts(tokenizer), 1);
+  scorer.score_with_models(samples, some_prompts(tokenizer), 1);
   return at::tensor(samples.ref_log_probs);
 }
 

@@ -72,7 +72,7 @@ config::Options options_of(const GoldenCase& c, double lr) {
 // Sequences as a trainer has them after a rollout.
 struct Rollout {
   ppo::Experience experience;  // this rank's
-  learn::Cards cards;          // of all ranks
+  learn::SequenceList listed;  // of all ranks
   std::vector<int> owner;
   double tokens = 0;           // action tokens, of all ranks
   double sequences = 0;        // with any
@@ -114,7 +114,7 @@ class RolloutBuilder {
       if (case_.has_input(prefix + field)) columns[field].push_back(rows.pack(case_.input(prefix + field)));
     }
     for (int64_t row = 0; row < rows.count(); ++row) {
-      out.cards.push_back({id_of(row), lengths[row].item<int64_t>()});
+      out.listed.push_back({id_of(row), lengths[row].item<int64_t>()});
       out.owner.push_back(static_cast<int>(row % world().size()));
     }
     out.tokens += mask.sum().item<double>();
@@ -152,7 +152,7 @@ class CaseTrainer {
 
   learn::UpdateReport update(Rollout& rollout) {
     learn::UpdateReport report;
-    trainer_.take_steps(rollout.experience, rollout.cards, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}, report);
+    trainer_.take_steps(rollout.experience, rollout.listed, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}, report);
     trainer_.average(report);
     return report;
   }

@@ -16,20 +16,20 @@
 namespace trireme::learn {
 
 // What the ranks of a role know of every sequence of the rollout; in id order.
-struct Card {
+struct ListedSequence {
   uint64_t id = 0;
   int64_t tokens = 0;
 };
-using Cards = std::vector<Card>;
-std::vector<int64_t> lengths_of(const Cards& cards);
+using SequenceList = std::vector<ListedSequence>;
+std::vector<int64_t> lengths_of(const SequenceList& sequences);
 // The rank of `targets` that gets each sequence, token counts near even; the same on every rank, without a message. For many
 // thousand sequences and ranks: O(sequences) memory.
-std::vector<int> spread_over(const Cards& cards, const std::vector<int>& targets);
+std::vector<int> spread_over(const SequenceList& sequences, const std::vector<int>& targets);
 
 // A scored rollout as the trainers have it.
 struct Rollout {
   Samples samples;         // this rank's, in id order
-  Cards cards;             // of all sequences
+  SequenceList sequences;  // of all sequences
   std::vector<int> owner;  // trainer of each of them
 };
 
@@ -43,11 +43,11 @@ class Exchange {
  public:
   explicit Exchange(const comm::CommView& ranks) : ranks_(ranks) {}
 
-  // Collective: the cards of all ranks' sequences.
-  Cards cards(const Samples& mine) const;
-  // Collective: sequence i of `cards` goes to rank rank_of[i]; returns this rank's, in id order.
-  Samples move(const Samples& mine, const Cards& cards, const std::vector<int>& rank_of);
-  // cards() and move() to the ranks `targets`, as spread_over() says.
+  // Collective: the sequences of all ranks, in id order.
+  SequenceList list(const Samples& mine) const;
+  // Collective: sequence i of `sequences` goes to rank rank_of[i]; returns this rank's, in id order.
+  Samples move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of);
+  // list() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
 
   const MoveCounters& counters() const { return counters_; }
@@ -63,19 +63,19 @@ class Delivery {
   // Collective over `world`, which has the `receivers`.
   Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits);
 
-  // By each of the ranks that hold the rollout, this one being number `holder` of `holders`: sequence i of `cards`, which they all have, goes to
+  // By each of the ranks that hold the rollout, this one being number `holder` of `holders`: sequence i of `sequences`, which they all have, goes to
   // receiver owner[i]. Local; progress() until sent() says so.
-  void send(const Samples& mine, const Cards& cards, const std::vector<int>& owner, int holder, int holders);
+  void send(const Samples& mine, const SequenceList& sequences, const std::vector<int>& owner, int holder, int holders);
   bool sent() const { return mail_.quiet(); }
   void progress() { mail_.progress(); }
-  // Takes what has come for receiver number `receiver`. True when all of it is here: its sequences in id order, and the cards of all. Local.
-  bool receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const Cards&)>& owners);
+  // Takes what has come for receiver number `receiver`. True when all of it is here: its sequences in id order, and the list of all of them. Local.
+  bool receive(Rollout& rollout, int receiver, const std::function<std::vector<int>(const SequenceList&)>& owners);
 
  private:
   struct Parcel {
-    Cards cards;  // from one of the holders only
+    SequenceList sequences;  // from one of the holders only
     Samples samples;
-    static constexpr auto fields = std::tuple{&Parcel::cards, &Parcel::samples};
+    static constexpr auto fields = std::tuple{&Parcel::sequences, &Parcel::samples};
   };
 
   std::vector<int> receivers_;

@@ -51,18 +51,18 @@ void expect_balanced(const std::vector<int64_t>& tokens, const std::vector<int64
 }
 
 TEST(ManyRanks, SequencesAreSpreadInLinearMemory) {
-  learn::Cards cards;
-  for (int64_t i = 0; i < sequences; ++i) cards.push_back({static_cast<uint64_t>(i), length_of(i)});
+  learn::SequenceList listed;
+  for (int64_t i = 0; i < sequences; ++i) listed.push_back({static_cast<uint64_t>(i), length_of(i)});
   std::vector<int> targets(ranks);
   std::iota(targets.begin(), targets.end(), 0);
   const int64_t bytes = allocated_bytes, count = allocations;
-  const std::vector<int> rank_of = learn::spread_over(cards, targets);
+  const std::vector<int> rank_of = learn::spread_over(listed, targets);
   EXPECT_LT(allocated_bytes - bytes, most_bytes);
   EXPECT_LT(allocations - count, most_allocations);
   EXPECT_GT(allocations - count, 0) << "they are counted";
   std::vector<int64_t> tokens(ranks), counts(ranks);
-  for (size_t i = 0; i < cards.size(); ++i) {
-    tokens[static_cast<size_t>(rank_of[i])] += cards[i].tokens;
+  for (size_t i = 0; i < listed.size(); ++i) {
+    tokens[static_cast<size_t>(rank_of[i])] += listed[i].tokens;
     ++counts[static_cast<size_t>(rank_of[i])];
   }
   expect_balanced(tokens, counts);

@@ -68,10 +68,10 @@ TEST(Exchange, PlacementDependsOnIdsOnly) {
   const auto& world = test::world();
   Exchange exchange(world);
   const std::vector<int> targets{0};
-  const Cards here = exchange.cards(make(share(40, world.rank(), world.size())));
+  const SequenceList here = exchange.list(make(share(40, world.rank(), world.size())));
   std::vector<uint64_t> all(40);
   std::iota(all.begin(), all.end(), uint64_t{0});
-  const Cards there = exchange.cards(world.rank() == 0 ? make(all) : Samples{});
+  const SequenceList there = exchange.list(world.rank() == 0 ? make(all) : Samples{});
   ASSERT_EQ(here.size(), there.size());
   for (size_t i = 0; i < here.size(); ++i) {
     EXPECT_EQ(here[i].id, there[i].id);
@@ -82,7 +82,7 @@ TEST(Exchange, PlacementDependsOnIdsOnly) {
 TEST(Exchange, TwinsAreABug) {
   const auto& world = test::world();
   Exchange exchange(world);
-  EXPECT_THROW(exchange.cards(make({5, 5})), InternalError);
+  EXPECT_THROW(exchange.list(make({5, 5})), InternalError);
 }
 
 TEST(Exchange, NothingToMoveIsFine) {
@@ -100,14 +100,14 @@ TEST(Exchange, LaterColumnsTravelToWhereverTheyAreSent) {
   const Samples mine = make_scored(share(total, world.rank(), world.size()));
   std::mt19937 random(3);  // the same on every rank
   for (int round = 0; round < 5; ++round) {
-    const Cards cards = exchange.cards(mine);
+    const SequenceList sequences = exchange.list(mine);
     std::vector<int> rank_of;
     std::vector<uint64_t> wanted;
-    for (const Card& card : cards) {
+    for (const ListedSequence& sequence : sequences) {
       rank_of.push_back(static_cast<int>(random() % static_cast<unsigned>(world.size())));
-      if (rank_of.back() == world.rank()) wanted.push_back(card.id);
+      if (rank_of.back() == world.rank()) wanted.push_back(sequence.id);
     }
-    EXPECT_EQ(exchange.move(mine, cards, rank_of), wanted.empty() ? Samples{} : make_scored(wanted)) << "round " << round;
+    EXPECT_EQ(exchange.move(mine, sequences, rank_of), wanted.empty() ? Samples{} : make_scored(wanted)) << "round " << round;
   }
   EXPECT_EQ(world.sum(exchange.counters().bytes_sent) > 0, world.size() > 1);
 }
@@ -117,14 +117,14 @@ TEST(Exchange, ThereAndBackIsTheSameSamples) {
   constexpr int64_t total = 40;
   Exchange exchange(world);
   const Samples mine = make_scored(share(total, world.rank(), world.size())).sorted();
-  const Cards cards = exchange.cards(mine);
+  const SequenceList sequences = exchange.list(mine);
   std::vector<int> owner(total, 0);
   for (const uint64_t id : mine.id) owner[id] = world.rank();
   world.all_reduce(owner.data(), total, comm::DType::i32, comm::Op::max);
   const std::vector<int> last{world.size() - 1};
   const Samples away = exchange.spread(mine, last);
   EXPECT_EQ(away.size(), world.rank() == world.size() - 1 ? total : 0);
-  EXPECT_EQ(exchange.move(away, cards, owner), mine);
+  EXPECT_EQ(exchange.move(away, sequences, owner), mine);
 }
 
 }  // namespace

@@ -21,11 +21,11 @@
 
 namespace trireme::reward {
 
-class Judge {
+class Scorer {
  public:
   // Starts the plugins: before any device is touched. `ranks` have the role, `rings` is the memory of their sharded models, `stop` is asked while
   // plugins take their time. Collective over `ranks`.
-  Judge(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+  Scorer(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
         const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop = [] { return false; });
 
   // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.

@@ -1,6 +1,6 @@
 #include "torch/torch.hpp"
 
-#include "trireme/reward/judge.hpp"
+#include "trireme/reward/scorer.hpp"
 
 #include <utility>
 
@@ -13,7 +13,7 @@
 
 namespace trireme::reward {
 
-Judge::Judge(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+Scorer::Scorer(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop)
     : options_(options), ranks_(ranks), rings_(std::move(rings)), tokenizer_(tokenizer), device_(device), part_names_(source_names(options)) {
   const auto& sources = options.reward.source;
@@ -32,7 +32,7 @@ Judge::Judge(const config::Options& options, const comm::CommView& ranks, std::s
   }
 }
 
-void Judge::make_sources() {
+void Scorer::make_sources() {
   const auto& sources = options_.reward.source;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule(sources[i], part_names_[i]);
@@ -52,7 +52,7 @@ void Judge::make_sources() {
   made_.clear();
 }
 
-void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
+void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
   reference_ = std::make_unique<zero::ShardedModel>(
       spec, ranks_, std::nullopt, device_,
       zero::ShardedModelOptions{.name = "reference",
@@ -62,7 +62,7 @@ void Judge::add_reference(const model::ModelSpec& spec, const zero::ReadRows& re
   reference_->load(read);
 }
 
-std::vector<std::pair<std::string, zero::MemoryUse>> Judge::memory() const {
+std::vector<std::pair<std::string, zero::MemoryUse>> Scorer::memory() const {
   std::vector<std::pair<std::string, zero::MemoryUse>> out;
   if (reference_) out.emplace_back("reference", reference_->memory());
   for (size_t i = 0; i < rewards_.size(); ++i) {
@@ -75,7 +75,7 @@ std::vector<std::pair<std::string, zero::MemoryUse>> Judge::memory() const {
   return out;
 }
 
-std::vector<Request> Judge::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
+std::vector<Request> Scorer::requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const {
   std::vector<Request> requests;
   for (int64_t i = 0; i < samples.size(); ++i) {
     const auto s = static_cast<size_t>(i);
@@ -97,18 +97,18 @@ std::vector<Request> Judge::requests(const Samples& samples, const data::PromptS
   return requests;
 }
 
-void Judge::ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+void Scorer::ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
   if (rewards_.takes_time()) rewards_.ask(requests(samples, prompts, iteration));
 }
 
-bool Judge::score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+bool Scorer::score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
   const trace::Region region{"reward sources"};
   auto parts = rewards_.score_locally(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
   if (parts) samples.reward_parts = std::move(*parts);
   return parts.has_value();
 }
 
-void Judge::score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+void Scorer::score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
   if (rewards_.has_models()) {
     const trace::Region region{"reward models"};
     rewards_.score_with_models(requests(samples, prompts, iteration), samples.reward_parts);
