@@ -65,8 +65,15 @@ void add_algo_keys(KeyList<Options>& keys) {
            "With use_loss: the gradient of the expected KL, by importance weights, instead of that of the estimate.");
 
   keys.add(KEY(algo.dynamic_filtering_enable),
-           "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO).");
+           "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO): as many as are missing, and "
+           "more where many were dropped lately. What is left over is learned from first in the next iteration.");
   keys.add(KEY(algo.dynamic_filtering_range), "[low, high], both ends excluded.").ordered();
+  keys.add(KEY(algo.dynamic_filtering_patience),
+           "Prompts that an iteration may draw before it warns and does what algo.dynamic_filtering_shortage says, in units of rollout.batch_size.")
+      .range(1, 524288);
+  keys.add(KEY(algo.dynamic_filtering_shortage),
+           "draw_on: draws until the batch is full, with a warning each time that patience is over; smaller: learns from what was found, if anything; "
+           "stop: ends the run with exit code 65.");
 
   keys.add(KEY(algo.dpo.beta), "dpo: temperature of the implicit reward.").above(0);
   keys.add(KEY(algo.dpo.label_smoothing), "dpo: share of labels taken to be wrong (cDPO).").at_least(0).below(0.5);

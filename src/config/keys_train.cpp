@@ -40,6 +40,22 @@ void add_generate_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
 }
 
+void add_async_keys(KeyList<Options>& keys) {
+  keys.add(KEY(train.async_depth),
+           "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers "
+           "train, with "
+           "weights one step older. More, with train.partial_rollout_enable: they begin so many batches ahead at most.")
+      .range(0, 64)
+      .departs("OpenRLHF: train.async_enable, train.async_queue_size.");
+  keys.add(KEY(train.partial_rollout_enable),
+           "Generators take new weights between two tokens and go on with the answers they are at, instead of ending a batch first. "
+           "Which weights wrote a token then depends on time; no token is older than train.async_depth versions when it is learned from.");
+  keys.add(KEY(train.partial_rollout_order),
+           "drawn: batches are learned from whole, in their order. finished: an iteration learns from the rollout.batch_size prompts whose answers are "
+           "finished first, and the others stay under way, so train.async_depth batches beyond what it needs keep generators busy; long answers may then "
+           "be older than train.async_depth versions.");
+}
+
 }  // namespace
 
 void add_train_keys(KeyList<Options>& keys) {
@@ -52,15 +68,7 @@ void add_train_keys(KeyList<Options>& keys) {
           "train.micro_batch_size.");
   keys.add(KEY(train.max_epochs), "Passes over the samples of one iteration (sft, rm, dpo: over the data).").range(1, 1000000);
   keys.add(KEY(train.num_episodes), "Passes over the prompts when run.iterations is 0.").range(1, 1000000);
-  keys.add(KEY(train.async_depth),
-           "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers "
-           "train, with "
-           "weights one step older. More, with train.partial_rollout_enable: they begin so many batches ahead at most.")
-      .range(0, 64)
-      .departs("OpenRLHF: train.async_enable, train.async_queue_size.");
-  keys.add(KEY(train.partial_rollout_enable),
-           "Generators take new weights between two tokens and go on with the answers they are at, instead of ending a batch first. "
-           "Which weights wrote a token then depends on time; no token is older than train.async_depth versions when it is learned from.");
+  add_async_keys(keys);
   keys.add(KEY(train.shard_group),
            "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
            "must divide their number.")

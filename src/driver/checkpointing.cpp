@@ -25,7 +25,8 @@ struct StoredPart {
   int64_t Progress::*total;
 };
 constexpr StoredPart stored_parts[] = {{"/experience/pending", &StoredParts::pending, &Progress::pending_bytes},
-                                       {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes}};
+                                       {"/experience/unfinished", &StoredParts::unfinished, &Progress::unfinished_bytes},
+                                       {"/experience/dispatch", &StoredParts::dispatch, &Progress::dispatch_bytes}};
 
 // The fp32 arrays of a model that a checkpoint has, by the name of their group.
 struct Part {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
@@ -90,6 +91,13 @@ GeneratorMemory Generator::memory() const {
   return {weights_.bytes(), counters.pages_peak * counters.page_bytes, counters.pages_peak};
 }
 
+GeneratorWork Generator::take_work() {
+  const auto& counters = engine_->counters();
+  const GeneratorWork all{counters.steps, counters.generated_tokens, counters.preemptions, counters.shared_tokens};
+  const GeneratorWork before = std::exchange(reported_, all);
+  return {all.steps - before.steps, all.tokens - before.tokens, all.preemptions - before.preemptions, all.shared_tokens - before.shared_tokens};
+}
+
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {
   generate::Request request;
   request.id = id;
@@ -120,9 +128,8 @@ void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t numb
   engine_->submit(std::move(request));
 }
 
-void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan) {
-  for (size_t p = 0; p < batch.rows.size(); ++p) {
-    if (static_cast<int>(p) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
+void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, std::span<const size_t> mine) {
+  for (const size_t p : mine) {
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
       const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
@@ -134,7 +141,6 @@ void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, 
 void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan) {
   for (int64_t i = 0; i < unfinished.size(); ++i) {
     const auto s = static_cast<size_t>(i);
-    if (prompt_of(unfinished.id[s]) % roles_.replicas() != roles_.generators.place(comm::Axis::data)) continue;
     const int64_t row = unfinished.prompt_row[s];
     generate::Request request = make_request(prompts[row], unfinished.id[s], plan);
     const auto first = unfinished.begin(i) + unfinished.prompt_len[s], last = unfinished.begin(i) + unfinished.length(i);
@@ -166,10 +172,10 @@ void Generator::step(const RolloutHooks& hooks) {
   }
 }
 
-bool Generator::finish(int64_t number, const RolloutHooks& hooks) {
+bool Generator::write_until(const std::function<bool()>& done, const RolloutHooks& hooks) {
   threads_.use();
   meter_.start();
-  for (int64_t steps = 0; unfinished_.contains(number); ++steps) {
+  for (int64_t steps = 0; !done(); ++steps) {
     Pace pace = Pace::go;
     comm::wait_until("room for finished sequences", [&] {
       pace = agree(hooks.pace(), steps);
@@ -181,6 +187,17 @@ bool Generator::finish(int64_t number, const RolloutHooks& hooks) {
   meter_.stop();
   trace::counter("kv_pages_peak", static_cast<double>(engine_->counters().pages_peak));
   return true;
+}
+
+int64_t Generator::outstanding(const std::function<int64_t(int64_t row)>& expected) const {
+  int64_t tokens = 0;
+  for (const generate::Result& result : engine_->standing()) {
+    const Writing& writing = writing_.at(result.id);
+    const auto written = static_cast<int64_t>(result.output_ids.size());
+    if (written == 0) tokens += static_cast<int64_t>((*writing.prompts)[writing.row].ids.size());
+    tokens += std::max<int64_t>(1, expected(writing.row) - written);
+  }
+  return tokens;
 }
 
 Samples Generator::standing(int64_t number) const {

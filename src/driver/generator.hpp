@@ -53,6 +53,14 @@ struct GeneratorMemory {
   int64_t kv_pages_peak = 0;
 };
 
+// What a replica's engine did.
+struct GeneratorWork {
+  int64_t steps = 0;          // at most one token for each slot (generate.max_batch)
+  int64_t tokens = 0;         // of answers
+  int64_t preemptions = 0;    // sequences put back for want of pages, to be computed again
+  int64_t shared_tokens = 0;  // of prompts, that others had computed
+};
+
 class Generator {
  public:
   // Weights only, which are zero until the first sync. start() before anything else. `shared`: where this rank reads the actor's weights
@@ -66,6 +74,8 @@ class Generator {
   generate::GeneratorWeights& weights() { return weights_; }
   const generate::EngineCounters& counters() const { return engine_->counters(); }
   GeneratorMemory memory() const;
+  // Since the last call.
+  GeneratorWork take_work();
   // Gives the memory of the KV cache back until the next rollout. Local.
   void release_cache() { engine_->release(); }
   // Bytes of KV cache that start() granted to this rank.
@@ -75,16 +85,23 @@ class Generator {
   std::vector<std::string> describe() const { return engine_->describe(); }
   std::vector<std::string> differences_from_training() const { return engine_->differences_from_training(); }
 
-  // Takes this replica's share of the batch on: n samples of each of its prompts, behind what it has to write already. Prompts go to replicas by
-  // their place in the batch, so the texts do not depend on the replica count. All ranks of the replica alike; `prompts` must live on.
-  void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan);
-  // The same of sequences that a generator has written a part of, as standing() gave them: those of this replica's prompts.
+  // Takes this replica's share of the batch on: n samples of each of the prompts `mine` of it, in that order, behind what it has to write already.
+  // Texts do not depend on which replica writes them, and when. All ranks of the replica alike; `prompts` must live on.
+  void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, std::span<const size_t> mine);
+  // The same of sequences that a generator has written a part of, as standing() gave them.
   void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan);
   // One token of each running sequence. Collective over the replica.
   void step(const RolloutHooks& hooks);
-  // Steps until the batch is written. False when it was left before, on all ranks of the replica alike. Collective over the replica.
-  bool finish(int64_t number, const RolloutHooks& hooks);
+  // Steps until `done`, asked before each step, says so. False when it was left before, on all ranks of the replica alike, as `done` must be too.
+  // Collective over the replica.
+  bool write_until(const std::function<bool()>& done, const RolloutHooks& hooks);
+  // The same until the batch is written.
+  bool finish(int64_t number, const RolloutHooks& hooks) {
+    return write_until([this, number] { return !unfinished_.contains(number); }, hooks);
+  }
   bool idle() const { return engine_->idle(); }
+  // Tokens that this replica has to write yet, where an answer to the prompt of a row has expected(row) of them. Local.
+  int64_t outstanding(const std::function<int64_t(int64_t row)>& expected) const;
   // What is not finished of a batch, in id order, on the replica's first rank; nothing on its others.
   Samples standing(int64_t number) const;
 
@@ -102,6 +119,7 @@ class Generator {
   machine::Threads threads_;
   machine::ThreadMeter meter_;
   int64_t kv_bytes_ = 0;
+  GeneratorWork reported_;  // of the work, so far
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
   struct Writing {

@@ -31,6 +31,11 @@ int64_t steps_of(const config::Options& options, int64_t sequences) {
   return options.train.max_epochs * ppo::optimizer_steps(sequences, options.train.batch_size);
 }
 
+// Versions that a token may be older than the trainers' weights: what dynamic filtering has left over waits for one iteration.
+int64_t oldest_age(const config::Options& options) {
+  return std::max<int64_t>(options.train.async_depth, options.algo.dynamic_filtering_enable ? 1 : 0);
+}
+
 int64_t schedule_steps(const config::Options& options, int64_t iterations) {
   return std::max<int64_t>(1, iterations * steps_of(options, options.sequences_per_iteration()));
 }
@@ -70,7 +75,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
                 .inputs = inputs_of(run_, prompts_),
-                .pending_rollout = [this] { return rollouts_.stored(); }},
+                .rollouts = [this] { return rollouts_.stored(); }},
                iterations_) {}
 
 Progress PpoLoop::resume_or_start() {
@@ -80,7 +85,7 @@ Progress PpoLoop::resume_or_start() {
     sampler_.restore(progress.sampler);
     if (texts_ && !progress.ptx_sampler.taken.empty()) texts_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
-    if (progress.pending_bytes > 0) rollouts_.restore(parts.pending);
+    rollouts_.restore(parts, progress);
     if (progress.unfinished_bytes > 0) unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
   } else {
     progress.training.kl_coefficient = run_.options.algo.kl.init_coef;
@@ -121,14 +126,10 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   if (auto unfinished = std::exchange(unfinished_, std::nullopt)) {
     if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
   } else {
-    const int64_t skipped = progress.skipped_prompts;
-    std::optional<Samples> samples = rollouts_.collect(iteration, progress);  // generators write, reward ranks score what is finished
-    if (!samples) {
-      progress.skipped_prompts = skipped;
-      return leave_inside(phase::reward, progress, metrics, nullptr);
-    }
+    std::optional<Samples> samples = rollouts_.collect(progress, metrics);  // generators write, reward ranks score what is finished
+    if (!samples) return leave_inside(phase::reward, progress, metrics, nullptr);
     learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
-    learn::add_staleness(run_.roles.world, *samples, progress.version, run_.options.train.async_depth, metrics);
+    learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages

@@ -122,6 +122,8 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
     use.exchange = rings.bytes(comm::RingMemory::gradients) + rings.bytes(comm::RingMemory::received);
     models.emplace_back("rings", use);
   }
+  const auto work = run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;
+  add_generation_metrics(run.roles.world, work ? &*work : nullptr, run.options.generate.max_batch, metrics);
   const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
   add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
 }

@@ -28,8 +28,10 @@ std::string to_json(const Progress& p) {
                         {"kl_coefficient", p.training.kl_coefficient},
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
+                        {"informative_share", p.informative_share},
                         {"pending_bytes", p.pending_bytes},
                         {"unfinished_bytes", p.unfinished_bytes},
+                        {"dispatch_bytes", p.dispatch_bytes},
                         {"sampler", to_object(p.sampler)},
                         {"ptx_sampler", to_object(p.ptx_sampler)},
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
@@ -59,6 +61,8 @@ Progress progress_from_json(const std::string& text) {
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);
     p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
+    p.dispatch_bytes = json.value("dispatch_bytes", int64_t{0});
+    p.informative_share = json.value("informative_share", 1.0);
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
     if (json.contains("best")) {

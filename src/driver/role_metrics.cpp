@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "trireme/trace/region.hpp"
 
@@ -36,6 +37,27 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
     int64_t& largest = metrics.memory[name];
     largest = std::max(largest, bytes);
   }
+}
+
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
+  const auto all = world.all_gather<GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
+  GeneratorWork sum, most;
+  for (const GeneratorWork& one : all) {
+    most.steps = std::max(most.steps, one.steps);
+    most.tokens = std::max(most.tokens, one.tokens);
+    sum.tokens += one.tokens;
+    sum.preemptions += one.preemptions;
+    sum.shared_tokens += one.shared_tokens;
+  }
+  if (sum.tokens == 0) return;
+  const auto replicas = static_cast<double>(all.size());
+  const auto tokens = static_cast<double>(sum.tokens);
+  metrics.generation["occupancy"] = tokens / (static_cast<double>(most.steps * slots) * replicas);
+  metrics.generation["busiest_replica"] = static_cast<double>(most.tokens) * replicas / tokens;
+  metrics.generation["steps"] = static_cast<double>(most.steps);
+  metrics.generation["tokens"] = tokens;
+  metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
+  metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
 }
 
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,

@@ -26,6 +26,10 @@ using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
 
+// What the engines of all replicas have done: metrics.generation. `work`: of this rank's replica on its first rank, else null; `slots`: sequences that
+// an engine may run at a time. Collective over world.
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
+
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,

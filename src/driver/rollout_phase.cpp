@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
+#include "driver/group_filter.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -16,15 +15,6 @@
 
 namespace trireme::driver {
 namespace {
-
-// Rollouts that dynamic filtering may draw for one iteration before it gives up.
-constexpr int64_t most_draws = 64;
-
-SamplingPlan training_plan(const config::Options& options) {
-  return {.n = options.rollout.n_samples_per_prompt,
-          .temperature = options.rollout.temperature,
-          .seed = static_cast<uint64_t>(options.run.seed)};
-}
 
 comm::MailLimits limits_of(const config::Options& options) { return {options.rollout.queue_messages, options.rollout.queue_bytes.count}; }
 
@@ -46,12 +36,21 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
       partial_(run.options.train.partial_rollout_enable),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
-      delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)) {}
+      delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
+      dispatch_(run.roles) {
+  if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
+    finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
+  }
+}
 
-PromptBatch RolloutPhase::draw(int64_t iteration, int64_t draws_before) {
-  const int64_t count = run_.options.rollout.batch_size;
+SamplingPlan RolloutPhase::training_plan() const {
+  const auto& options = run_.options;
+  return {.n = options.rollout.n_samples_per_prompt, .temperature = options.rollout.temperature, .seed = static_cast<uint64_t>(options.run.seed)};
+}
+
+PromptBatch RolloutPhase::draw(int64_t iteration, int64_t before, int64_t count) {
   begun_ = iteration;
-  return {.iteration = iteration, .first_ordinal = draws_before * count, .rows = sampler_.draw(count)};  // the same on every rank, no message
+  return {.iteration = iteration, .first_ordinal = before, .rows = sampler_.draw(count)};  // the same on every rank, no message
 }
 
 RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
@@ -70,11 +69,14 @@ RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::P
   return batches_.back();
 }
 
-void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
+int RolloutPhase::scorer_of(uint64_t id, const Batch& batch) const {
   const auto& scorers = run_.roles.map.reward;
-  const uint64_t id = sequence.id.front();
   const int64_t place = (prompt_of(id) - batch.first_ordinal) * batch.n + sample_of(id);
-  written_.post(scorers[static_cast<size_t>(place) % scorers.size()], {batch.number, sequence, false});
+  return scorers[static_cast<size_t>(place) % scorers.size()];
+}
+
+void RolloutPhase::post(const Samples& sequence, const Batch& batch) {
+  written_.post(scorer_of(sequence.id.front(), batch), {batch.number, sequence, false});
 }
 
 void RolloutPhase::accept(Written written) {
@@ -91,6 +93,7 @@ void RolloutPhase::accept(Written written) {
 
 void RolloutPhase::poll() {
   while (auto written = written_.take()) accept(std::move(*written));
+  if (finished_) finished_->receive();
   if (roles_.scorer) roles_.scorer->poll();
 }
 
@@ -102,7 +105,13 @@ bool RolloutPhase::go_on() {
 }
 
 RolloutHooks RolloutPhase::hooks(bool may_leave) {
-  return {.written = [this](const Samples& sequence, int64_t number) { post(sequence, *std::ranges::find(batches_, number, &Batch::number)); },
+  return {.written = [this](const Samples& sequence, int64_t number) {
+            const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
+            post(sequence, batch);
+            if (batch.prompts != &prompts_) return;
+            dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
+            if (finished_) finished_->finished(learn::group_of(sequence.id.front()));
+          },
           .pace = [this, may_leave] {
             poll();
             if (may_leave && control_.stop_wanted()) return Pace::leave;
@@ -110,9 +119,31 @@ RolloutHooks RolloutPhase::hooks(bool may_leave) {
           }};
 }
 
+std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<PromptTask>& tasks) {
+  run_.roles.generators.all().sleeping_barrier([this] { return go_on(); });
+  const int64_t outstanding = roles_.generator->outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
+  Dispatch::Share share = dispatch_.share(tasks, outstanding);
+  batch.writers = std::move(share.all);
+  if (finished_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
+    for (const size_t t : share.mine) finished_->expect(tasks[t].group, tasks[t].answers);
+  }
+  return share.mine;
+}
+
 RolloutPhase::Batch& RolloutPhase::begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan) {
   Batch& batch = open(prompt_batch, prompts, plan.n, std::ssize(prompt_batch.rows) * plan.n);
-  if (roles_.generator) roles_.generator->begin(prompts, prompt_batch, plan);
+  if (!roles_.generator && !finished_) return batch;
+  std::vector<PromptTask> tasks;
+  for (size_t p = 0; p < prompt_batch.rows.size(); ++p) {
+    const int64_t row = prompt_batch.rows[p];
+    const uint64_t group = learn::group_of(request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), 0));
+    if (finished_) batch.groups.insert(group);
+    tasks.push_back({.group = group,
+                     .row = &prompts == &prompts_ ? row : PromptTask::other_set,
+                     .prompt = static_cast<int64_t>(prompts[row].ids.size()),
+                     .answers = plan.n});
+  }
+  if (roles_.generator) roles_.generator->begin(prompts, prompt_batch, plan, hand_out(batch, tasks));
   return batch;
 }
 
@@ -135,11 +166,11 @@ void RolloutPhase::write(Batch& batch) {
 void RolloutPhase::begin_ahead(int64_t iteration) {
   const int64_t last = std::min(iteration + run_.options.train.async_depth, iterations_);
   if (partial_) {
-    while (begun_ < last) begin(draw(begun_ + 1, 0), prompts_, training_plan(run_.options));
+    while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
     return;
   }
   if (begun_ >= last) return;  // the end of the run, or a checkpoint had it
-  Batch& batch = begin(draw(last, 0), prompts_, training_plan(run_.options));
+  Batch& batch = begin(draw(last), prompts_, training_plan());
   write(batch);
   if (!roles_.scorer || scorers_train_) return;
   {
@@ -191,70 +222,38 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   return samples;
 }
 
-void RolloutPhase::reopen(const Samples& stored) {
-  std::map<int64_t, Reopened> of_iteration;
-  for (int64_t i = 0; i < stored.size(); ++i) {
-    const auto s = static_cast<size_t>(i);
-    Reopened& one = of_iteration[iteration_of(stored.id[s])];
-    ++one.sequences;
-    one.n = std::max(one.n, sample_of(stored.id[s]) + 1);
-    if (stored.finish_reason[s] == FinishReason::unfinished) one.unfinished.append(stored, i);
-  }
-  const std::vector<std::pair<int64_t, Reopened>> found(of_iteration.begin(), of_iteration.end());
-  for (const auto& [iteration, one] : run_.roles.world.broadcast_value(found, 0)) {
-    VALIDATE(one.unfinished.size() == 0 || partial_, ExitCode::configuration, "the checkpoint has ", one.unfinished.size(),
-             " sequences that are not finished: start with train.partial_rollout_enable = true, as it was saved");
-    PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
-    const Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
-    if (roles_.generator) roles_.generator->go_on(prompts_, one.unfinished, batch.number, training_plan(run_.options));
-    begun_ = iteration;
-    for (int64_t i = 0; i < stored.size(); ++i) {
-      const auto s = static_cast<size_t>(i);
-      if (iteration_of(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
-      Samples sequence;
-      sequence.append(stored, i);
-      post(sequence, batch);
-    }
-  }
-}
-
-std::optional<Samples> RolloutPhase::collect(int64_t iteration, Progress& progress) {
-  if (const auto stored = std::exchange(pending_, std::nullopt)) reopen(*stored);
-  if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(iteration, progress.skipped_prompts);
+std::optional<Samples> RolloutPhase::collect(Progress& progress, report::IterationMetrics& metrics) {
+  const int64_t iteration = metrics.iteration;
+  if (const auto stored = std::exchange(pending_, std::nullopt)) take_back(*stored, iteration);
+  if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
+  if (finished_) return collect_finished(metrics);
   const bool ahead = !batches_.empty();
   if (!ahead) {
     run_.context.begin("rollout", iteration, iterations_);
-    begin(draw(iteration, 0), prompts_, training_plan(run_.options));
+    begin(draw(iteration), prompts_, training_plan());
   }
   Batch& batch = batches_.front();
   if (!ahead || partial_) write(batch);
-  return finish(batch);
+  std::optional<Samples> samples = finish(batch);
+  if (samples && surplus_.size() > 0) samples->append(std::exchange(surplus_, {}));  // of a start that filtered: nothing is thrown away
+  return samples;
 }
 
-std::optional<Samples> RolloutPhase::collect_informative(int64_t iteration, int64_t& skipped) {
-  Samples kept;
-  std::set<uint64_t> groups;
-  const auto& range = run_.options.algo.dynamic_filtering_range;
-  const auto wanted = static_cast<size_t>(run_.options.rollout.batch_size);
-  for (int64_t draws = 0; groups.size() < wanted; ++draws) {
-    VALIDATE(draws < most_draws, ExitCode::bad_data, "dynamic filtering found only ", groups.size(), " of ", wanted,
-             " prompts whose mean reward lies inside algo.dynamic_filtering_range after ", draws,
-             " rollouts: the task is too easy or too hard for this model, or the range too narrow");
+std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, report::IterationMetrics& metrics) {
+  const int64_t iteration = metrics.iteration;
+  GroupFilter filter(run_, surplus_, progress);
+  while (const int64_t count = filter.next_draw()) {
     run_.context.begin("rollout", iteration, iterations_);
-    Batch& batch = begin(draw(iteration, draws), prompts_, training_plan(run_.options));
+    Batch& batch = begin(draw(iteration, filter.drawn(), count), prompts_, training_plan());
     write(batch);
     const std::optional<Samples> drawn = finish(batch);
     if (!drawn) return std::nullopt;
-    for (const uint64_t group : learn::informative_groups(run_.roles.world, *drawn, range)) {
-      if (groups.size() < wanted) groups.insert(group);
-    }
-    for (int64_t i = 0; i < drawn->size(); ++i) {
-      if (groups.count(learn::group_of(drawn->id[static_cast<size_t>(i)]))) kept.append(*drawn, i);
-    }
-    skipped += run_.options.rollout.batch_size;
+    filter.add(*drawn, count);
   }
-  skipped -= static_cast<int64_t>(wanted);
-  return kept;
+  GroupFilter::Result result = filter.finish(progress, metrics);
+  // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
+  surplus_ = learn::Exchange(run_.roles.world).spread(result.surplus, run_.roles.map.reward);
+  return std::move(result.batch);
 }
 
 learn::Rollout RolloutPhase::to_trainers(const Samples& samples, int64_t iteration) {
@@ -287,19 +286,6 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
     return here && delivery_.sent();
   });
   return rollout;
-}
-
-std::string RolloutPhase::stored() {
-  if (pending_) return learn::to_stored(*pending_);
-  if (batches_.empty()) return {};
-  control_.wait("sequences on their way", [&] { return poll(), written_.quiet(); });
-  control_.meet([this] { return poll(), false; });  // others may still wait for this rank to take theirs
-  Samples all;
-  for (const Batch& batch : batches_) {
-    all.append(batch.samples.unscored());
-    if (roles_.generator) all.append(roles_.generator->standing(batch.number));
-  }
-  return learn::to_stored(all);
 }
 
 bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {

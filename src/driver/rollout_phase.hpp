@@ -6,14 +6,15 @@
 #include <cstdint>
 #include <list>
 #include <optional>
-#include <string>
-#include <string_view>
+#include <set>
 #include <tuple>
 #include <vector>
 
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
+#include "driver/dispatch.hpp"
+#include "driver/finished_groups.hpp"
 #include "driver/ppo_roles.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
@@ -31,8 +32,8 @@ class RolloutPhase {
   RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const text::Tokenizer& tokenizer, const data::PromptSet& prompts,
                data::PromptSampler& sampler, int64_t iterations);
 
-  // Scored samples, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
-  std::optional<Samples> collect(int64_t iteration, Progress& progress);
+  // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
+  std::optional<Samples> collect(Progress& progress, report::IterationMetrics& metrics);
   // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train; with
   // partial rollouts train.async_depth of them are begun, and go on whenever the generators have nothing else to do.
   void begin_ahead(int64_t iteration);
@@ -47,10 +48,11 @@ class RolloutPhase {
   void poll();
   // What a rank does while it waits for others: poll(), and with partial rollouts a token more of each sequence; true where there was one. Local.
   bool go_on();
-  // Whether sequences wait for the next iteration or the next start; this rank's part of them, and all of them on rank 0 of the next start.
+  // Whether sequences of a rollout under way wait for the next iteration or the next start.
   bool waiting() const { return pending_ || !batches_.empty(); }
-  std::string stored();
-  void restore(std::string_view parts) { pending_ = learn::from_stored(parts); }
+  // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
+  StoredParts stored();
+  void restore(const StoredParts& parts, const Progress& progress);
 
  private:
   // From a generator to a reward rank.
@@ -70,6 +72,8 @@ class RolloutPhase {
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
     Samples samples;       // what is here
+    GroupsOfReplicas writers = {};   // on generators
+    std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
     bool complete() const { return samples.size() == expected; }
   };
 
@@ -78,16 +82,28 @@ class RolloutPhase {
     int64_t sequences = 0;
     int64_t n = 1;
     Samples unfinished;
-    static constexpr auto fields = std::tuple{&Reopened::sequences, &Reopened::n, &Reopened::unfinished};
+    std::vector<uint64_t> groups;  // ascending
+    static constexpr auto fields = std::tuple{&Reopened::sequences, &Reopened::n, &Reopened::unfinished, &Reopened::groups};
   };
 
-  PromptBatch draw(int64_t iteration, int64_t draws_before);
+  SamplingPlan training_plan() const;
+  // `before`: prompts that were drawn for the iteration already.
+  PromptBatch draw(int64_t iteration, int64_t before, int64_t count);
+  PromptBatch draw(int64_t iteration) { return draw(iteration, 0, run_.options.rollout.batch_size); }
   // A batch of so many sequences, the same on every rank.
   Batch& open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
   // Those of a checkpoint, with what is written of them.
   void reopen(const Samples& stored);
+  void reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished);
+  // The unfinished sequences of one of them, on generators, which take them on. Collective over these.
+  void go_on_with(Batch& batch, const Samples& unfinished);
+  // What a checkpoint has, in the first iteration behind it.
+  void take_back(const learn::StoredSamples& stored, int64_t iteration);
+  // The tasks of this rank's replica, in the order in which it begins them. Collective over the generators.
+  std::vector<size_t> hand_out(Batch& batch, const std::vector<PromptTask>& tasks);
   void accept(Written written);
-  // A sequence of a batch to the reward rank that it belongs to.
+  // The reward rank that a sequence of a batch belongs to.
+  int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
   // Opens a batch, which this rank's generator takes on.
   Batch& begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan);
@@ -100,8 +116,11 @@ class RolloutPhase {
   bool score(Batch& batch);
   // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run stops.
   std::optional<Samples> finish(Batch& batch);
-  // With dynamic filtering: draws until enough groups of samples have something to teach; `skipped` counts the prompts that had nothing.
-  std::optional<Samples> collect_informative(int64_t iteration, int64_t& skipped);
+  // Of the batches under way the groups that are finished first, as one batch; the others stay under way (train.partial_rollout_order).
+  std::optional<Samples> collect_finished(report::IterationMetrics& metrics);
+  Batch& gather(const std::vector<uint64_t>& groups, int64_t iteration);
+  // With dynamic filtering: draws until enough groups of samples have something to teach.
+  std::optional<Samples> collect_informative(Progress& progress, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
   learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders, bool holds);
 
@@ -120,7 +139,10 @@ class RolloutPhase {
   std::vector<Written> early_;      // of batches that are not open here yet
   int64_t opened_ = 0;              // batches since the start
   int64_t begun_ = 0;               // the last iteration whose batch was drawn
-  std::optional<Samples> pending_;  // from a checkpoint
+  std::optional<learn::StoredSamples> pending_;  // from a checkpoint
+  Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
+  Dispatch dispatch_;
+  std::optional<FinishedGroups> finished_;
 };
 
 }  // namespace trireme::driver

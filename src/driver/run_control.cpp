@@ -179,7 +179,9 @@ void RunControl::save(const Progress& progress, bool wait) {
     report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
     report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
   }
-  checkpoints_.save(progress, {savable_.pending_rollout(), unfinished_}, wait);
+  StoredParts parts = savable_.rollouts();
+  parts.unfinished = unfinished_;
+  checkpoints_.save(progress, parts, wait);
   run_.context.saving(false);
   const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {

@@ -26,8 +26,8 @@ struct Savable {
   std::function<void(const std::string& name)> export_trained;
   // Digests of what the run reads: data, reference.
   Inputs inputs = {};
-  // This rank's part of a rollout that waits for the next iteration.
-  std::function<std::string()> pending_rollout = [] { return std::string(); };
+  // This rank's part of rollouts that wait for the next iterations, and of what generators remember; `unfinished` stays empty. Collective.
+  std::function<StoredParts()> rollouts = [] { return StoredParts(); };
 };
 
 // Declare it behind the models that it saves: a save in the background reads them, and its end is awaited here.

@@ -103,10 +103,13 @@ std::string to_stored(const Samples& samples) {
   return samples.size() == 0 ? std::string() : base::to_bytes(samples);
 }
 
-Samples from_stored(std::string_view parts) {
-  Samples all;
+StoredSamples from_stored(std::string_view parts) {
+  StoredSamples all;
   base::WireReader reader(parts, "the waiting rollout of the checkpoint");
-  while (!reader.done()) all.append(reader.take<Samples>());
+  while (!reader.done()) {
+    const auto part = reader.take<Samples>();
+    (part.reward.empty() ? all.others : all.scored).append(part);
+  }
   return all;
 }
 

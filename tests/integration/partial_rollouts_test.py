@@ -61,6 +61,42 @@ class PartialRollouts(ProgramTest):
                     lines = self.assert_whole(run, depth)
                     self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
 
+    def assert_each_once(self, run):
+        """Every drawn sequence once, in whatever iteration; as many in each."""
+        samples = self.samples(run)
+        self.assertEqual(sorted(s["id"] for s in samples), self.ids(range(1, ITERATIONS + 1)))
+        for iteration in range(1, ITERATIONS + 1):
+            groups = [s["id"] >> 20 for s in samples if s["iteration"] == iteration]
+            self.assertEqual(len(groups), 8)
+            self.assertTrue(all(groups.count(group) == 2 for group in groups), "groups are whole")
+        return self.metrics(run)
+
+    def test_what_is_finished_first(self):
+        """The groups that are finished first are learned from first, the others are carried over, also over a stop or a kill and to other ranks."""
+        # Slots for all that is under way, so that short answers overtake long ones.
+        deck = [key for key in DECK if "stop" not in key and "max_batch" not in key] + ["generate.max_batch=16", "train.partial_rollout_order=finished"]
+        carried = 0
+        for name in ("1+1, reward apart", "1+2"):
+            ranks, roles = LAYOUTS[name]
+            with self.subTest(layout=name):
+                run = "finished-" + "".join(c for c in name if c.isalnum())
+                self.succeed("ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", *deck, *roles, ranks=ranks)
+                lines = self.assert_each_once(run)
+                carried += sum(line["carried_groups"] for line in lines)
+                self.assertEqual(lines[-1]["carried_groups"], 0)
+                self.assertTrue(all(0 < line["generation"]["occupancy"] <= 1 for line in lines if "generation" in line))
+        self.assertGreater(carried, 0, "somebody was overtaken")
+        ranks, roles = LAYOUTS["1+2"]
+        cases = (("signal", f"signal:1:generate step:30:{int(signal.SIGUSR1)}", "1+1"), ("kill", "kill:2:generate step:30", "1+2"))
+        for kind, fault, again in cases:
+            with self.subTest(kind=kind, again=again):
+                run = f"finished-{kind}"
+                common = ["ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", *deck]
+                result = self.run_program(*common, *roles, f'fault.at=["{fault}"]', ranks=ranks)
+                self.assertTrue(result.code == STOPPED if kind == "signal" else result.code not in (0, STOPPED), result.text)
+                self.start_again([*common, *LAYOUTS[again][1]], LAYOUTS[again][0])
+                self.assert_each_once(run)
+
     def test_short_queues(self):
         ranks, roles = LAYOUTS["1+1, reward apart"]
         self.succeed("ppo", "ppo.toml", "run.dir=short", "train.async_depth=2", "rollout.queue_messages=1", *DECK, *roles, ranks=ranks)

@@ -178,6 +178,20 @@ struct Words<CorrectionGate> {
   static constexpr std::string_view list[] = {"ratio", "binary_kl", "tv"};
 };
 
+// Which groups of partial rollouts an iteration learns from: those that were drawn first, or those that are finished first.
+enum class PartialRolloutOrder { drawn, finished };
+template <>
+struct Words<PartialRolloutOrder> {
+  static constexpr std::string_view list[] = {"drawn", "finished"};
+};
+
+// What dynamic filtering does about an iteration that stays short of prompts: draws on, learns from fewer, or stops the run.
+enum class FilteringShortage { draw_on, smaller, stop };
+template <>
+struct Words<FilteringShortage> {
+  static constexpr std::string_view list[] = {"draw_on", "smaller", "stop"};
+};
+
 enum class RewardKind { rule, model, plugin };
 template <>
 struct Words<RewardKind> {

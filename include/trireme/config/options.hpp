@@ -268,6 +268,8 @@ struct AlgoOptions {
   RmOptions rm;
   bool dynamic_filtering_enable = false;
   Range dynamic_filtering_range{0, 1};
+  int64_t dynamic_filtering_patience = 64;  // times rollout.batch_size prompts
+  FilteringShortage dynamic_filtering_shortage = FilteringShortage::draw_on;
   bool operator==(const AlgoOptions&) const = default;
 };
 
@@ -287,6 +289,7 @@ struct TrainOptions {
   int64_t num_episodes = 1;
   int64_t async_depth = 0;  // batches
   bool partial_rollout_enable = false;
+  PartialRolloutOrder partial_rollout_order = PartialRolloutOrder::drawn;
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
   DType reduce_dtype = DType::fp32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
@@ -387,9 +390,7 @@ struct Options {
   bool needs_reference() const { return algo.kl.init_coef != 0 || algo.kl.target.has_value(); }
   bool has_critic() const { return traits(algo.advantage.estimator).critic; }
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
-  int64_t rollout_micro_batch_tokens() const {
-    return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;
-  }
+  int64_t rollout_micro_batch_tokens() const { return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens; }
   int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }

@@ -47,8 +47,10 @@ struct Progress {
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
-  int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, or a stop behind one)
+  double informative_share = 1;  // of the prompts that it drew lately: those that were not skipped
+  int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, a surplus of dynamic filtering, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
+  int64_t dispatch_bytes = 0;    // of what generators remember: lengths of answers, who writes what
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
   BestCheckpoint best;

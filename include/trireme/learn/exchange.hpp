@@ -82,9 +82,12 @@ class Delivery {
   comm::Mailbox<Parcel> mail_;
 };
 
-// A rank's part of a waiting rollout as a checkpoint stores it, empty where it has none; the parts of all ranks, one behind the other.
-// Throws UserError(bad_data) where they are cut short.
+// A rank's part of a waiting rollout as a checkpoint stores it, empty where it has none; the parts of all ranks, one behind the other: those
+// that have their scores apart. Throws UserError(bad_data) where they are cut short.
 std::string to_stored(const Samples& samples);
-Samples from_stored(std::string_view parts);
+struct StoredSamples {
+  Samples scored, others;
+};
+StoredSamples from_stored(std::string_view parts);
 
 }  // namespace trireme::learn

@@ -57,7 +57,8 @@ TEST(Progress, EveryFieldIsNeeded) {
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
+    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" || key == "informative_share" ||
+                          key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
     if (optional) {
       EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
     } else {

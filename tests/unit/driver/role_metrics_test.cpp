@@ -69,6 +69,24 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   EXPECT_GE(metrics.memory.at("host_peak"), world().max(metrics.memory.at("host")) / 2);
 }
 
+// Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
+TEST(GenerationMetrics, AreOfAllReplicas) {
+  const int64_t place = world().rank() + 1, n = world().size();
+  const GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3};
+  report::IterationMetrics metrics;
+  add_generation_metrics(world(), &work, 4, metrics);
+  const int64_t tokens = 10 * n * (n + 1) / 2;
+  EXPECT_EQ(metrics.generation.at("tokens"), tokens);
+  EXPECT_EQ(metrics.generation.at("steps"), 5 * n);
+  EXPECT_DOUBLE_EQ(metrics.generation.at("occupancy"), static_cast<double>(tokens) / static_cast<double>(5 * n * 4 * n));
+  EXPECT_DOUBLE_EQ(metrics.generation.at("busiest_replica"), static_cast<double>(10 * n * n) / static_cast<double>(tokens));
+  EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
+  EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
+  report::IterationMetrics nothing;
+  add_generation_metrics(world(), nullptr, 4, nothing);
+  EXPECT_TRUE(nothing.generation.empty()) << "nobody wrote";
+}
+
 TEST(LearningRate, StaysWhereTheScheduleEnded) {
   config::OptimizerOptions options;
   options.adam.lr = 1;

@@ -127,5 +127,15 @@ TEST(Exchange, ThereAndBackIsTheSameSamples) {
   EXPECT_EQ(exchange.move(away, sequences, owner), mine);
 }
 
+// The parts of all ranks, of which some have nothing: what is scored need not be scored again.
+TEST(Stored, ScoredSequencesStayApart) {
+  const std::string parts =
+      to_stored(make_scored({7, 3})) + to_stored(Samples{}) + to_stored(make({5})) + to_stored(make_scored({9})) + to_stored(make({2, 4}));
+  const StoredSamples found = from_stored(parts);
+  EXPECT_EQ(found.scored, make_scored({7, 3, 9}));
+  EXPECT_EQ(found.others, make({5, 2, 4}));
+  EXPECT_THROW(from_stored(parts.substr(0, parts.size() - 1)), UserError);
+}
+
 }  // namespace
 }  // namespace trireme::learn

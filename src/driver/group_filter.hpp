@@ -1,0 +1,51 @@
+// Dynamic filtering in one iteration: which groups of samples are learned from, how many prompts are drawn for those that are missing, and what is
+// left over for the next iteration. Groups of earlier iterations come first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver/run.hpp"
+#include "trireme/base/samples.hpp"
+#include "trireme/driver/progress.hpp"
+#include "trireme/report/iteration_metrics.hpp"
+
+namespace trireme::driver {
+
+class GroupFilter {
+ public:
+  // `surplus`: this rank's part of what the iteration before had left over, scored. `progress`: of that iteration. Collective over world.
+  GroupFilter(const Run& run, const Samples& surplus, const Progress& progress);
+
+  // Prompts to draw now, so many that the batch is expected to be full then; 0: nothing is missing, or the run learns from what there is
+  // (algo.dynamic_filtering_shortage, which may also throw UserError(bad_data)). The same on every rank.
+  int64_t next_draw();
+  // Prompts drawn so far.
+  int64_t drawn() const { return drawn_; }
+  // This rank's part of what the last draw of so many prompts gave, scored. Collective over world.
+  void add(const Samples& samples, int64_t prompts);
+
+  struct Result {
+    Samples batch, surplus;  // this rank's part; in no order
+  };
+  // Tells `progress` and `metrics` how much was drawn for it.
+  Result finish(Progress& progress, report::IterationMetrics& metrics) const;
+
+ private:
+  int64_t missing() const;
+  // Of prompts drawn in this iteration and before; what came before counts as one batch.
+  double informative_share() const;
+  // What there is of the batch, for a warning or an error.
+  std::string shortage() const;
+
+  const Run& run_;
+  double share_before_;           // of prompts drawn before, the informative ones
+  std::vector<uint64_t> groups_;  // that have something to teach, ascending
+  Samples samples_;              // this rank's part of them
+  int64_t drawn_ = 0;            // prompts
+  int64_t informative_ = 0;      // of them
+  int64_t complaints_ = 0;
+};
+
+}  // namespace trireme::driver

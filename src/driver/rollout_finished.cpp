@@ -1,0 +1,79 @@
+// Iterations that learn from the groups that are finished first.
+#include "torch/torch.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "driver/rollout_phase.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/trace/region.hpp"
+
+namespace trireme::driver {
+
+std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& metrics) {
+  run_.context.begin("rollout", metrics.iteration, iterations_);
+  begun_ = std::max(begun_, metrics.iteration - 1);
+  while (begun_ < metrics.iteration) begin(draw(begun_ + 1), prompts_, training_plan());
+  {
+    const trace::Phase phase{"rollout", metrics.iteration};
+    const auto known = [this] { return poll(), finished_->poll(control_.stop_wanted()); };
+    if (Generator* generator = roles_.generator.get()) {
+      RolloutHooks hooks = this->hooks(false);
+      hooks.pace = [&] { return !known() && (written_.congested() || generator->idle()) ? Pace::wait : Pace::go; };
+      generator->write_until(known, hooks);
+    }
+    control_.wait("groups to learn from", known);
+  }
+  const FinishedGroups::Chosen chosen = finished_->take();
+  if (chosen.left) {
+    control_.meet([this] { return go_on(); });
+    control_.agree_to_leave(run_.roles.world);
+    return std::nullopt;
+  }
+  Batch& batch = gather(chosen.groups, metrics.iteration);
+  int64_t carried = 0;
+  for (const Batch& one : batches_) {
+    if (one.iteration <= metrics.iteration) carried += std::ssize(one.groups);
+  }
+  metrics.set("carried_groups", static_cast<double>(carried));
+  return finish(batch);
+}
+
+RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, int64_t iteration) {
+  const auto is_chosen = [&](uint64_t id) { return std::ranges::binary_search(groups, learn::group_of(id)); };
+  Batch chosen{.number = ++opened_, .iteration = iteration, .prompts = &prompts_, .samples = {}};
+  for (Batch& batch : batches_) {
+    for (const uint64_t group : groups) {
+      if (batch.groups.erase(group) == 0) continue;
+      for (int64_t sample = 0; sample < batch.n; ++sample) {
+        chosen.expected += scorer_of(request_id(batch.iteration, static_cast<int64_t>(group & 0xFFFFF), sample), batch) == run_.roles.world.rank();
+      }
+    }
+  }
+  control_.wait("sequences to score", [&] {
+    poll();
+    int64_t here = 0;
+    for (const Batch& batch : batches_) here += std::ranges::count_if(batch.samples.id, is_chosen);
+    return here == chosen.expected;
+  });
+  for (Batch& batch : batches_) {
+    Samples rest;
+    for (int64_t i = 0; i < batch.samples.size(); ++i) {
+      (is_chosen(batch.samples.id[static_cast<size_t>(i)]) ? chosen.samples : rest).append(batch.samples, i);
+    }
+    batch.samples = std::move(rest);
+  }
+  std::erase_if(batches_, [](const Batch& batch) { return batch.groups.empty(); });
+  return batches_.emplace_back(std::move(chosen));
+}
+
+void RolloutPhase::reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished) {
+  std::set<uint64_t> open;
+  for (const uint64_t id : unfinished.id) open.insert(learn::group_of(id));
+  for (const uint64_t group : groups) {
+    if (!open.contains(group)) finished_->found(group);
+  }
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,107 @@
+// What a checkpoint has of rollouts, and back.
+#include "torch/torch.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "driver/rollout_phase.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+
+namespace trireme::driver {
+
+StoredParts RolloutPhase::stored() {
+  StoredParts parts;
+  GroupsOfReplicas writers;
+  for (const Batch& batch : batches_) writers.insert(writers.end(), batch.writers.begin(), batch.writers.end());
+  parts.dispatch = dispatch_.stored(std::move(writers));
+  if (pending_) {
+    parts.pending = learn::to_stored(pending_->scored) + learn::to_stored(pending_->others);
+    return parts;
+  }
+  parts.pending = learn::to_stored(surplus_);
+  if (batches_.empty()) return parts;
+  control_.wait("sequences on their way", [&] { return poll(), written_.quiet() && (!finished_ || finished_->quiet()); });
+  control_.meet([this] { return poll(), false; });  // others may still wait for this rank to take theirs
+  Samples all;
+  for (const Batch& batch : batches_) {
+    all.append(batch.samples.unscored());
+    if (roles_.generator) all.append(roles_.generator->standing(batch.number));
+  }
+  parts.pending += learn::to_stored(all);
+  return parts;
+}
+
+void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
+  if (progress.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
+  if (progress.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
+}
+
+void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
+  std::map<uint64_t, std::vector<int64_t>> groups;  // their sequences
+  for (int64_t i = 0; i < unfinished.size(); ++i) groups[learn::group_of(unfinished.id[static_cast<size_t>(i)])].push_back(i);
+  std::vector<PromptTask> tasks;
+  std::vector<const std::vector<int64_t>*> sequences;
+  for (const auto& [group, members] : groups) {
+    const auto first = static_cast<size_t>(members.front());
+    PromptTask task{.group = group, .row = unfinished.prompt_row[first], .prompt = unfinished.prompt_len[first], .answers = std::ssize(members)};
+    for (const int64_t i : members) task.written += unfinished.response_len(i);
+    tasks.push_back(task);
+    sequences.push_back(&members);
+  }
+  Samples mine;
+  for (const size_t t : hand_out(batch, tasks)) mine.append(unfinished.select(*sequences[t]));
+  roles_.generator->go_on(prompts_, mine, batch.number, training_plan());
+}
+
+void RolloutPhase::reopen(const Samples& stored) {
+  std::map<int64_t, Reopened> of_iteration;
+  for (int64_t i = 0; i < stored.size(); ++i) {
+    const auto s = static_cast<size_t>(i);
+    Reopened& one = of_iteration[iteration_of(stored.id[s])];
+    ++one.sequences;
+    one.n = std::max(one.n, sample_of(stored.id[s]) + 1);
+    one.groups.push_back(learn::group_of(stored.id[s]));
+    if (stored.finish_reason[s] == FinishReason::unfinished) one.unfinished.append(stored, i);
+  }
+  for (auto& [iteration, one] : of_iteration) {
+    std::ranges::sort(one.groups);
+    one.groups.erase(std::unique(one.groups.begin(), one.groups.end()), one.groups.end());
+  }
+  const std::vector<std::pair<int64_t, Reopened>> found(of_iteration.begin(), of_iteration.end());
+  for (const auto& [iteration, one] : run_.roles.world.broadcast_value(found, 0)) {
+    VALIDATE(one.unfinished.size() == 0 || partial_, ExitCode::configuration, "the checkpoint has ", one.unfinished.size(),
+             " sequences that are not finished: start with train.partial_rollout_enable = true, as it was saved");
+    const bool whole = prompt_of(one.groups.back() << 20) + 1 == std::ssize(one.groups);
+    VALIDATE(whole || finished_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
+             "train.partial_rollout_order = \"finished\", as it was saved");
+    PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
+    Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
+    batch.groups.insert(one.groups.begin(), one.groups.end());
+    if (roles_.generator) go_on_with(batch, one.unfinished);
+    if (finished_) reopen_finished(one.groups, one.unfinished);
+    begun_ = iteration;
+    for (int64_t i = 0; i < stored.size(); ++i) {
+      const auto s = static_cast<size_t>(i);
+      if (iteration_of(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
+      Samples sequence;
+      sequence.append(stored, i);
+      post(sequence, batch);
+    }
+  }
+}
+
+void RolloutPhase::take_back(const learn::StoredSamples& stored, int64_t iteration) {
+  reopen(stored.others);
+  if (finished_) {
+    // The newest of the batches that were drawn may be the first of which no group is left.
+    int64_t open = 0;
+    for (const Batch& batch : batches_) open += std::ssize(batch.groups);
+    begun_ = std::max(begun_, iteration - 1 + open / run_.options.rollout.batch_size);
+  }
+  surplus_ = learn::Exchange(run_.roles.world).spread(stored.scored, run_.roles.map.reward);
+  dispatch_.forget_writers();
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,262 @@
+// How many slot-steps carry a token, by the order in which groups are learned from: a simulation of many replicas, which agrees with real engines.
+// Lengths are log-normal. Learning takes no time here: generation is all that there is to wait for.
+#include "torch/torch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "support/world.hpp"
+#include "tiny_model.hpp"
+#include "trireme/base/philox.hpp"
+#include "trireme/generate/dispatch.hpp"
+
+namespace trireme::test {
+namespace {
+
+enum class Order { drawn, finished };
+
+struct Load {
+  int replicas;
+  int64_t slots;    // of a replica
+  int64_t prompts;  // of a batch
+  int64_t samples;  // of a prompt
+  int64_t batches;
+  double median, sigma;
+  int64_t longest;
+  int64_t sequences() const { return prompts * samples; }
+
+  // Of sequence `s` of all.
+  int64_t length(int64_t s) const {
+    float z = 0;
+    base::normals(11, 5, static_cast<uint64_t>(s), std::span(&z, 1));
+    return std::clamp<int64_t>(std::llround(median * std::exp(sigma * static_cast<double>(z))), 1, longest);
+  }
+};
+
+// Replicas that write a token of each running sequence a step and begin waiting ones in their order.
+class Simulated {
+ public:
+  explicit Simulated(const Load& load) : load_(load), replicas_(static_cast<size_t>(load.replicas)) {}
+
+  void begin(int replica, int64_t sequence) { replicas_[static_cast<size_t>(replica)].waiting.push_back(sequence); }
+  std::vector<int64_t> step() {
+    std::vector<int64_t> finished;
+    ++steps;
+    for (Replica& replica : replicas_) {
+      while (std::ssize(replica.left) < load_.slots && replica.next < replica.waiting.size()) {
+        const int64_t sequence = replica.waiting[replica.next++];
+        replica.left.emplace_back(sequence, load_.length(sequence));
+      }
+      tokens += std::ssize(replica.left);
+      for (auto& [sequence, left] : replica.left) {
+        if (--left == 0) finished.push_back(sequence);
+      }
+      std::erase_if(replica.left, [](const auto& one) { return one.second == 0; });
+    }
+    return finished;
+  }
+
+  int64_t steps = 0;
+  int64_t tokens = 0;
+
+ private:
+  struct Replica {
+    std::vector<int64_t> waiting;
+    size_t next = 0;
+    std::vector<std::pair<int64_t, int64_t>> left;  // sequences and the tokens that they lack
+  };
+  Load load_;
+  std::vector<Replica> replicas_;
+};
+
+// A real engine on each rank, which take their steps together.
+class Engines {
+ public:
+  explicit Engines(const Load& load)
+      : load_(load), spec_(tiny_spec()), weights_(tiny_weights(spec_, config::DType::fp32)), engine_(spec_, weights_, options(load)) {}
+
+  void begin(int replica, int64_t sequence) {
+    if (replica != world().rank()) return;
+    generate::Request request;
+    request.id = static_cast<uint64_t>(sequence);
+    request.prompt = tiny_prompt(6, static_cast<uint64_t>(sequence / load_.samples));
+    request.sampling.max_new_tokens = load_.length(sequence);
+    engine_.submit(std::move(request));
+  }
+  std::vector<int64_t> step() {
+    std::vector<int64_t> mine;
+    for (const generate::Result& result : engine_.step().finished) mine.push_back(static_cast<int64_t>(result.id));
+    ++steps;
+    std::vector<int64_t> all = world().all_gather<int64_t>(mine);
+    tokens = world().sum(engine_.counters().generated_tokens);
+    return all;
+  }
+
+  int64_t steps = 0;
+  int64_t tokens = 0;
+
+ private:
+  static generate::EngineOptions options(const Load& load) {
+    generate::EngineOptions o;
+    o.kv_bytes = int64_t{16} << 20;
+    o.max_batch = load.slots;
+    o.threads = 1;
+    return o;
+  }
+  Load load_;
+  model::ModelSpec spec_;
+  generate::GeneratorWeights weights_;
+  generate::Engine engine_;
+};
+
+struct Outcome {
+  int64_t steps = 0;
+  double occupancy = 0;          // tokens per slot-step
+  std::vector<int64_t> learned;  // groups, in the order in which they are learned from
+};
+
+// Iteration after iteration as the rollout phase makes them: batches are admitted `depth` ahead of what was learned from, each goes to the replicas
+// with the fewest outstanding tokens, and an iteration ends when the batch of its number is whole, or as many groups as a batch has are finished.
+template <class Fleet>
+Outcome roll(const Load& load, Order order, int64_t depth) {
+  Fleet fleet(load);
+  const auto expected = static_cast<int64_t>(load.median * std::exp(load.sigma * load.sigma / 2));
+  std::vector<int64_t> outstanding(static_cast<size_t>(load.replicas), 0);
+  std::map<int64_t, int> replica_of;
+  std::map<int64_t, int64_t> left;  // sequences of a group
+  std::set<int64_t> finished;       // groups that were not learned from
+  int64_t begun = 0;
+  const auto begin_up_to = [&](int64_t last) {
+    for (; begun < std::min(last, load.batches); ++begun) {
+      const std::vector<generate::PromptWork> work(static_cast<size_t>(load.prompts), {.answers = load.samples * expected});
+      const auto assignment = generate::assign(work, outstanding);
+      for (const size_t p : assignment.order) {
+        const int64_t group = begun * load.prompts + static_cast<int64_t>(p);
+        left[group] = load.samples;
+        replica_of[group] = assignment.replica[p];
+        outstanding[static_cast<size_t>(assignment.replica[p])] += load.samples * expected;
+        for (int64_t s = 0; s < load.samples; ++s) fleet.begin(assignment.replica[p], group * load.samples + s);
+      }
+    }
+  };
+  Outcome outcome;
+  const auto in_batch = [&](int64_t group, int64_t batch) { return group / load.prompts == batch; };
+  for (int64_t iteration = 0; iteration < load.batches; ++iteration) {
+    begin_up_to(iteration + std::max<int64_t>(depth, 1));
+    const auto ready = [&](int64_t group) { return order == Order::finished || in_batch(group, iteration); };
+    while (std::ranges::count_if(finished, ready) < load.prompts) {
+      for (const int64_t sequence : fleet.step()) {
+        const int64_t group = sequence / load.samples;
+        outstanding[static_cast<size_t>(replica_of[group])] -= expected;
+        if (--left[group] == 0) finished.insert(group);
+      }
+    }
+    int64_t taken = 0;
+    for (auto group = finished.begin(); group != finished.end() && taken < load.prompts;) {
+      if (!ready(*group)) {
+        ++group;
+        continue;
+      }
+      outcome.learned.push_back(*group);
+      group = finished.erase(group);
+      ++taken;
+    }
+  }
+  outcome.steps = fleet.steps;
+  outcome.occupancy = static_cast<double>(fleet.tokens) / static_cast<double>(fleet.steps * load.slots * load.replicas);
+  return outcome;
+}
+
+// Probability of a distance as large between two samples of one distribution (Kolmogorov and Smirnov, the limit of many).
+double same_distribution(std::vector<double> a, std::vector<double> b) {
+  std::ranges::sort(a);
+  std::ranges::sort(b);
+  double distance = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const double x = std::min(a[i], b[j]);
+    while (i < a.size() && a[i] == x) ++i;
+    while (j < b.size() && b[j] == x) ++j;
+    distance = std::max(distance, std::abs(static_cast<double>(i) / static_cast<double>(a.size()) - static_cast<double>(j) / static_cast<double>(b.size())));
+  }
+  const double n = static_cast<double>(a.size()) * static_cast<double>(b.size()) / static_cast<double>(a.size() + b.size());
+  const double lambda = distance * (std::sqrt(n) + 0.12 + 0.11 / std::sqrt(n));
+  double p = lambda < 0.2 ? 1 : 0;
+  for (int k = 1; lambda >= 0.2 && k <= 100; ++k) p += (k % 2 ? 2 : -2) * std::exp(-2 * lambda * lambda * k * k);
+  return p;
+}
+
+void expect_each_once(const Outcome& outcome, const Load& load) {
+  const std::set<int64_t> all(outcome.learned.begin(), outcome.learned.end());
+  EXPECT_EQ(std::ssize(outcome.learned), load.prompts * load.batches);
+  EXPECT_EQ(std::ssize(all), load.prompts * load.batches);
+}
+
+TEST(Occupancy, TheSimulationAgreesWithEngines) {
+  const Load load{.replicas = world().size(), .slots = 8, .prompts = 16, .samples = 4, .batches = 5, .median = 12, .sigma = 0.8, .longest = 64};
+  const std::pair<Order, int64_t> kinds[] = {{Order::drawn, 0}, {Order::drawn, 2}, {Order::finished, 2}};
+  for (const auto& [order, depth] : kinds) {
+    const Outcome simulated = roll<Simulated>(load, order, depth), real = roll<Engines>(load, order, depth);
+    const char* name = order == Order::drawn ? "drawn" : "finished";
+    SCOPED_TRACE(testing::Message() << name << " depth " << depth);
+    expect_each_once(simulated, load);
+    expect_each_once(real, load);
+    EXPECT_NEAR(static_cast<double>(simulated.steps) / static_cast<double>(real.steps), 1, 0.05);
+    if (world().rank() == 0) {
+      std::cout << "    " << world().size() << " engines, " << name << ", depth " << depth << ": " << real.steps << " steps, occupancy " << real.occupancy
+                << "; simulated " << simulated.steps << ", " << simulated.occupancy << std::endl;
+    }
+  }
+}
+
+// 128 replicas of 16 slots, four sequences for each of them in a batch.
+TEST(Occupancy, CarriedGroupsFillTheSlotsOfManyReplicas) {
+  if (world().rank() != 0) return;
+  for (const double sigma : {0.5, 0.8, 1.2}) {
+    const Load load{.replicas = 128, .slots = 16, .prompts = 1024, .samples = 8, .batches = 8, .median = 64, .sigma = sigma, .longest = 1024};
+    const Outcome fixed = roll<Simulated>(load, Order::drawn, 0), two = roll<Simulated>(load, Order::drawn, 2), four = roll<Simulated>(load, Order::drawn, 4);
+    const Outcome finished = roll<Simulated>(load, Order::finished, 2);
+    std::cout << "    sigma " << sigma << ": static " << fixed.occupancy << ", drawn depth 2 " << two.occupancy << ", depth 4 " << four.occupancy
+              << ", finished depth 2 " << finished.occupancy << std::endl;
+    for (const Outcome& outcome : {fixed, two, four, finished}) expect_each_once(outcome, load);
+    EXPECT_GT(two.occupancy, fixed.occupancy);
+    EXPECT_GT(four.occupancy, two.occupancy);
+    EXPECT_GT(finished.occupancy, two.occupancy);
+    EXPECT_GT(finished.occupancy, 0.7) << "the last answers of all included";
+    EXPECT_LE(fixed.occupancy, 0.55);
+  }
+}
+
+// Over 2,000 groups: between the first iterations, which have to begin with short answers, and the last, which end with long ones, as many long answers
+// are learned from as were drawn.
+TEST(Occupancy, LongAnswersAreNotRarerThanDrawn) {
+  if (world().rank() != 0) return;
+  const Load load{.replicas = 8, .slots = 16, .prompts = 40, .samples = 4, .batches = 60, .median = 64, .sigma = 1, .longest = 1024};
+  std::vector<double> drawn;
+  for (int64_t s = 0; s < load.sequences() * load.batches; ++s) drawn.push_back(static_cast<double>(load.length(s)));
+  for (const int64_t depth : {1, 2, 4}) {
+    const Outcome outcome = roll<Simulated>(load, Order::finished, depth);
+    expect_each_once(outcome, load);
+    std::vector<double> learned;
+    for (int64_t place = 5 * load.prompts; place < 55 * load.prompts; ++place) {
+      const int64_t group = outcome.learned[static_cast<size_t>(place)];
+      for (int64_t s = 0; s < load.samples; ++s) learned.push_back(static_cast<double>(load.length(group * load.samples + s)));
+    }
+    ASSERT_EQ(std::ssize(learned), 2000 * load.samples);
+    EXPECT_GT(same_distribution(learned, drawn), 0.01) << "depth " << depth;
+  }
+  // It can fail: what discards the quarter of groups with the longest answers is seen.
+  std::vector<double> shortened;
+  for (const double length : drawn) {
+    if (length < 250) shortened.push_back(length);
+  }
+  EXPECT_LT(same_distribution(shortened, drawn), 0.01);
+}
+
+}  // namespace
+}  // namespace trireme::test
