@@ -108,8 +108,9 @@ def _communicate(processes, timeout):
 
 
 def openmp(ranks, threads):
-    """Threads that have a core each spin where they meet: asleep there, llama.cpp and Hugging Face generate lose half of their speed."""
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive" if ranks * threads > cores() else "active"}
+    """OpenMP's own choice where each thread has a core: they spin for a while where they meet. Told to sleep, llama.cpp and Hugging Face generate
+    lose half of their speed; told to spin for ever, LibTorch's idle threads take half of ours."""
+    return {"OMP_NUM_THREADS": str(threads)} | ({"OMP_WAIT_POLICY": "passive"} if ranks * threads > cores() else {})
 
 
 def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
