@@ -14,9 +14,9 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 BUILD = pathlib.Path(os.environ.get("TRIREME_BUILD") or ROOT / "build" / "release")
 PEER_PYTHON = CACHE / "venv" / "bin" / "python"
 
-# The same for both sides: passive waits, large pages, memory kept between steps.
+# The same for both sides: large pages, memory kept between steps.
 ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "passive", "TORCH_CPP_LOG_LEVEL": "ERROR", "THP_MEM_ALLOC_ENABLE": "1", "PYTHONWARNINGS": "ignore",
+    "TORCH_CPP_LOG_LEVEL": "ERROR", "THP_MEM_ALLOC_ENABLE": "1", "PYTHONWARNINGS": "ignore",
     "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMPI_MCA_io": "romio321", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1",
 }
@@ -107,6 +107,12 @@ def _communicate(processes, timeout):
     return outputs[0][0]
 
 
+def openmp(ranks, threads):
+    """OpenMP's own choice where each thread has a core: they spin for a while where they meet. Told to sleep, llama.cpp and Hugging Face generate
+    lose half of their speed; told to spin for ever, LibTorch's idle threads take half of ours."""
+    return {"OMP_NUM_THREADS": str(threads)} | ({"OMP_WAIT_POLICY": "passive"} if ranks * threads > cores() else {})
+
+
 def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
     """Standard output of rank 0 of one of our programs under mpirun (one rank: without it)."""
     path = next((p for p in (BUILD / program, BUILD / "perf" / program) if p.exists()), None)
@@ -117,7 +123,7 @@ def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
         launcher = [shutil.which("mpirun") or "mpirun", "-n", str(ranks), "--bind-to", "none"]
         launcher += ["--oversubscribe"] if ranks > cores() else []
         command = launcher + command
-    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | ENVIRONMENT | openmp(ranks, threads)
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if ranks > cores():
@@ -133,8 +139,8 @@ def run_peer(script, arguments, ranks=1, threads=1, timeout=1200, folder=None):
     port = 20000 + (os.getpid() * 7 + int(time.time())) % 40000
     processes = []
     for rank in reversed(range(ranks)):
-        environment = os.environ | ENVIRONMENT | {
-            "OMP_NUM_THREADS": str(threads), "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        environment = os.environ | ENVIRONMENT | openmp(ranks, threads) | {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
         processes.insert(0, subprocess.Popen([str(PEER_PYTHON), str(ROOT / "perf" / "peers" / script), *map(str, arguments)], env=environment,
                                              cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))

@@ -101,11 +101,11 @@ def equal_step_rows(name, shape, dtype, target, steps):
     return rows
 
 
-def rl_step_rows(shape, dtype, steps):
-    lengths = ",".join(f"{prompt}+{response}" for prompt, response in zip(*rl_lengths(64, 1, 512)))
+def rl_step_rows(shape, dtype, steps, sequences):
+    lengths = ",".join(f"{prompt}+{response}" for prompt, response in zip(*rl_lengths(sequences, 1, 512)))
     side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, "--lengths", lengths, "--recompute", 0, ranks=2)
     peers = train_peers(shape, dtype, steps, 2.5, 2.5, "--lengths", lengths, "--recompute", 0)
-    return [Row("T6", f"RL-shaped train step {shape} {dtype}, 64 sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
+    return [Row("T6", f"RL-shaped train step {shape} {dtype}, {sequences} sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
 
 
 def scaling_rows(shape, steps):
@@ -123,7 +123,7 @@ def train_rows(quick):
     rows = []
     for name, dtype, target in (("T1", "fp32", 1.2), ("T2", "bf16", 1.4)):
         rows += equal_step_rows(name, shape, dtype, target, steps)
-        rows += rl_step_rows(shape, dtype, steps)
+        rows += rl_step_rows(shape, dtype, steps, 16 if quick else 64)
     side = ours("perf_train", "peak_bytes", "--shape", shape, "--dtype", "bf16", "--steps", 1, ranks=2)
     fsdp = Peer("FSDP2 + gloo", peer("train_stock.py", "peak_bytes", "--shape", shape, "--dtype", "bf16", ranks=2), 1 / 0.75)
     rows.append(Row("T5", f"peak memory per rank, {shape} bf16", "bytes", side, [fsdp], lower=True))

@@ -2,12 +2,15 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "trireme/base/text.hpp"
 
@@ -119,6 +122,16 @@ bool bind_this_thread(std::span<const int> cpus) {
 std::string own_binding(const Environment& environment) {
   for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
     if (!environment(name).value_or("").empty()) return name;
+  }
+  return "";
+}
+
+std::string spinning_warning(const Environment& environment) {
+  for (const auto& [name, word] : {std::pair{"OMP_WAIT_POLICY", "active"}, std::pair{"GOMP_SPINCOUNT", "infin"}}) {
+    const std::string value = environment(name).value_or("");
+    if (strncasecmp(value.c_str(), word, std::strlen(word)) != 0) continue;
+    return base::text(name, "=", value, ": idle OpenMP threads keep their cores busy, and generation on CPUs, which has threads of its own, takes up to ",
+                      "twice as long: unset it");
   }
   return "";
 }

@@ -166,6 +166,10 @@ class Threads(ProgramTest):
         self.expect(threads, 2)
         self.assertIn("not pinned (OMP_PROC_BIND is set)", text)
 
+    def test_threads_that_were_told_to_spin(self):
+        text, _ = self.run_bound("spin", "run.iterations=1", prefix=taskset([0, 1]), env={"OMP_WAIT_POLICY": "active"})
+        self.assertIn("OMP_WAIT_POLICY=active: idle OpenMP threads", text)
+
     def test_a_number_that_leaves_cores_idle(self):
         text, threads = self.run_bound("number", "run.threads=1", prefix=taskset([0, 1]))
         self.expect(threads, 1)

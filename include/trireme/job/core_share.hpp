@@ -41,6 +41,9 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 // Name of the variable by which the user says how threads are bound (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY, KMP_AFFINITY); "":
 // none.
 std::string own_binding(const Environment& environment);
+// What to say of OpenMP threads that were told to spin for as long as they have nothing to do (OMP_WAIT_POLICY=active, GOMP_SPINCOUNT=infinite):
+// they take the cores from the threads that generate, which are others. "": nothing.
+std::string spinning_warning(const Environment& environment);
 // The launcher says that it bound this rank, even if to all there is.
 bool launcher_bound(const Environment& environment);
 

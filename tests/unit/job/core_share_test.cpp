@@ -133,6 +133,13 @@ TEST(Binding, WhatTheUserAndTheLauncherSay) {
   EXPECT_FALSE(launcher_bound(environment_of({{"SLURM_CPU_BIND_TYPE", "none"}})));
 }
 
+TEST(Binding, ThreadsThatWereToldToSpinForEver) {
+  for (const auto& [name, value] : {std::pair{"OMP_WAIT_POLICY", "ACTIVE"}, std::pair{"GOMP_SPINCOUNT", "infinite"}}) {
+    EXPECT_THAT(spinning_warning(environment_of({{name, value}})), HasSubstr(std::string(name) + "=" + value));
+  }
+  EXPECT_EQ(spinning_warning(environment_of({{"OMP_WAIT_POLICY", "passive"}, {"GOMP_SPINCOUNT", "1000"}})), "");
+}
+
 TEST(Binding, OnlyWhereEveryThreadHasACoreOfItsOwn) {
   const PinFacts good{.bound = true, .own_binding = {}, .threads = 8, .cores = 8};
   EXPECT_EQ(why_not_pinned(good), "");
