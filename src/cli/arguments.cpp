@@ -23,7 +23,7 @@ constexpr const char* kExitCodes =
     "77 permission, 78 configuration.";
 
 std::string build_text() {
-  return base::text("Trireme ", kVersion, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
+  return base::text(kVersionText, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
                     "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n  GPUs      ", kGpu, "\n");
 }
 
@@ -53,7 +53,7 @@ bool speaks() { return job::speaks_for_job(job::process_environment); }
 class Parser {
  public:
   Parser() {
-    app_.set_version_flag("--version", base::text("Trireme ", kVersion));
+    app_.set_version_flag("--version", kVersionText);
     app_.add_flag_callback("--config", [] { print_and_leave(build_text()); }, "What this program was built with");
     app_.add_flag_callback("--keys", [] { print_and_leave(config::key_table_markdown()); }, "All deck keys as a Markdown page");
     app_.add_option_function<std::string>(

@@ -291,8 +291,13 @@ class Tools(ProgramTest):
         return covered / (end - begin)
 
     def test_help_and_version(self):
-        self.assertIn("Trireme", self.succeed("--version").out)
-        self.assertIn("LibTorch", self.succeed("--config").out)
+        version = self.succeed("--version", env={"LD_DEBUG": "libs"})
+        config = self.succeed("--config", env={"LD_DEBUG": "libs"})
+        self.assertEqual(version.out, config.out.splitlines(keepends=True)[0])
+        self.assertRegex(config.err, "calling init: .*libtorch_cpu")
+        self.assertNotIn("calling init", version.err.replace("calling preinit", ""), "it answers before libraries begin")
+        self.assertEqual(version.out, self.succeed("--version", env={"PMI_RANK": "0"}).out)
+        self.assertEqual("", self.succeed("--version", env={"PMI_RANK": "1"}).out)
         listed = self.succeed("--help").out
         for command in ("ppo", "sft", "generate", "score", "tokenize", "init", "convert", "inspect"):
             self.assertIn(command, listed)
