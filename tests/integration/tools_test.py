@@ -150,7 +150,7 @@ class Tools(ProgramTest):
         for count in (200, 6000):
             write_lines(self.folder / "many.jsonl", [{"prompt": "the same beginning " * 11 + f" {i}+{i % 7}="} for i in range(count)])
             child = subprocess.Popen([PROGRAM, "generate", "--model", "model", "--input", "many.jsonl", "--output", f"many-{count}.jsonl",
-                                      "--max-new-tokens", "1", "--dtype", "fp32", "--max-batch", "4"], cwd=self.folder, env=child_environment(),
+                                      "--max-new-tokens", "1", "--dtype", "fp32"], cwd=self.folder, env=child_environment(),
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
