@@ -245,6 +245,13 @@ def collectives_rows(quick):
     return rows
 
 
+def scale_rows(_quick):
+    """What a rank pays for the size of its job before it computes: within 1 s and 64 MB."""
+    what = "plans, maps, shards and balances of a rank, 4,096 ranks x 16,384 sequences"
+    return [Row("S1", what, "s", ours("perf_scale", "seconds"), lower=True, limit=lambda limits: 1.0, limit_target=1.0),
+            Row("S2", what, "MB", ours("perf_scale", "megabytes"), lower=True, limit=lambda limits: 64.0, limit_target=1.0)]
+
+
 # ---- whole iterations ----------------------------------------------------------------------------------------------------
 
 
@@ -306,4 +313,4 @@ def demo_rows(quick):
 
 
 GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
-          "guards": guards_rows, "collectives": collectives_rows, "demo": demo_rows}
+          "guards": guards_rows, "collectives": collectives_rows, "scale": scale_rows, "demo": demo_rows}

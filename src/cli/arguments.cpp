@@ -23,7 +23,7 @@ constexpr const char* kExitCodes =
     "77 permission, 78 configuration.";
 
 std::string build_text() {
-  return base::text("Trireme ", kVersion, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
+  return base::text(kVersionText, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
                     "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n  GPUs      ", kGpu, "\n");
 }
 
@@ -53,7 +53,7 @@ bool speaks() { return job::speaks_for_job(job::process_environment); }
 class Parser {
  public:
   Parser() {
-    app_.set_version_flag("--version", base::text("Trireme ", kVersion));
+    app_.set_version_flag("--version", kVersionText);
     app_.add_flag_callback("--config", [] { print_and_leave(build_text()); }, "What this program was built with");
     app_.add_flag_callback("--keys", [] { print_and_leave(config::key_table_markdown()); }, "All deck keys as a Markdown page");
     app_.add_option_function<std::string>(
@@ -184,6 +184,8 @@ class Parser {
     sub->add_option("--seed", c->seed, "Of the draws")->check(CLI::NonNegativeNumber);
     sub->add_option("--stop", c->stop, "Text that ends an answer; may be given several times");
     sub->add_option("--stop-token-ids", c->stop_token_ids, "Tokens that end an answer, also with --ignore-eos")->delimiter(',');
+    sub->add_option("--logit-bias", c->logit_bias, "ID=BIAS or text:TEXT=BIAS, added before drawing (-100: never drawn); may be given several times");
+    sub->add_option("--max-batch", c->max_batch, "Sequences that a replica decodes together")->check(CLI::Range(1, 65536));
     sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
     sub->add_option_function<std::string>(
            "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },

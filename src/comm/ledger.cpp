@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "trireme/base/hash.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/comm/comm.hpp"
 
@@ -12,16 +13,11 @@ namespace {
 
 std::atomic<int64_t> calls_between{0};
 
-uint64_t mix(uint64_t hash, std::string_view bytes) {
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
-  return hash;
-}
-
 template <class T>
 uint64_t mix_number(uint64_t hash, T value) {
   char bytes[sizeof value];
   std::memcpy(bytes, &value, sizeof value);
-  return mix(hash, {bytes, sizeof bytes});
+  return base::fnv1a({bytes, sizeof bytes}, hash);
 }
 
 }  // namespace
@@ -36,7 +32,7 @@ void Ledger::note(const char* operation, int64_t count, int type, int root) {
   entry.type = type;
   entry.root = root;
   ++calls_;
-  hash_ = mix_number(mix_number(mix_number(mix(hash_, entry.operation), count), entry.type), entry.root);
+  hash_ = mix_number(mix_number(mix_number(base::fnv1a(entry.operation, hash_), count), entry.type), entry.root);
 }
 
 bool Ledger::due() const {

@@ -39,12 +39,9 @@ void cancel(MPI_Request& request) {
 }  // namespace
 
 LifeMessages::LifeMessages(const CommView& world)
-    : comm_(Comm::duplicate(world, "watchdog")), peers_(static_cast<size_t>(world.size())), heard_(static_cast<size_t>(world.size())) {
-  for (int rank = 0; rank < comm_->size(); ++rank) {
-    if (rank == comm_->rank()) continue;
-    if (leads()) listen(rank);
-    hear(rank);
-  }
+    : comm_(Comm::duplicate(world, "watchdog")), peers_(leads() ? static_cast<size_t>(world.size()) : 0), heard_(std::max<size_t>(1, peers_.size())) {
+  for (int rank = 1; rank < static_cast<int>(peers_.size()); ++rank) listen(rank);
+  hear();
 }
 
 void LifeMessages::listen(int rank) {
@@ -52,10 +49,7 @@ void LifeMessages::listen(int rank) {
   TRIREME_MPI(MPI_Irecv(&peer.in, sizeof peer.in, MPI_BYTE, rank, sign_tag, handle(), &peer.receiving));
 }
 
-void LifeMessages::hear(int rank) {
-  Peer& peer = peers_[static_cast<size_t>(rank)];
-  TRIREME_MPI(MPI_Irecv(&peer.answer_in, sizeof peer.answer_in, MPI_BYTE, rank, answer_tag, handle(), &peer.hearing));
-}
+void LifeMessages::hear() { TRIREME_MPI(MPI_Irecv(&in_, sizeof in_, MPI_BYTE, MPI_ANY_SOURCE, answer_tag, handle(), &hearing_)); }
 
 void LifeMessages::report(const LifeSign& sign) {
   hear_wish(sign.wish);
@@ -79,32 +73,30 @@ void LifeMessages::report(const LifeSign& sign) {
 void LifeMessages::answer(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (!done(peer.answering)) return;
-  peer.out.ends = 0;
-  peer.out.wish = wish_;
+  peer.out = {0, wish_};
   TRIREME_MPI(MPI_Isend(&peer.out, sizeof peer.out, MPI_BYTE, rank, answer_tag, handle(), &peer.answering));
 }
 
 void LifeMessages::receive() {
-  for (int rank = 0; rank < comm_->size(); ++rank) {
-    if (rank == comm_->rank()) continue;
+  for (int rank = 1; rank < static_cast<int>(peers_.size()); ++rank) {
     Peer& peer = peers_[static_cast<size_t>(rank)];
-    while (leads() && done(peer.receiving)) {
+    while (done(peer.receiving)) {
       const Frame& in = peer.in;
       heard_[static_cast<size_t>(rank)] = LifeSign{in.silent, in.waiting != 0, in.io != 0, in.host, in.where, in.call, in.wish};
       hear_wish(in.wish);
       listen(rank);
       answer(rank);
     }
-    while (!ended_ && done(peer.hearing)) {
-      if (peer.answer_in.ends != 0) {
-        ended_ = peer.answer_in.words;
-        break;
-      }
-      heard_[static_cast<size_t>(rank)] = LifeSign{};
-      hear_wish(peer.answer_in.wish);
-      unanswered_ = 0;
-      hear(rank);
+  }
+  while (!ended_ && done(hearing_)) {
+    if (in_.head.ends != 0) {
+      ended_ = in_.words;
+      break;
     }
+    heard_[0] = LifeSign{};  // only rank 0 answers
+    hear_wish(in_.head.wish);
+    unanswered_ = 0;
+    hear();
   }
 }
 
@@ -115,12 +107,13 @@ std::vector<std::optional<LifeSign>> LifeMessages::take_heard() {
 }
 
 void LifeMessages::end_job(const std::string& words) {
+  if (!ending_.empty()) return;  // others have been told, and MPI may still read the words
+  ending_.assign(static_cast<size_t>(comm_->size()), MPI_REQUEST_NULL);
+  verdict_.head = {1, wish_};
+  put(verdict_.words, words);
   for (int rank = 0; rank < comm_->size(); ++rank) {
     if (rank == comm_->rank()) continue;
-    Peer& peer = peers_[static_cast<size_t>(rank)];
-    peer.verdict.ends = 1;
-    put(peer.verdict.words, words);
-    MPI_Isend(&peer.verdict, sizeof peer.verdict, MPI_BYTE, rank, answer_tag, handle(), &peer.ending);
+    MPI_Isend(&verdict_, sizeof verdict_, MPI_BYTE, rank, answer_tag, handle(), &ending_[static_cast<size_t>(rank)]);
   }
 }
 
@@ -130,7 +123,7 @@ void LifeMessages::drain() {
     MPI_Status status;
     TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle(), &flag, &status));
     if (flag == 0) break;
-    std::vector<char> waste(sizeof(Answer) + sizeof(Frame));
+    std::vector<char> waste(sizeof(Words) + sizeof(Frame));
     TRIREME_MPI(MPI_Recv(waste.data(), static_cast<int>(waste.size()), MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, handle(), MPI_STATUS_IGNORE));
   }
 }
@@ -148,10 +141,8 @@ void LifeMessages::finish() {
     return sent;
   };
   while (!all_sent() && watch.seconds() < 5) receive();
-  for (Peer& peer : peers_) {
-    cancel(peer.receiving);
-    cancel(peer.hearing);
-  }
+  for (Peer& peer : peers_) cancel(peer.receiving);
+  cancel(hearing_);
   TRIREME_MPI(MPI_Barrier(handle()));
   drain();
 }

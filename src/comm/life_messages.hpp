@@ -1,5 +1,5 @@
-// The messages of watchdogs: life signs to rank 0, its answers, and the words with which a job ends. Non-blocking, of fixed size, one of a kind
-// under way per pair of ranks; used by one thread.
+// The messages of watchdogs: life signs to rank 0, its answers, and the words with which a job ends. Non-blocking, one of a kind under way per pair of
+// ranks; used by one thread. Rank 0 listens to each of the others, which all listen to whoever speaks: only rank 0 has memory for every rank.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class LifeMessages {
   void report(const LifeSign& sign);
   // Takes what has come. Rank 0: life signs, which it answers. Elsewhere: answers of rank 0.
   void receive();
-  // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere: whether rank 0 answered, at [0].
+  // Rank 0: signs of all ranks since the last call; nullopt for those that sent none. Elsewhere one element: whether rank 0 answered.
   std::vector<std::optional<LifeSign>> take_heard();
   // The most urgent wish of any rank so far.
   job::StopReason wish() const { return wish_; }
@@ -56,28 +56,30 @@ class LifeMessages {
   struct Answer {
     uint8_t ends;
     job::StopReason wish;
-    char words[1500];
   };
-  struct Peer {
+  struct Words {
+    Answer head;
+    char words[1500];  // where it ends; else they are not sent
+  };
+  struct Peer {  // of rank 0
     Frame in{};
     Answer out{};
-    Answer verdict{};
-    Answer answer_in{};
     MPI_Request receiving = MPI_REQUEST_NULL;
-    MPI_Request hearing = MPI_REQUEST_NULL;
     MPI_Request answering = MPI_REQUEST_NULL;
-    MPI_Request ending = MPI_REQUEST_NULL;
   };
 
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
   void listen(int rank);
-  void hear(int rank);
+  void hear();
   void answer(int rank);
   void drain();
   void hear_wish(job::StopReason wish) { wish_ = std::max(wish_, wish); }
 
   Comm comm_;
-  std::vector<Peer> peers_;
+  std::vector<Peer> peers_;  // on rank 0 of all ranks; elsewhere none
+  Words in_{}, verdict_{};
+  MPI_Request hearing_ = MPI_REQUEST_NULL;
+  std::vector<MPI_Request> ending_;  // once the job ends
   std::vector<std::optional<LifeSign>> heard_;
   std::optional<std::string> ended_;
   job::StopReason wish_ = job::StopReason::none;

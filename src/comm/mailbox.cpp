@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <list>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ void abandon(Pieces& pieces) {
 struct ByteMailbox::Impl {
   struct Peer {
     Room under_way;                   // sent there and not taken yet
-    std::deque<std::string> waiting;  // posted, without room
+    std::list<std::string> waiting;   // posted, without room; there is one of these for each rank, and an empty deque has memory
     std::string partial;              // the first pieces of a message that comes from there
   };
 

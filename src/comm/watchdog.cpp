@@ -61,7 +61,8 @@ std::string json_text(std::string text) {
 
 class Watchdog::State {
  public:
-  State(const CommView& world, WatchdogOptions options) : world_(world), options_(std::move(options)), lives_(static_cast<size_t>(world.size())) {
+  State(const CommView& world, WatchdogOptions options)
+      : world_(world), options_(std::move(options)), lives_(world.rank() == 0 ? static_cast<size_t>(world.size()) : 1) {
     if (world.size() > 1 && options_.thread_multiple) messages_ = std::make_unique<LifeMessages>(world);
     device_support().patience = patience_share * options_.deadlines.usual;
     last_look_ = base::monotonic_seconds();

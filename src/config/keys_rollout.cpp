@@ -24,6 +24,10 @@ void add_sampling_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.stop_token_ids), "Tokens that end an answer beside the model's end tokens, also with rollout.ignore_eos.")
       .range(0, 0x7FFFFFFF)
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(rollout.logit_bias),
+           "What is added to the logits of tokens before one is drawn: \"ID=BIAS\" or \"text:TEXT=BIAS\", where TEXT is one token and BIAS -100 to "
+           "100 (-100: never drawn). Log-probabilities stay those of the model, as a trainer computes them.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.micro_batch_tokens),
            "Tokens of one forward pass for log-probabilities, values and rewards; 0: train.micro_batch_tokens.")
       .at_least(0)

@@ -53,7 +53,7 @@ std::vector<text::Message> with_system(std::vector<text::Message> messages, cons
   return messages;
 }
 
-Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
+Prompt parse_prompt(const Record& record, const SetOptions& options) {
   const RecordKeys& keys = options.keys;
   const bool conversation = record.find(keys.messages) != nullptr;
   if (conversation && record.find(keys.prompt) != nullptr) {
@@ -69,16 +69,28 @@ Prompt read_prompt(const Record& record, const SetOptions& options, const text::
     prompt.messages.push_back({"user", record.text(keys.prompt), ""});
   } else {
     prompt.text = record.text(keys.prompt);
-    prompt.ids = tokenizer.encode(prompt.text, text::SpecialTokens::added);
     return prompt;
   }
   prompt.messages = with_system(std::move(prompt.messages), options);
+  return prompt;
+}
+
+void encode_prompt(Prompt& prompt, const Record& record, const text::Tokenizer& tokenizer) {
+  if (prompt.messages.empty()) {
+    prompt.ids = tokenizer.encode(prompt.text, text::SpecialTokens::added);
+    return;
+  }
   try {
     prompt.text = tokenizer.render_chat(prompt.messages, text::GenerationPrompt::with);
   } catch (const UserError& error) {
     throw UserError(error.code(), record.where() + ": " + error.what());
   }
   prompt.ids = tokenizer.encode(prompt.text);
+}
+
+Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
+  Prompt prompt = parse_prompt(record, options);
+  encode_prompt(prompt, record, tokenizer);
   return prompt;
 }
 

@@ -42,6 +42,9 @@ struct Prompt {
 // The conversation with the deck's system turn in front when it has none.
 std::vector<text::Message> with_system(std::vector<text::Message> messages, const SetOptions& options);
 Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer);
+// Its two steps: what the record says, and what a model takes.
+Prompt parse_prompt(const Record& record, const SetOptions& options);
+void encode_prompt(Prompt& prompt, const Record& record, const text::Tokenizer& tokenizer);
 
 // Counts and refuses what cannot be used.
 class Admission {

@@ -10,6 +10,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/plan/job.hpp"
+#include "trireme/text/logit_bias.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -76,6 +77,7 @@ Generator::Generator(const config::Options& options, const Roles& roles, const m
       tokenizer_(tokenizer),
       stops_(text::stops_of(tokenizer, options.rollout.ignore_eos, options.rollout.stop_token_ids, options.rollout.stop,
                       spec.shape.vocab, "rollout.stop_token_ids")),
+      biases_(text::token_biases(tokenizer, options.rollout.logit_bias, spec.shape.vocab, "rollout.logit_bias")),
       spec_(spec),
       threads_(std::move(threads)),
       weights_(make_weights(options, roles, spec, device, shared)) {}
@@ -111,6 +113,7 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
   request.sampling.min_new_tokens = options_.rollout.min_new_tokens;
   request.sampling.seed = plan.seed;
   request.sampling.stop_ids = stops_.ids;
+  request.sampling.logit_bias = biases_;
   request.stop = text::stop_string_predicate(tokenizer_, stops_.strings);
   return request;
 }

@@ -12,6 +12,7 @@
 #include "driver/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/base/samples.hpp"
+#include "trireme/base/token_bias.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/generate/engine.hpp"
@@ -115,6 +116,7 @@ class Generator {
   const Roles& roles_;
   text::Tokenizer tokenizer_;
   text::Stops stops_;
+  std::vector<TokenBias> biases_;
   const model::ModelSpec& spec_;
   machine::Threads threads_;
   machine::ThreadMeter meter_;

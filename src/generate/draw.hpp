@@ -24,7 +24,7 @@ struct DrawRequest {
 
 struct Drawn {
   int32_t id = 0;
-  float log_prob = 0;         // under the softmax of all logits, forbidden ones included
+  float log_prob = 0;         // under the softmax of all logits as they are, forbidden ones included, without biases
   std::optional<float> sample_log_prob;  // under top-p or top-k
 };
 

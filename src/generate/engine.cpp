@@ -100,6 +100,10 @@ void Engine::Impl::check(const Request& request) const {
   VALIDATE(p.min_new_tokens <= 0 || static_cast<int64_t>(std::set(p.stop_ids.begin(), p.stop_ids.end()).size()) < spec.shape.vocab,
            ExitCode::configuration, "request ", request.id, " forbids every token (all ", spec.shape.vocab,
            " are stop tokens, and min_new_tokens is ", p.min_new_tokens, "): name fewer stop tokens");
+  for (const TokenBias& bias : p.logit_bias) {
+    VALIDATE(bias.id >= 0 && bias.id < spec.shape.vocab, ExitCode::configuration, "request ", request.id, " biases token ", bias.id,
+             ", outside the vocabulary of ", spec.shape.vocab, ": correct or remove it");
+  }
   const int64_t needed = base::ceil_div(longest(request) - 1, options.page_size);
   VALIDATE(needed <= pages, ExitCode::configuration, "request ", request.id, " may grow to ", longest(request), " tokens = ", needed,
            " KV pages of ", options.page_size, " tokens, more than the ", pages, " pages that ",

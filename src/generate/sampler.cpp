@@ -1,9 +1,11 @@
 #include "sampler.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "trireme/base/bf16.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
 
@@ -17,12 +19,12 @@ struct Sampler::Row {
   Kind kind = Kind::plain;
   float scale = 1;
   kernels::Truncation truncation;
-  kernels::LogitsRow logits;      // what is drawn from: the request's, or a copy in which forbidden ids are as good as impossible
-  std::vector<std::byte> masked;  // that copy
+  kernels::LogitsRow logits;      // what is drawn from: the request's, or a copy with biases in which forbidden ids are as good as impossible
+  std::vector<std::byte> changed;  // that copy
   std::vector<LogSumExp> after;   // of this rank's slice
   std::vector<LogSumExp> slices;  // of all ranks
   LogSumExp total;
-  LogSumExp full;                 // of all ids
+  LogSumExp full;                 // of all ids, as their logits are
   Candidate chosen;
   std::optional<float> sample_log_prob;
 };
@@ -32,25 +34,26 @@ namespace {
 // Below the largest z by this much: candidates are looked for in wider and wider bands until they suffice.
 constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
 
-// A copy of the row with the smallest finite value in the places of the forbidden ids that it holds; empty when it holds none.
-std::vector<std::byte> mask(const kernels::LogitsRow& row, int64_t first_id, std::span<const int32_t> forbidden) {
+// A copy of the row with the biases of the ids that it holds, and the smallest finite value in the places of the forbidden ones; empty when it
+// holds none of both.
+std::vector<std::byte> change(const kernels::LogitsRow& row, int64_t first_id, std::span<const TokenBias> biases, std::span<const int32_t> forbidden) {
   std::vector<std::byte> copy;
-  const auto bytes = static_cast<size_t>(row.count) * (row.type == kernels::ElementType::f32 ? sizeof(float) : sizeof(uint16_t));
-  for (const int32_t id : forbidden) {
+  const bool f32 = row.type == kernels::ElementType::f32;
+  const auto bytes = static_cast<size_t>(row.count) * (f32 ? sizeof(float) : sizeof(uint16_t));
+  const auto set = [&](int32_t id, auto value_of) {
     const int64_t index = id - first_id;
-    if (index < 0 || index >= row.count) continue;
+    if (index < 0 || index >= row.count) return;
     if (copy.empty()) {
       const auto* from = static_cast<const std::byte*>(row.data);
       copy.assign(from, from + bytes);
     }
-    if (row.type == kernels::ElementType::f32) {
-      constexpr float lowest = std::numeric_limits<float>::lowest();
-      std::memcpy(copy.data() + static_cast<size_t>(index) * sizeof lowest, &lowest, sizeof lowest);
-    } else {
-      constexpr uint16_t lowest = 0xFF7F;  // bf16
-      std::memcpy(copy.data() + static_cast<size_t>(index) * sizeof lowest, &lowest, sizeof lowest);
-    }
-  }
+    const auto put = [&](auto value) { std::memcpy(copy.data() + static_cast<size_t>(index) * sizeof value, &value, sizeof value); };
+    const float value = value_of(index);
+    f32 ? put(value) : put(base::float_to_bf16(value));
+  };
+  const float lowest = f32 ? std::numeric_limits<float>::lowest() : base::bf16_to_float(0xFF7F);
+  for (const TokenBias& bias : biases) set(bias.id, [&](int64_t index) { return row[index] + bias.bias; });
+  for (const int32_t id : forbidden) set(id, [&](int64_t) { return lowest; });
   return copy;
 }
 
@@ -84,6 +87,7 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests, std::spa
   summarise(requests, logits, rows);
   choose(requests, rows);
   draw_truncated(requests, rows);
+  if (std::ranges::any_of(requests, [](const DrawRequest& r) { return !r.sampling->logit_bias.empty(); })) take_back_biases(logits, rows);
   std::vector<Drawn> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
@@ -102,9 +106,9 @@ void Sampler::summarise(std::span<const DrawRequest> requests, std::span<const k
       kernels::accumulate(row.logits, row.scale, row.after);
       mine[i].full_sum = row.after.back().sum;
       mine[i].full_max = row.after.back().max;
-      row.masked = mask(row.logits, first_id_, requests[i].forbidden);
-      if (!row.masked.empty()) {
-        row.logits.data = row.masked.data();
+      row.changed = change(row.logits, first_id_, requests[i].sampling->logit_bias, requests[i].forbidden);
+      if (!row.changed.empty()) {
+        row.logits.data = row.changed.data();
         kernels::accumulate(row.logits, row.scale, row.after);
       }
       mine[i].sum = row.after.back().sum;
@@ -158,6 +162,19 @@ void Sampler::choose(std::span<const DrawRequest> requests, std::vector<Row>& ro
     if (rows[i].kind != Row::Kind::plain) continue;
     const Choice& choice = all[owner[i] * rows.size() + i];
     rows[i].chosen = {choice.z, choice.id};
+  }
+}
+
+// Log-probs are those of the logits as they are: z of the chosen ids, from the ranks that have them.
+void Sampler::take_back_biases(std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows) const {
+  std::vector<Choice> mine(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t index = rows[i].chosen.id - first_id_;
+    if (index >= 0 && index < logits[i].count) mine[i] = {rows[i].chosen.id, logits[i][index] * rows[i].scale};
+  }
+  const std::vector<Choice> all = gather_rows(comm_, mine);
+  for (size_t at = 0; at < all.size(); ++at) {
+    if (all[at].id >= 0) rows[at % rows.size()].chosen.z = all[at].z;
   }
 }
 

@@ -22,7 +22,7 @@ class Sampler {
   std::vector<Drawn> draw(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits);
 
  private:
-  // One rank's share of a row's distribution; `full` with the forbidden ids.
+  // One rank's share of a row's distribution; `full` of the logits as they are.
   struct Summary {
     double sum = 0;
     double full_sum = 0;
@@ -39,6 +39,7 @@ class Sampler {
   void summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows);
   void choose(std::span<const DrawRequest> requests, std::vector<Row>& rows);
   void draw_truncated(std::span<const DrawRequest> requests, std::vector<Row>& rows);
+  void take_back_biases(std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows) const;
   std::vector<std::vector<kernels::Candidate>> gather(const std::vector<std::vector<kernels::Candidate>>& mine) const;
 
   int64_t vocabulary_;

@@ -38,7 +38,7 @@ Drawn drawn_of(const DrawRequest& request, const DrawRow& row, const DrawResult&
   kernels::LogSumExp full;
   full.max = result.full_max;
   full.sum = result.full_sum;
-  Drawn out{result.id, result.z - full.log_sum_exp(), std::nullopt};
+  Drawn out{result.id, result.full_z - full.log_sum_exp(), std::nullopt};
   if (!std::isfinite(out.log_prob)) refuse_logits(request);
   if (row.kind == DrawRow::Kind::truncated) {
     out.sample_log_prob = static_cast<float>(static_cast<double>(result.z) - static_cast<double>(result.best) - std::log(result.kept));
@@ -62,19 +62,25 @@ std::vector<int64_t> vocabulary_cuts(const GeneratorWeights& weights, size_t hea
 
 void TensorSampler::plan(std::span<const DrawRequest> requests, Upload& upload) {
   rows_.clear();
-  masked_ = truncated_ = 0;
+  changed_ = truncated_ = 0;
   std::vector<int32_t> forbidden;
+  std::vector<TokenBias> biases;
   for (const DrawRequest& request : requests) {
     DrawRow& row = rows_.emplace_back(row_of(request, slice_first_.back()));
     if (row.kind == DrawRow::Kind::truncated) row.truncated = truncated_++;
-    if (request.forbidden.empty()) continue;
-    row.masked = masked_++;
+    const std::vector<TokenBias>& of_request = request.sampling->logit_bias;
+    if (request.forbidden.empty() && of_request.empty()) continue;
+    row.changed = changed_++;
+    row.bias_first = static_cast<int32_t>(biases.size());
+    row.bias_count = static_cast<int32_t>(of_request.size());
+    biases.insert(biases.end(), of_request.begin(), of_request.end());
     row.forbidden_first = static_cast<int32_t>(forbidden.size());
     row.forbidden_count = static_cast<int32_t>(request.forbidden.size());
     forbidden.insert(forbidden.end(), request.forbidden.begin(), request.forbidden.end());
   }
   row_piece_ = upload.put(rows_);
   forbidden_piece_ = upload.put(forbidden);
+  bias_piece_ = upload.put(biases);
   slice_piece_ = upload.put(slice_first_);
 }
 
@@ -86,6 +92,7 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   a.rows = static_cast<int64_t>(rows_.size());
   a.row = upload.data<DrawRow>(row_piece_);
   a.forbidden = upload.data<int32_t>(forbidden_piece_);
+  a.biases = upload.data<TokenBias>(bias_piece_);
   a.rank = rank_;
   a.ranks = static_cast<int>(slice_first_.size()) - 1;
   a.slice_first = upload.data<int64_t>(slice_piece_);
@@ -107,7 +114,7 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   take(a.values, values, a.rows * kernels::draw_values(a.chunks));
   take(a.places, places, a.rows * a.chunks * kernels::draw_lanes);
   take(a.segments, segments, truncated_ > 0 ? a.rows * kernels::draw_segments : 0);
-  take_logits(a.masked, masked, masked_ * a.count);
+  take_logits(a.changed, changed, changed_ * a.count);
   take_logits(a.slices, slices, a.ranks > 1 ? a.ranks * a.truncated_rows * a.slice_stride : 0);
   take(a.summaries, summaries, a.ranks * a.rows);
   take(a.results, drawn, a.ranks * a.rows);
@@ -143,10 +150,11 @@ std::vector<DrawResult> TensorSampler::results(const at::Tensor& on_device, int6
 
 std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels) {
   constexpr int64_t ids = 9001;  // more than two chunks
-  std::vector<SamplingParams> ways(4);
-  ways[1].temperature = 0;
-  ways[2].top_p = 0.7;
+  std::vector<SamplingParams> ways(7);
+  ways[1].temperature = ways[5].temperature = 0;
+  ways[2].top_p = ways[6].top_p = 0.7;
   ways[3].top_k = 40;
+  for (size_t way = 4; way < ways.size(); ++way) ways[way].logit_bias = {{17, 4}, {300, -2}, {8000, 2.5f}};
   const std::vector<int32_t> forbidden{17, 4096};
   std::vector<DrawRequest> requests;
   for (const SamplingParams& way : ways) {

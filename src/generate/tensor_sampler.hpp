@@ -45,9 +45,9 @@ class TensorSampler {
   const kernels::DrawKernels& kernels_;
   comm::RankSums* sums_;
   std::vector<kernels::DrawRow> rows_;
-  int32_t masked_ = 0, truncated_ = 0;
-  Upload::Piece row_piece_, forbidden_piece_, slice_piece_;
-  enum Scratch : uint8_t { running, values, places, segments, masked, slices, summaries, drawn, scratch_count };
+  int32_t changed_ = 0, truncated_ = 0;
+  Upload::Piece row_piece_, forbidden_piece_, bias_piece_, slice_piece_;
+  enum Scratch : uint8_t { running, values, places, segments, changed, slices, summaries, drawn, scratch_count };
   at::Tensor scratch_[scratch_count];  // bytes, as many as were ever needed
 };
 

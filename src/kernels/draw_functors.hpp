@@ -61,8 +61,8 @@ struct SummariseRow {
     DrawRunningSum sum = accumulate(team, logits_of<T>(a, row), row.scale, index);
     out.full_sum = sum.sum;
     out.full_max = sum.max;
-    if (row.masked >= 0) {
-      mask(team, row);
+    if (row.changed >= 0) {
+      change(team, row);
       sum = accumulate(team, drawable_logits_of<T>(a, row), row.scale, index);
     }
     out.sum = sum.sum;
@@ -76,14 +76,20 @@ struct SummariseRow {
   }
 
  private:
-  // A copy with the smallest finite value in the places of the forbidden ids.
+  // A copy with biases, and the smallest finite value in the places of the forbidden ids.
   template <class Team>
-  TRIREME_KERNEL void mask(const Team& team, const DrawRow& row) const {
+  TRIREME_KERNEL void change(const Team& team, const DrawRow& row) const {
     const T* from = logits_of<T>(a, row);
-    T* to = static_cast<T*>(a.masked) + row.masked * a.count;
+    T* to = static_cast<T*>(a.changed) + row.changed * a.count;
     team.each(a.count, [&](int64_t i) { to[i] = from[i]; });
     team.barrier();
     const int64_t first = a.slice_first[a.rank];
+    team.each(row.bias_count, [&](int64_t i) {
+      const TokenBias& bias = a.biases[row.bias_first + i];
+      const int64_t place = bias.id - first;
+      if (place >= 0 && place < a.count) to[place] = narrow<T>(widen(from[place]) + bias.bias);
+    });
+    team.barrier();
     team.each(row.forbidden_count, [&](int64_t i) {
       const int64_t place = a.forbidden[row.forbidden_first + i] - first;
       if (place >= 0 && place < a.count) to[place] = lowest();
@@ -180,6 +186,7 @@ struct ChooseRow {
   TRIREME_KERNEL void set(const DrawRow& row, int64_t place, DrawResult& out) const {
     out.id = static_cast<int32_t>(a.slice_first[a.rank] + place);
     out.z = widen(drawable_logits_of<T>(a, row)[place]) * row.scale;
+    out.full_z = widen(logits_of<T>(a, row)[place]) * row.scale;
   }
 
   // The lowest id with the largest logit: of the first slice that has it.
@@ -273,6 +280,9 @@ struct ChooseRow {
     out.best = total.max;
     out.id = static_cast<int32_t>(whole.draw(team, kept, out.kept));
     out.z = whole.z_of(out.id);
+    out.owner = 0;
+    while (out.id >= a.slice_first[out.owner + 1]) ++out.owner;
+    if (out.owner == a.rank) out.full_z = widen(logits_of<T>(a, row)[out.id - a.slice_first[a.rank]]) * row.scale;
   }
 };
 

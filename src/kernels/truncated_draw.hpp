@@ -10,14 +10,14 @@
 
 namespace trireme::kernels {
 
-// This rank's logits of a row, without the forbidden ids where there are some.
+// This rank's logits of a row, and what is drawn from: with biases and without the forbidden ids where there are some.
 template <class T>
 TRIREME_KERNEL const T* logits_of(const DrawArguments& a, const DrawRow& row) {
   return row.kept != nullptr ? static_cast<const T*>(row.kept) : static_cast<const T*>(a.logits) + row.row * a.count;
 }
 template <class T>
 TRIREME_KERNEL const T* drawable_logits_of(const DrawArguments& a, const DrawRow& row) {
-  return row.masked < 0 ? logits_of<T>(a, row) : static_cast<const T*>(a.masked) + row.masked * a.count;
+  return row.changed < 0 ? logits_of<T>(a, row) : static_cast<const T*>(a.changed) + row.changed * a.count;
 }
 
 // What top-k and top-p leave of a row, and the draw from it. Ids are in order of z, largest first, equal ones by id, lowest first; what is kept

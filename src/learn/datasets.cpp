@@ -6,6 +6,7 @@
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/comm/topology.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
@@ -38,9 +39,12 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
+  const comm::Comm node = comm::Comm::split(world, comm::discover(world).node, world.rank(), "ranks of a node that read data");
+  data::EncodingTeam team{node->rank(), node->size(), {}};
+  if (team.size > 1) team.gather = [&node](data::EncodedShare mine) { return node->gather_values(std::move(mine)); };
   auto set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
-    return data::PromptSet::load(set_options(options, files, limit), tokenizer);
+    return data::PromptSet::load(set_options(options, files, limit), tokenizer, team);
   }();
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), "prompts", limit);

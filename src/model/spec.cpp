@@ -8,6 +8,7 @@
 
 #include "parameter_table.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/hash.hpp"
 #include "trireme/base/philox.hpp"
 
 namespace trireme::model {
@@ -56,13 +57,9 @@ Slicing slicing_of(Role role, const config::ModelShape& shape, int degree) {
   return {};
 }
 
-// The stream of a parameter's initial values: a hash of its name (FNV-1a), so that an actor and a critic of one shape, or
+// The stream of a parameter's initial values: a hash of its name, so that an actor and a critic of one shape, or
 // a tied and an untied model, share what they have in common.
-uint64_t stream_of(const std::string& name) {
-  uint64_t hash = 0xCBF29CE484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
-  return hash;
-}
+uint64_t stream_of(const std::string& name) { return base::fnv1a(name); }
 
 }  // namespace
 

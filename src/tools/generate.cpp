@@ -1,34 +1,45 @@
 #include "torch/torch.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
+#include "tools/answer_file.hpp"
 #include "tools/load_weights.hpp"
+#include "tools/prompt_feed.hpp"
 #include "trireme/machine/threads.hpp"
-#include "tools/output.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/data/jsonl.hpp"
-#include "trireme/data/prompt_set.hpp"
 #include "trireme/tools/commands.hpp"
+#include "trireme/comm/agree.hpp"
+#include "trireme/comm/mailbox.hpp"
 #include "trireme/comm/mesh.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/generate/engine.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/plan/job.hpp"
+#include "trireme/text/logit_bias.hpp"
 #include "trireme/text/stops.hpp"
 
 namespace trireme::tools {
 namespace {
 
-// Steps between two moments at which the replicas hand their finished lines to rank 0.
-constexpr int kStepsBetweenLines = 32;
+// Sequences that a replica has taken on, in units of its batch: as many as the scheduler looks at when it seeks one that can begin.
+constexpr int64_t kBatchesAhead = 4;
+constexpr double kSecondsBetweenReports = 60;
+// What may lie at rank 0, of each replica.
+constexpr comm::MailLimits kMail{.messages = 256, .bytes = int64_t{4} << 20};
 
 config::Options as_options(const GenerateCommand& command, const model::ModelSpec& spec) {
   config::Options options;
@@ -40,6 +51,14 @@ config::Options as_options(const GenerateCommand& command, const model::ModelSpe
 
 uint64_t id_of(int64_t index, int64_t sample) { return request_id(index >> 20, index & ((int64_t{1} << 20) - 1), sample); }
 
+std::string as_text(const std::vector<std::string>& values) { return base::text("[", base::join(values), "]"); }
+// With all digits, so that equal texts are equal numbers.
+std::string as_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.17g", value);
+  return text.data();
+}
+
 class GenerateTool {
  public:
   GenerateTool(const GenerateCommand& command, const comm::Session& session)
@@ -47,40 +66,47 @@ class GenerateTool {
         folder_(model::open_model(command.model)),
         spec_(model::describe(folder_.shape, model::HeadKind::language)),
         tokenizer_(text::Tokenizer::load(command.model)),
-        inputs_(data::read_inputs(command.input)),
         world_(session.world()),
         topology_(comm::discover(world_)),
         ranks_(make_mesh(command.tensor_parallel)),
         threads_(machine::plan_threads(as_options(command, spec_), world_, topology_, {0, 1, 0}).generator),
-        weights_(spec_, config::compute_type(command.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor)) {
+        weights_(spec_, config::compute_type(command.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor)),
+        mail_(world_, "answers", kMail) {
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
                       "--stop-token-ids");
+    biases_ = text::token_biases(tokenizer_, command_.logit_bias, spec_.shape.vocab, "--logit-bias");
+    survey_ = survey_prompts(command_.input, tokenizer_, spec_.shape.max_positions, world_);
+    feed_.emplace(command_.input, tokenizer_, survey_.prompts, ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
+    open_output();
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     load_weights(spec_, *folder_.weights, weights_);
     threads_.use();
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), ranks_.along(comm::Axis::tensor));
   }
 
+  // No rank waits for another replica before the end.
   ExitCode run() {
-    submit();
-    std::optional<OutputFile> output;
-    if (world_.rank() == 0) output.emplace(command_.output);
-    const base::Stopwatch watch;
-    for (bool working = true; working;) {
+    watch_.restart();
+    for (take_prompts(); !engine_->idle(); take_prompts()) {
+      comm::wait_until("room for answers at rank 0", [this] { return mail_.progress(), !mail_.congested(); });
       std::string lines;
-      for (int step = 0; step < kStepsBetweenLines && !engine_->idle(); ++step) {
-        for (const auto& result : engine_->step().finished) lines += line_of(result);
-      }
-      for (const auto& part : world_.gather(leads_replica() ? lines : std::string{}, 0)) output->write(part);
-      working = !world_.all(engine_->idle());
+      for (const auto& result : engine_->step().finished) lines += line_of(result);
+      if (leads_replica() && !lines.empty()) mail_.post(0, std::move(lines));
+      if (output_) collect();
     }
-    if (output) output->finish();
-    const auto tokens = world_.sum(leads_replica() ? engine_->counters().generated_tokens : int64_t{0});
-    if (world_.rank() == 0) {
-      log::info(base::text(inputs_.size() * static_cast<size_t>(command_.n), " answers, ", tokens, " tokens, ",
-                           base::fixed(static_cast<double>(tokens) / std::max(1e-9, watch.seconds()), 1), " tokens/s"));
+    if (leads_replica()) mail_.post(0, "");  // there is no more
+    comm::wait_until("the other replicas' answers", [this] {
+      if (output_) collect();
+      return mail_.progress(), mail_.quiet() && (!output_ || replicas_done_ == ranks_.size(comm::Axis::data));
+    });
+    if (output_) {
+      VALIDATE(written_ + done_.size() == done_.wanted(), ExitCode::internal, "there are ", written_, " answers and ", done_.size(),
+               " of earlier runs, instead of ", done_.wanted());
+      output_->finish();
     }
+    world_.sleeping_barrier([this] { return mail_.progress(), false; });
+    report();
     return ExitCode::done;
   }
 
@@ -97,51 +123,77 @@ class GenerateTool {
     return comm::mesh_of_replicas(world_, topology_, all, degree, "generators");
   }
 
+  AnswerJob job() const {
+    std::vector<std::string> stop_ids;
+    for (const int32_t id : stops_.ids) stop_ids.push_back(base::text(id));
+    return {{"model", learn::digest_of_model(command_.model)},
+            {"prompts", base::text(survey_.prompts, ", digest ", survey_.digest)},
+            {"n", base::text(command_.n)},
+            {"max-new-tokens", base::text(command_.max_new_tokens)},
+            {"min-new-tokens", base::text(command_.min_new_tokens)},
+            {"temperature", as_text(command_.temperature)},
+            {"top-p", as_text(command_.top_p)},
+            {"top-k", base::text(command_.top_k)},
+            {"seed", base::text(command_.seed)},
+            {"stop", as_text(stops_.strings)},
+            {"stop-token-ids", as_text(stop_ids)},
+            {"logit-bias", as_text(command_.logit_bias)},
+            {"dtype", std::string(config::to_string(command_.dtype))},
+            {"log-probs", command_.log_probs ? "yes" : "no"}};
+  }
+
+  void open_output() {
+    done_ = AnswerSet(survey_.prompts, command_.n);
+    comm::fail_together_on_root(world_, [this] { output_.emplace(command_.output, job(), done_); });
+    done_ = world_.broadcast_value(done_, 0);
+  }
+
   generate::EngineOptions engine_options() const {
     world_.barrier();  // the weights of all ranks are there: what is free now is for KV caches
     generate::EngineOptions options;
     options.threads = threads_.count;
     options.cpus = threads_.cpus;
     options.backend = generate::backend_kind(command_.backend);
-    int64_t longest = 0;
-    for (const auto& input : inputs_) longest = std::max(longest, static_cast<int64_t>(input.encode(tokenizer_).size()));
-    longest = std::min(longest + command_.max_new_tokens, spec_.shape.max_positions);
+    options.max_batch = command_.max_batch;
+    const int64_t longest = std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
                                             machine::free_memory(at::kCPU) / topology_.local_size);
     return options;
   }
 
-  void submit() {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (static_cast<int>(i) % ranks_.size(comm::Axis::data) != ranks_.place(comm::Axis::data)) continue;
-      const auto ids = inputs_[i].encode(tokenizer_);
-      VALIDATE(!ids.empty(), ExitCode::bad_data, inputs_[i].where, ": the prompt has no token");
-      const int64_t room = spec_.shape.max_positions - static_cast<int64_t>(ids.size());
-      VALIDATE(room > 0, ExitCode::bad_data, inputs_[i].where, ": the prompt has ", ids.size(), " tokens, the model takes ",
-               spec_.shape.max_positions, ": shorten it");
+  // Keeps the engine busy, on all ranks of the replica alike.
+  void take_prompts() {
+    while (engine_->unfinished() < kBatchesAhead * command_.max_batch) {
+      const auto prompt = feed_->next(done_);
+      if (!prompt) return;
       for (int64_t sample = 0; sample < command_.n; ++sample) {
-        generate::Request request;
-        request.id = id_of(static_cast<int64_t>(i), sample);
-        request.prompt.assign(ids.begin(), ids.end());
-        request.sampling = {.temperature = command_.temperature,
-                            .top_p = command_.top_p,
-                            .top_k = command_.top_k,
-                            .max_new_tokens = std::min(command_.max_new_tokens, room),
-                            .min_new_tokens = command_.min_new_tokens,
-                            .stop_ids = stops_.ids,
-                            .seed = command_.seed};
-        request.stop = text::stop_string_predicate(tokenizer_, stops_.strings);
-        place_of_.emplace(request.id, std::pair(static_cast<int64_t>(i), sample));
-        engine_->submit(std::move(request));
+        if (!done_.has(prompt->index, sample)) submit(*prompt, sample);
       }
     }
   }
 
-  std::string line_of(const generate::Result& result) const {
-    const auto [index, sample] = place_of_.at(result.id);
+  void submit(const PromptFeed::Prompt& prompt, int64_t sample) {
+    generate::Request request;
+    request.id = id_of(prompt.index, sample);
+    request.prompt = prompt.ids;
+    request.sampling = {.temperature = command_.temperature,
+                        .top_p = command_.top_p,
+                        .top_k = command_.top_k,
+                        .max_new_tokens = std::min(command_.max_new_tokens, spec_.shape.max_positions - static_cast<int64_t>(prompt.ids.size())),
+                        .min_new_tokens = command_.min_new_tokens,
+                        .stop_ids = stops_.ids,
+                        .logit_bias = biases_,
+                        .seed = command_.seed};
+    request.stop = text::stop_string_predicate(tokenizer_, stops_.strings);
+    place_of_.emplace(request.id, std::pair(prompt.index, sample));
+    engine_->submit(std::move(request));
+  }
+
+  std::string line_of(const generate::Result& result) {
+    const auto place = place_of_.extract(result.id).mapped();
     data::JsonObject line;
-    line.add("index", index).add("sample", sample);
+    line.add("index", place.first).add("sample", place.second);
     line.add("text", tokenizer_.decode(result.output_ids, text::Skip::special));
     line.add("output_ids", std::span<const int32_t>(result.output_ids));
     line.add("finish_reason", to_string(result.finish_reason));
@@ -149,19 +201,60 @@ class GenerateTool {
     return line.str() + "\n";
   }
 
+  // What has come from the replicas, rank 0's own among them.
+  void collect() {
+    while (const auto letter = mail_.take()) {
+      if (letter->bytes.empty()) {
+        ++replicas_done_;
+      } else {
+        write(letter->bytes);
+      }
+    }
+  }
+
+  void write(const std::string& lines) {
+    output_->write(lines);
+    written_ += std::count(lines.begin(), lines.end(), '\n');
+    if (since_report_.seconds() < kSecondsBetweenReports) return;
+    since_report_.restart();
+    log::info(base::text(written_ + done_.size(), " of ", done_.wanted(), " answers after ", base::fixed(watch_.seconds(), 0), " s"));
+  }
+
+  void report() const {
+    const generate::EngineCounters& mine = engine_->counters();
+    const auto of_replicas = [&](int64_t value) { return world_.sum(leads_replica() ? value : int64_t{0}); };
+    const int64_t tokens = of_replicas(mine.generated_tokens), computed = of_replicas(mine.prefill_tokens), shared = of_replicas(mine.shared_tokens);
+    const int64_t decoded = of_replicas(mine.decode_tokens), places = of_replicas(mine.decode_steps * command_.max_batch);
+    if (world_.rank() != 0) return;
+    const double seconds = std::max(1e-9, watch_.seconds());
+    log::info(base::text(survey_.prompts, " prompts, ", done_.wanted(), " answers",
+                         done_.size() > 0 ? base::text(" (", done_.size(), " of them by earlier runs)") : "", ", ", tokens, " tokens in ",
+                         base::fixed(seconds, 1), " s: ", base::fixed(static_cast<double>(tokens) / seconds, 1), " tokens/s; prompt tokens: ",
+                         computed, " computed, ", shared, " shared; batch of ", command_.max_batch, ": ",
+                         base::fixed(100 * static_cast<double>(decoded) / static_cast<double>(std::max<int64_t>(places, 1)), 0), " % full"));
+  }
+
   GenerateCommand command_;
   model::ModelFolder folder_;
   model::ModelSpec spec_;
   text::Tokenizer tokenizer_;
-  std::vector<data::InputRecord> inputs_;
   text::Stops stops_;
+  std::vector<TokenBias> biases_;
   comm::CommView world_;
   comm::NodeTopology topology_;
   comm::Mesh ranks_;  // data: replicas; tensor: the ranks of one
   machine::Threads threads_;
   generate::GeneratorWeights weights_;
+  comm::ByteMailbox mail_;  // lines of answers to rank 0; an empty message is a replica's last
   std::unique_ptr<generate::Engine> engine_;
-  std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> place_of_;
+  PromptSurvey survey_;
+  std::optional<PromptFeed> feed_;
+  AnswerSet done_;                    // before this run
+  std::optional<AnswerFile> output_;  // on rank 0
+  std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> place_of_;  // of unfinished requests
+  base::Stopwatch watch_, since_report_;
+  int64_t written_ = 0;
+  int replicas_done_ = 0;
 };
 
 }  // namespace

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """The tools: generate, score, tokenize, inspect, convert, and the trace of a run."""
 
+import contextlib
+import fcntl
 import json
 import math
+import os
+import pathlib
 import resource
 import shutil
+import signal
 import subprocess
+import time
 
-from trireme_run import PROGRAM, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
+from trireme_run import PROGRAM, Job, ProgramTest, child_environment, main, read_lines, read_safetensors, write_lines
 
 
 class Tools(ProgramTest):
@@ -90,6 +96,68 @@ class Tools(ProgramTest):
         result = self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", "-", "--max-new-tokens", "4",
                               "--temperature", "0")
         self.assertEqual(len([json.loads(line) for line in result.out.splitlines()]), 100)
+
+    def test_generate_goes_on_where_it_was_killed(self):
+        """Killed on two ranks in the middle, the last line torn: three ranks add what is missing, nothing twice, the same texts."""
+        options = ["generate", "--model", "model", "--input", "hundred.jsonl", "--n", "2", "--max-new-tokens", "64", "--seed", "5", "--dtype", "fp32",
+                   "--ignore-eos", "--output"]
+        self.succeed(*options, "whole.jsonl")
+        want = {(line["index"], line["sample"]): line for line in read_lines(self.folder / "whole.jsonl")}
+        partial, job = self.folder / "killed.jsonl.partial", self.folder / "killed.jsonl.job"
+        killed = Job([*options, "killed.jsonl", "--max-batch", "1"], self.folder, ranks=2)
+        end = time.monotonic() + 60
+        while not partial.exists() or partial.read_bytes().count(b"\n") < 8:
+            self.assertLess(time.monotonic(), end)
+            self.assertIsNone(killed.process.poll(), "it is still at work")
+            time.sleep(0.002)
+        for process in pathlib.Path("/proc").glob("[0-9]*"):  # a launcher gives its ranks process groups of their own
+            with contextlib.suppress(OSError):
+                if b"killed.jsonl" in (process / "cmdline").read_bytes() and (process / "cwd").readlink() == self.folder:
+                    os.kill(int(process.name), signal.SIGKILL)
+        killed.wait()
+        with open(partial, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the last of them is gone
+        self.assertFalse((self.folder / "killed.jsonl").exists())
+        os.truncate(partial, partial.stat().st_size - 9)
+        kept = partial.read_bytes().count(b"\n")
+        self.refuse_options(options, "killed.jsonl", "temperature: 1 -> 0.5", "--temperature", "0.5")
+        again = self.succeed(*options, "killed.jsonl", ranks=3)
+        self.assertIn(f"goes on behind {kept} of 200 answers", again.text)
+        self.assertIn("bytes behind the last whole line are dropped", again.text)
+        self.assertRegex(again.text, rf"100 prompts, 200 answers \({kept} of them by earlier runs\), {(200 - kept) * 64} tokens in .* tokens/s; .* % full")
+        lines = read_lines(self.folder / "killed.jsonl")
+        self.assertEqual(len(lines), 200)
+        self.assertEqual({(line["index"], line["sample"]): line for line in lines}, want)
+        self.assertFalse(partial.exists() or job.exists())
+
+    def refuse_options(self, options, output, message, *changes):
+        result = self.run_program(*options, output, *changes)
+        self.assertEqual(result.code, 78, result.text)
+        self.assertIn(message, result.text)
+
+    def test_generate_with_biases(self):
+        options = ["generate", "--model", "model", "--input", "hundred.jsonl", "--max-new-tokens", "3", "--ignore-eos", "--dtype", "fp32", "--output"]
+        self.succeed(*options, "sevens.jsonl", "--logit-bias", "text:7=100", "--log-probs")
+        sevens = read_lines(self.folder / "sevens.jsonl")
+        self.assertEqual({line["text"] for line in sevens}, {"777"})
+        self.assertTrue(all(value < -2 for line in sevens for value in line["log_probs"]), "they stay those of the model")
+        self.refuse_options(options, "none.jsonl", '"7=much": write', "--logit-bias", "7=much")
+        self.refuse_options(options, "none.jsonl", 'the text "77" is 2 tokens', "--logit-bias", "text:77=1")
+
+    def test_generate_takes_any_number_of_prompts(self):
+        """Thirty times as many prompts need no more memory."""
+        peaks = []
+        for count in (200, 6000):
+            write_lines(self.folder / "many.jsonl", [{"prompt": "the same beginning " * 11 + f" {i}+{i % 7}="} for i in range(count)])
+            child = subprocess.Popen([PROGRAM, "generate", "--model", "model", "--input", "many.jsonl", "--output", f"many-{count}.jsonl",
+                                      "--max-new-tokens", "1", "--dtype", "fp32"], cwd=self.folder, env=child_environment(),
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(child.returncode, 0)
+            self.assertEqual(len(read_lines(self.folder / f"many-{count}.jsonl")), count)
+            peaks.append(usage.ru_maxrss)  # KiB
+        self.assertLess(peaks[1] - peaks[0], 6 * 1024, peaks)
 
     def test_score_agrees_with_generate(self):
         """Greedy answers scored as ids: their log-probs are those that the generator gave."""
@@ -223,8 +291,13 @@ class Tools(ProgramTest):
         return covered / (end - begin)
 
     def test_help_and_version(self):
-        self.assertIn("Trireme", self.succeed("--version").out)
-        self.assertIn("LibTorch", self.succeed("--config").out)
+        version = self.succeed("--version", env={"LD_DEBUG": "libs"})
+        config = self.succeed("--config", env={"LD_DEBUG": "libs"})
+        self.assertEqual(version.out, config.out.splitlines(keepends=True)[0])
+        self.assertRegex(config.err, "calling init: .*libtorch_cpu")
+        self.assertNotIn("calling init", version.err.replace("calling preinit", ""), "it answers before libraries begin")
+        self.assertEqual(version.out, self.succeed("--version", env={"PMI_RANK": "0"}).out)
+        self.assertEqual("", self.succeed("--version", env={"PMI_RANK": "1"}).out)
         listed = self.succeed("--help").out
         for command in ("ppo", "sft", "generate", "score", "tokenize", "init", "convert", "inspect"):
             self.assertIn(command, listed)

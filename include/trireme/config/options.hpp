@@ -180,6 +180,7 @@ struct RolloutOptions {
   bool ignore_eos = false;
   Strings stop;
   std::vector<int64_t> stop_token_ids;
+  Strings logit_bias;
   int64_t micro_batch_tokens = 0;  // 0: train.micro_batch_tokens
   int64_t save_samples = 0;        // per iteration; -1: all
   int64_t queue_messages = 1024;   // from one rank to another

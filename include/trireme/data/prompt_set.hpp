@@ -8,12 +8,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "trireme/data/jsonl.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::data {
@@ -67,11 +70,30 @@ struct SetCounts {
   int64_t empty = 0;          // skipped: no token
 };
 
+// Processes that load the same files at the same time and encode a share of the prompts each. What a process gets from another one it takes only
+// where both have read the same line, so each has what it would have alone.
+struct EncodedPrompt {
+  uint64_t source = 0;  // hash of the line; 0: it could not be encoded
+  std::string text;     // PromptRecord::prompt
+  std::vector<text::TokenId> ids;
+  static constexpr auto fields = std::tuple{&EncodedPrompt::source, &EncodedPrompt::text, &EncodedPrompt::ids};
+};
+struct EncodedShare {
+  bool more = false;  // this process has not come to the end of its files
+  std::vector<EncodedPrompt> prompts;
+  static constexpr auto fields = std::tuple{&EncodedShare::more, &EncodedShare::prompts};
+};
+struct EncodingTeam {
+  int rank = 0, size = 1;
+  // The shares of all, in order of their ranks; the same number of calls on each. Null: one process.
+  std::function<std::vector<EncodedShare>(EncodedShare mine)> gather;
+};
+
 // All loaders throw UserError: input_missing, bad_data with file:line (a field is missing or has another type, a text is
 // not usable and `unusable` is stop, no usable record at all).
 class PromptSet {
  public:
-  static PromptSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
+  static PromptSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(records_.size()); }
   const PromptRecord& operator[](int64_t row) const { return records_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }  // counts().rows is what SamplerOptions::sizes wants
@@ -137,6 +159,22 @@ struct InputRecord {
   std::vector<text::TokenId> encode(const text::Tokenizer& tokenizer) const;
 };
 std::vector<InputRecord> read_inputs(const std::filesystem::path& file);
+
+// The same, one after the other: memory for one line.
+class InputReader {
+ public:
+  explicit InputReader(const std::filesystem::path& file) : file_(file.string()), lines_(file) {}
+
+  // Goes to the next line; false at the end of the file. What is only passed over is not parsed.
+  bool advance();
+  // What stands there. Throws UserError(bad_data) with file:line.
+  InputRecord record() const;
+
+ private:
+  std::string file_;
+  JsonlReader lines_;
+  std::optional<std::string_view> line_;
+};
 
 // {"role": ..., "content": ...} list as JSON text, for plugins and logs.
 std::string messages_json(std::span<const text::Message> messages);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/base/samples.hpp"
+#include "trireme/base/token_bias.hpp"
 
 namespace trireme::generate {
 
@@ -16,15 +17,17 @@ struct SamplingParams {
   int64_t max_new_tokens = 256;
   int64_t min_new_tokens = 0;    // tokens before the end: until then no stop id can be drawn and Request::stop is not obeyed
   std::vector<int32_t> stop_ids; // a token of this list ends the sequence and is part of the output
+  std::vector<TokenBias> logit_bias;  // added before the temperature divides; the sum is rounded to the logits' type. Each id once
   uint64_t seed = 0;             // draws are a function of (seed, request id, position)
 };
 
 struct Result {
   uint64_t id = 0;
   std::vector<int32_t> output_ids;       // generated tokens, the stop token included
-  // Of each under the full softmax at the temperature, what a trainer computes, also where min_new_tokens kept ids from being drawn.
+  // Of each under the full softmax at the temperature, what a trainer computes, also where min_new_tokens kept ids from being drawn or logit_bias
+  // made others likelier.
   std::vector<float> log_probs;
-  std::vector<float> sample_log_probs;   // under the distribution that top-p and top-k left; empty when they are off
+  std::vector<float> sample_log_probs;   // under the distribution that biases, top-p and top-k left; empty when the last two are off
   std::vector<int32_t> versions;         // of the weights that gave each token
   FinishReason finish_reason = FinishReason::length;
 };

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "trireme/base/kernel_function.hpp"
+#include "trireme/base/token_bias.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 
 namespace trireme::kernels {
@@ -29,26 +30,28 @@ struct DrawRow {
   Kind kind = Kind::plain;
   int32_t forbidden_first = 0;   // in DrawArguments::forbidden: ids that cannot be drawn
   int32_t forbidden_count = 0;
-  int32_t masked = -1;           // where the copy without them is made; -1: none are forbidden
+  int32_t bias_first = 0;        // in DrawArguments::biases: what is added to logits before
+  int32_t bias_count = 0;
+  int32_t changed = -1;          // where the copy with both is made; -1: there are none
   int32_t truncated = -1;        // number among the truncated rows; -1: it is none
   int32_t unused = 0;
 };
 
-// What one rank has of a row's distribution, in units of exp(z - maximum); `full` with the forbidden ids.
+// What one rank has of a row's distribution, in units of exp(z - maximum); `full` of the logits as they are.
 struct DrawSummary {
   double sum = 0, full_sum = 0;
   float max = 0, full_max = 0;
 };
 
 struct DrawResult {
-  double full_sum = 0;   // of all ids, of all ranks
+  double full_sum = 0;   // of all ids as their logits are, of all ranks
   double kept = 0;       // under truncation: the mass that is left, in units of exp(z - best)
   float full_max = 0;
   float best = 0;
   float z = 0;           // of the id; of this rank's slice where the owner is another
   int32_t id = 0;
   int32_t owner = 0;     // whose id it is
-  int32_t unused = 0;
+  float full_z = 0;      // of the id without its bias; on the owner
 };
 
 // The running sum after a chunk of the vocabulary.
@@ -66,6 +69,7 @@ struct DrawArguments {
   int64_t rows;               // draws
   const DrawRow* row;         // [rows]
   const int32_t* forbidden;
+  const TokenBias* biases;
   int rank, ranks;
   const int64_t* slice_first; // [ranks + 1] first id of each slice; the last one is the vocabulary
   int64_t chunks;             // of this rank's slice, of vocabulary_chunk ids each
@@ -75,7 +79,7 @@ struct DrawArguments {
   float* values;              // [rows][draw_values(chunks)]
   int64_t* places;            // [rows][draw_lanes * chunks]
   double* segments;           // [rows][draw_segments]
-  void* masked;               // [masked rows][count]
+  void* changed;              // [changed rows][count]
   void* slices;               // [ranks][truncated rows][slice_stride], where there are several ranks
   DrawSummary* summaries;     // [ranks][rows]
   DrawResult* results;        // [ranks][rows]

@@ -13,7 +13,8 @@ namespace trireme::learn {
 // What the [data] section says about `files`; `max_tokens` limits the prompt or the whole sequence.
 data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens);
 
-// Prompts that leave room for at least one new token; the log says how many were left out. Every rank loads.
+// Prompts that leave room for at least one new token; the log says how many were left out. Every rank loads, and the ranks of a node encode a share
+// each. Collective over `world`.
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world);
 // Examples (sft, and the pretraining texts of ppo) or pairs (rm, dpo). Every rank loads.

@@ -13,7 +13,8 @@
 namespace trireme::tools {
 
 // `trireme generate`: prompts from JSON lines, answers as JSON lines in the order they finish. Collective; ranks are
-// replicas of `tensor_parallel` ranks each, rank 0 reads and writes.
+// replicas of `tensor_parallel` ranks each, which read their prompts themselves and send their answers to rank 0 when they have some. Started again
+// after a run that was cut off it goes on (tools/answer_file.hpp).
 struct GenerateCommand {
   std::filesystem::path model;
   std::filesystem::path input;
@@ -27,6 +28,8 @@ struct GenerateCommand {
   uint64_t seed = 1;
   std::vector<std::string> stop;
   std::vector<int64_t> stop_token_ids;
+  std::vector<std::string> logit_bias;  // text/logit_bias.hpp
+  int64_t max_batch = 64;               // sequences that a replica decodes together
   config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
   int tensor_parallel = 1;

@@ -172,7 +172,8 @@ TEST_F(Sets, LimitsHoldToTheToken) {
     EXPECT_NE(message.find("b.jsonl:2: "), std::string::npos) << message;
     EXPECT_NE(message.find(std::to_string(limit + 1) + " tokens, the limit is " + std::to_string(limit)), std::string::npos) << message;
   };
-  check(R"({"prompt": "1234"})", R"({"prompt": "12345"})", 4, PromptSet::load);
+  const auto prompts = [](const SetOptions& from, const text::Tokenizer& tokenizer) { return PromptSet::load(from, tokenizer); };
+  check(R"({"prompt": "1234"})", R"({"prompt": "12345"})", 4, prompts);
   check(R"({"prompt": "12", "response": "345"})", R"({"prompt": "12", "response": "3456"})", 6, SftSet::load);
   check(R"({"prompt": "12", "chosen": "3", "rejected": "456"})", R"({"prompt": "12", "chosen": "3", "rejected": "4567"})", 6, PreferenceSet::load);
   check(R"({"prompt": "12", "chosen": "345", "rejected": "4"})", R"({"prompt": "12", "chosen": "3456", "rejected": "4"})", 6, PreferenceSet::load);

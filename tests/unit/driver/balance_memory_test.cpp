@@ -3,38 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 
+#include "support/counted_new.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/learn/training_set.hpp"
 
-namespace {
-
-std::atomic<int64_t> allocated_bytes{0};
-std::atomic<int64_t> allocations{0};
-
-void* counted(size_t bytes) {
-  allocated_bytes += static_cast<int64_t>(bytes);
-  ++allocations;
-  void* memory = std::malloc(bytes ? bytes : 1);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(bytes); }
-void* operator new[](size_t bytes) { return counted(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-
 namespace trireme::driver {
 namespace {
+
+using test::allocated_bytes;
+using test::allocations;
 
 constexpr int64_t sequences = 8192;
 constexpr int ranks = 1024;

@@ -215,6 +215,45 @@ TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   }
 }
 
+// Biased draws are those from logits with the biases in them; log-probs are those of the logits without.
+TEST(LogitBias, ChangesWhatIsDrawnAndNotItsLogProb) {
+  constexpr int64_t vocab = 9001;
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  base::normals(7, 3, 0, logits);
+  const std::vector<TokenBias> biases{{0, 7.5f}, {17, 6.25f}, {4096, 7}, {9000, -100}};
+  logits[9000] = 30;  // would always come
+  std::vector<float> sums = logits;
+  for (const TokenBias& bias : biases) sums[static_cast<size_t>(bias.id)] += bias.bias;
+  double full = 0;
+  for (const float z : logits) full += std::exp(static_cast<double>(z) - 30);
+  generate::ThreadTeam team(1);
+  generate::Sampler sampler(vocab, 0, team, {});
+  const auto draw = [&](const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position) {
+    const generate::DrawRequest request{0, nullptr, &params, 3, position, {}};
+    const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab};
+    return sampler.draw({&request, 1}, {&of_row, 1}).front();
+  };
+  std::vector<generate::SamplingParams> ways(4);
+  ways[1].temperature = 0;
+  ways[2].top_p = 0.7;
+  ways[3].top_k = 40;
+  for (const generate::SamplingParams& params : ways) {
+    generate::SamplingParams biased = params;
+    biased.logit_bias = biases;
+    int biased_ids = 0;
+    for (uint32_t position = 0; position < 300; ++position) {
+      const auto got = draw(logits, biased, position);
+      const auto want = draw(sums, params, position);
+      EXPECT_EQ(got.id, want.id) << position;
+      EXPECT_EQ(got.sample_log_prob, want.sample_log_prob);
+      EXPECT_NEAR(got.log_prob, static_cast<double>(logits[static_cast<size_t>(got.id)]) - 30 - std::log(full), 1e-4);
+      EXPECT_NE(got.id, 9000);
+      biased_ids += got.id == 0 || got.id == 17 || got.id == 4096;
+    }
+    EXPECT_GT(biased_ids, 30) << "they are drawn more often than once in a hundred times";
+  }
+}
+
 TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());

@@ -129,6 +129,7 @@ std::vector<generate::Request> mixed_requests(int64_t vocab) {
       for (int32_t id = 0; id < vocab; id += 2) r.sampling.stop_ids.push_back(id);
       r.sampling.min_new_tokens = 5;
     }
+    if (i % 5 >= 3) r.sampling.logit_bias = {{1, 2.5f}, {2, 4}, {static_cast<int32_t>(vocab / 2), 3}, {static_cast<int32_t>(vocab) - 1, -2}};
     out.push_back(std::move(r));
   }
   return out;

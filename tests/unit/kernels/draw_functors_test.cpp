@@ -17,7 +17,7 @@ namespace {
 template <class T>
 constexpr ElementType type_of = sizeof(T) == sizeof(float) ? ElementType::f32 : ElementType::bf16;
 
-// A row for each way to draw, some of them without every third id.
+// A row for each way to draw, some of them with biases and without every third id.
 std::vector<DrawRow> draws() {
   std::vector<DrawRow> rows;
   for (const auto& [kind, scale, top_p, top_k] : {std::tuple{DrawRow::Kind::greedy, 1.f, 1.0, 0}, {DrawRow::Kind::plain, 1.f, 1.0, 0},
@@ -46,6 +46,7 @@ struct Step {
     const auto rows = static_cast<int64_t>(row.size());
     for (int r = 0; r <= ranks; ++r) slice_first.push_back(r == ranks ? ids : ids * r / ranks);
     for (int64_t id = 0; forbid && id < ids; id += 3) forbidden.push_back(static_cast<int32_t>(id));
+    for (int64_t id = 0; forbid && id < ids; id += 4) biases.push_back({static_cast<int32_t>(id), id % 8 == 0 ? 2.3f : -1.7f});
     int32_t truncated = 0;
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t id = 0; id < ids; ++id) logits.push_back(narrow<T>(std::round(normal(random) * 4) / 4));  // many equal ones
@@ -53,8 +54,9 @@ struct Step {
       r.row = i;
       if (r.kind == DrawRow::Kind::truncated) r.truncated = truncated++;
       if (!forbid) continue;
-      r.masked = static_cast<int32_t>(i);
+      r.changed = static_cast<int32_t>(i);
       r.forbidden_count = static_cast<int32_t>(forbidden.size());
+      r.bias_count = static_cast<int32_t>(biases.size());
     }
     const int64_t longest = ids / ranks + 1;
     summaries.resize(static_cast<size_t>(rows * ranks));
@@ -70,6 +72,7 @@ struct Step {
       a.rows = rows;
       a.row = row.data();
       a.forbidden = forbidden.data();
+      a.biases = biases.data();
       a.rank = r;
       a.ranks = ranks;
       a.slice_first = slice_first.data();
@@ -80,7 +83,7 @@ struct Step {
       a.values = values.emplace_back(rows * draw_values(a.chunks)).data();
       a.places = places.emplace_back(rows * a.chunks * draw_lanes).data();
       a.segments = segments.emplace_back(rows * draw_segments).data();
-      a.masked = masked.emplace_back(rows * a.count).data();
+      a.changed = changed.emplace_back(rows * a.count).data();
       a.slices = slices.data();
       a.summaries = summaries.data();
       a.results = results.data();
@@ -90,10 +93,11 @@ struct Step {
   std::vector<DrawRow> row;
   std::vector<int64_t> slice_first;
   std::vector<int32_t> forbidden;
+  std::vector<TokenBias> biases;
   std::vector<T> logits, slices;
   std::vector<DrawSummary> summaries;
   std::vector<DrawResult> results;
-  std::vector<std::vector<T>> own, masked;
+  std::vector<std::vector<T>> own, changed;
   std::vector<std::vector<DrawRunningSum>> running;
   std::vector<std::vector<float>> values;
   std::vector<std::vector<int64_t>> places;
@@ -103,6 +107,7 @@ struct Step {
 
 struct Expected {
   Candidate chosen;
+  float full_z = 0;
   LogSumExp full;
   double log_kept = 0;
 };
@@ -114,6 +119,7 @@ Expected by_host(const Step<T>& step, size_t i) {
   std::vector<T> allowed(step.logits.begin() + static_cast<int64_t>(i) * ids, step.logits.begin() + static_cast<int64_t>(i + 1) * ids);
   std::vector<LogitsRow> of_rank, all_of_rank;
   const std::vector<T> all = allowed;
+  for (const auto& [id, bias] : step.biases) allowed[static_cast<size_t>(id)] = narrow<T>(widen(allowed[static_cast<size_t>(id)]) + bias);
   for (const int32_t id : step.forbidden) allowed[static_cast<size_t>(id)] = narrow<T>(-3e38f);
   std::vector<std::vector<LogSumExp>> after;
   std::vector<LogSumExp> slices, full;
@@ -144,6 +150,7 @@ Expected by_host(const Step<T>& step, size_t i) {
     out.chosen = {drawn.z, drawn.id};
     out.log_kept = static_cast<double>(drawn.z) - static_cast<double>(total.max) - static_cast<double>(drawn.log_prob);
   }
+  out.full_z = widen(all[static_cast<size_t>(out.chosen.id)]) * row.scale;
   return out;
 }
 
@@ -163,6 +170,7 @@ void compare(bool one_thread) {
             const DrawResult got = of_rank(of_rank(rank).owner);
             EXPECT_EQ(got.id, want.chosen.id) << ids << " ids, " << ranks << " ranks, row " << i << (forbid ? ", some forbidden" : "");
             EXPECT_EQ(got.z, want.chosen.z);
+            EXPECT_EQ(got.full_z, want.full_z);
             EXPECT_EQ(got.full_max, want.full.max);
             EXPECT_EQ(got.full_sum, want.full.sum);
             if (step.row[i].kind == DrawRow::Kind::truncated) EXPECT_NEAR(std::log(got.kept), want.log_kept, 1e-6);

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "support/samples.hpp"
+#include "trireme/text/logit_bias.hpp"
 #include "trireme/text/stops.hpp"
 #include "unit/config/expect_error.hpp"
 
@@ -35,6 +38,19 @@ TEST(Stops, IdsOfTheDeckCountWithAndWithoutTheEndToken) {
     const auto message = config::error_of(ExitCode::configuration, [&] { stops(false, {3, wrong}, {}); });
     EXPECT_THAT(message, AllOf(HasSubstr("rollout.stop_token_ids"), HasSubstr(base::text(wrong)), HasSubstr("272")));
   }
+}
+
+TEST(LogitBias, NamesTokensByIdAndByText) {
+  const auto read = [](const std::vector<std::string>& entries) { return token_biases(test::tokenizer(), entries, vocabulary, "rollout.logit_bias"); };
+  const int32_t x = test::tokenizer().encode("x").front(), equals = test::tokenizer().encode("=").front();
+  std::vector<TokenBias> want{{x, -1.5f}, {equals, 2}, {258, 100}, {271, -100}};
+  std::ranges::sort(want, {}, &TokenBias::id);
+  EXPECT_EQ(read({"271=-100", "text:<|eos|>=100", "text:x=-1.5", "text:==2"}), want) << "the last equals sign stands before the bias";
+  EXPECT_THAT(read({}), IsEmpty());
+  for (const char* wrong : {"x=1", "5", "5=", "=1", "text:=1", "5=101", "5=nan", "5=1.0x", "text:xx=1", "272=1", "-1=1", "5 =1"}) {
+    EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({wrong}); }), HasSubstr("rollout.logit_bias")) << wrong;
+  }
+  EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({"258=1", "text:<|eos|>=1"}); }), HasSubstr("258 twice"));
 }
 
 // Tokens until the predicate says stop; -1: never.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support/samples.hpp"
+#include "tools/answer_file.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/tools/commands.hpp"
 #include "unit/config/expect_error.hpp"
@@ -87,6 +88,52 @@ TEST_F(Tools, TokenizeNamesTheLineAndLeavesNoResult) {
   EXPECT_THAT(refusal(TokenizeMode::decode, R"({"text": "a"})"), AllOf(HasSubstr("in.jsonl:2"), HasSubstr("`ids`")));
   EXPECT_THAT(refusal(TokenizeMode::chat, R"({"text": "a"})"), AllOf(HasSubstr("in.jsonl:1"), HasSubstr("`messages`")));
   EXPECT_FALSE(fs::exists(output)) << "a file with its final name is whole";
+}
+
+// What `trireme generate` finds of a run that was cut off.
+class Answers : public Tools {
+ protected:
+  static constexpr int64_t prompts = 5, samples = 2;
+  fs::path output() const { return folder_.path() / "answers.jsonl"; }
+  static std::string line(int prompt, int sample) { return base::text(R"({"index": )", prompt, R"(, "sample": )", sample, R"(, "text": "x"})", "\n"); }
+  // The answers that there are after a start which finds `partial`, and what then is in the file.
+  std::pair<int64_t, std::string> found(const std::string& partial) const {
+    AnswerSet none(prompts, samples), done(prompts, samples);
+    { const AnswerFile first(output(), job_, none); }
+    file("answers.jsonl.partial", partial);
+    AnswerFile again(output(), job_, done);
+    again.write("|");
+    return {done.size(), base::read_file(folder_.path() / "answers.jsonl.partial")};
+  }
+  const AnswerJob job_{{"seed", "1"}, {"model", "a b"}};
+};
+
+TEST_F(Answers, KeepsTheLinesThatAreWhole) {
+  const std::string three = line(0, 1) + line(4, 1) + line(2, 0);
+  EXPECT_EQ(found(three), std::pair(int64_t{3}, three + "|"));
+  EXPECT_EQ(found(three + R"({"index": 3, "sam)"), std::pair(int64_t{3}, three + "|"));
+  EXPECT_EQ(found(three + R"({"index": 3, "sample": 0})"), std::pair(int64_t{3}, three + "|")) << "only the end of the line says that it is whole";
+  EXPECT_EQ(found(three + std::string(512, '\0')), std::pair(int64_t{3}, three + "|")) << "after a loss of power";
+  for (const std::string& bad : {std::string("x\n"), std::string("[1]\n"), line(0, 1), line(5, 0), line(0, 2), line(-1, 0), std::string("\n"),
+                                 std::string("{\"index\": \"0\", \"sample\": 0}\n")}) {
+    EXPECT_EQ(found(three + bad + line(1, 1)), std::pair(int64_t{3}, three + "|")) << bad;
+  }
+}
+
+TEST_F(Answers, OfAnotherJobAreNotMixed) {
+  found(line(0, 0));
+  AnswerSet done(prompts, samples);
+  const AnswerJob other{{"seed", "2"}, {"model", "a b"}};
+  EXPECT_THAT(error_of(ExitCode::configuration, [&] { AnswerFile(output(), other, done); }), HasSubstr("(seed: 1 -> 2)"));
+  fs::remove(folder_.path() / "answers.jsonl.job");
+  EXPECT_THAT(error_of(ExitCode::configuration, [&] { AnswerFile(output(), job_, done); }), HasSubstr("without"));
+  fs::remove(folder_.path() / "answers.jsonl.partial");
+  AnswerFile one(output(), other, done);
+  EXPECT_THAT(error_of(ExitCode::locked, [&] { AnswerFile(output(), other, done); }), HasSubstr("another process"));
+  one.write(line(1, 1));
+  one.finish();
+  EXPECT_EQ(base::read_file(output()), line(1, 1));
+  EXPECT_FALSE(fs::exists(folder_.path() / "answers.jsonl.job"));
 }
 
 }  // namespace
