@@ -52,9 +52,10 @@ class During {
   const char* before_;
 };
 
-// A call that is left out wherever it comes: the index-th cudaEventRecord, or cudaStreamWaitEvent, within each scope of that name.
+// A call that is left out wherever it comes: the index-th cudaEventRecord, cudaStreamWaitEvent or cudaStreamSynchronize within each scope of that
+// name.
 struct Edge {
-  enum class Call : uint8_t { record, wait };
+  enum class Call : uint8_t { record, wait, synchronize };
   std::string during;
   Call call = Call::wait;
   int index = 0;
