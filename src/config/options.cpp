@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "trireme/config/importance_correction.hpp"
 #include "trireme/config/options.hpp"
 
 namespace trireme::config {

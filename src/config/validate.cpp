@@ -10,6 +10,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
+#include "trireme/config/importance_correction.hpp"
 
 namespace trireme::config {
 

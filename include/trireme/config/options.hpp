@@ -225,19 +225,6 @@ struct AdvantageOptions {
   bool operator==(const AdvantageOptions&) const = default;
 };
 
-// The correction that the options ask for, presets written out: tis = token + clip, icepop = token + mask,
-// seq-mask-tis = seq + mask, all with the ratio as gate.
-struct ImportanceCorrection {
-  bool enabled = false;
-  CorrectionLevel level = CorrectionLevel::token;
-  CorrectionMode mode = CorrectionMode::clip;
-  CorrectionGate gate = CorrectionGate::ratio;
-  double low = 0.5;
-  double high = 5.0;
-  bool operator==(const ImportanceCorrection&) const = default;
-};
-ImportanceCorrection importance_correction(const AdvantageOptions& options);
-
 struct KlOptions {
   double init_coef = 0.01;
   std::optional<double> target;  // none: the coefficient stays

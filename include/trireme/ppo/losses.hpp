@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "trireme/config/importance_correction.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/ppo/packed.hpp"
 

@@ -3,6 +3,7 @@
 
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
+#include "trireme/config/importance_correction.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
