@@ -5,6 +5,10 @@
 
 namespace trireme::config {
 
+bool Options::has_plugins() const {
+  return std::any_of(reward.source.begin(), reward.source.end(), [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
+}
+
 ImportanceCorrection importance_correction(const AdvantageOptions& options) {
   ImportanceCorrection out;
   out.enabled = options.is_correction_enable;

@@ -225,6 +225,8 @@ void Checks::ppo_reward() {
       reward.overlong_buffer_len && o_.rollout.max_new_tokens > 0 && *reward.overlong_buffer_len > o_.rollout.max_new_tokens,
       "reward.overlong_buffer_len ", reward.overlong_buffer_len.value_or(0), " is longer than rollout.max_new_tokens ",
       o_.rollout.max_new_tokens);
+  refuse_if(reward.outage != RewardOptions{}.outage && !o_.has_plugins(), "reward.outage = \"", to_string(reward.outage),
+            "\" without a [[reward.source]] of kind = \"plugin\" (rules and models always answer): remove it");
   std::set<std::string> names;
   for (size_t i = 0; i < reward.source.size(); ++i) {
     reward_source(i, reward.source[i]);
@@ -275,7 +277,7 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
 void Checks::foreign_keys(const std::string& at, const RewardSource& source) {
   static const std::set<std::string, std::less<>> common{"kind", "name", "weight"};
   static const std::set<std::string, std::less<>> of_model{"path", "max_len", "batch_tokens"};
-  static const std::set<std::string, std::less<>> of_plugin{"command", "timeout"};
+  static const std::set<std::string, std::less<>> of_plugin{"command", "timeout", "processes"};
   const RewardSource initial;
   for (const auto& key : source_keys()) {
     if (common.contains(key.name()) || key.dump(source) == key.dump(initial)) continue;

@@ -111,6 +111,7 @@ void PpoRoles::release_caches() {
 
 void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
+  if (run.options.has_plugins()) add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());

@@ -12,6 +12,7 @@
 #include "driver/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
+#include "trireme/reward/scorer.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
@@ -25,6 +26,9 @@ using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 // this rank is no generator. Collective over world.
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
+
+// What reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
+void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics);
 
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.

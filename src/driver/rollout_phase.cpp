@@ -65,7 +65,8 @@ RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::P
                       .n = n,
                       .prompts = &prompts,
                       .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
-                      .samples = {}});
+                      .samples = {},
+                      .skipped = {}});
   for (Written& written : std::exchange(early_, {})) accept(std::move(written));
   return batches_.back();
 }
@@ -159,7 +160,7 @@ bool RolloutPhase::score(Batch& batch) {
     return false;
   }
   run_.threads.reward.use();
-  if (!roles_.scorer->score_locally(batch.samples, *batch.prompts, batch.iteration)) return false;
+  if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
   std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);
   batch.samples = learn::Exchange(scorers).spread(batch.samples, all);  // models compute on tokens, which are even now
@@ -297,6 +298,7 @@ std::string RolloutPhase::stored() {
   Samples all;
   for (const Batch& batch : batches_) {
     all.append(batch.samples.unscored());
+    all.append(batch.skipped.unscored());
     if (roles_.generator) all.append(roles_.generator->standing(batch.number));
   }
   return learn::to_stored(all);

@@ -70,6 +70,7 @@ class RolloutPhase {
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
     Samples samples;       // what is here
+    Samples skipped;       // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
   };
 

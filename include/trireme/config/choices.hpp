@@ -184,6 +184,13 @@ struct Words<RewardKind> {
   static constexpr std::string_view list[] = {"rule", "model", "plugin"};
 };
 
+// What a run does about a request that a plugin does not answer: end, go on asking, or do without its prompt.
+enum class PluginOutage { stop, wait, skip };
+template <>
+struct Words<PluginOutage> {
+  static constexpr std::string_view list[] = {"stop", "wait", "skip"};
+};
+
 // `none`: the rule scores only the format and the length.
 enum class Rule { exact, regex, number, boxed, none };
 template <>

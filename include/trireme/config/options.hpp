@@ -154,6 +154,7 @@ struct RewardSource {
   int64_t batch_tokens = 0;  // 0: rollout.micro_batch_tokens
   // kind = "plugin"
   Strings command;
+  int64_t processes = 1;  // on each reward rank
   Duration timeout{60};
   bool operator==(const RewardSource&) const = default;
 };
@@ -166,6 +167,7 @@ struct RewardOptions {
   double overlong_penalty_factor = 1;
   std::optional<double> stop_properly_penalty_coef;
   int64_t retries = 3;
+  PluginOutage outage = PluginOutage::stop;
   bool operator==(const RewardOptions&) const = default;
 };
 
@@ -378,6 +380,7 @@ struct Options {
     return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens;
   }
   int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
+  bool has_plugins() const;
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
   int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }

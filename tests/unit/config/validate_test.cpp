@@ -170,6 +170,8 @@ TEST(Validate, RewardSources) {
   plugin.reward.source[0].command = {"judge", "--max-tokens=5", "--api-key-from=JUDGE_KEY", "tokenizer", "sk-1"};
   EXPECT_NO_THROW(validate(plugin, Command::ppo, no_files()));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }), HasSubstr("path is for kind = \"model\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].processes = 2; }), HasSubstr("processes is for kind = \"plugin\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.outage = PluginOutage::skip; }), HasSubstr("always answer"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }), HasSubstr("pattern is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }), HasSubstr("would always be 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].length_weight = 1; }), HasSubstr("length_target"));
