@@ -177,6 +177,9 @@ void Checks::ppo_algorithm() {
 
 void Checks::ppo_correction() {
   const auto& advantage = o_.algo.advantage;
+  refuse_if(advantage.mask_older_than && *advantage.mask_older_than >= o_.train.async_depth, "algo.advantage.mask_older_than = ",
+            advantage.mask_older_than.value_or(0), " with train.async_depth = ", o_.train.async_depth,
+            " (no token is older than that, so none would be left out): set less, or none");
   const AdvantageOptions untouched;
   const bool chosen = advantage.is_correction_level != untouched.is_correction_level ||
                       advantage.is_correction_mode != untouched.is_correction_mode ||
@@ -195,9 +198,8 @@ void Checks::ppo_correction() {
   const bool by_ratio = correction.gate == CorrectionGate::ratio;
   refuse_if(clips && !by_ratio, "algo.advantage.is_correction_gating = \"", to_string(correction.gate),
             "\" with mode clip (a divergence decides what is dropped, it has nothing to clip): use mode mask");
-  refuse_if(clips && correction.level == CorrectionLevel::sequence,
-            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are "
-            "clipped per token): use mode mask");
+  refuse_if(clips && correction.level != CorrectionLevel::token, "algo.advantage.is_correction_level = \"", to_string(correction.level),
+            "\" with mode clip (what is judged as a whole is kept or dropped, weights are clipped per token): use mode mask");
   refuse_if(by_ratio && (correction.low > 1 || correction.high < 1), "algo.advantage.is_correction_threshold = [", correction.low,
             ", ", correction.high, "] leaves out 1 (the ratio where rollout and trainer agree): put 1 inside");
   refuse_if(!by_ratio && correction.low > 0, "algo.advantage.is_correction_threshold = [", correction.low, ", ", correction.high,

@@ -178,6 +178,9 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   learning.experience = ppo::Experience::from(std::move(samples));
   learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
   learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
+  if (const auto bound = run_.options.algo.advantage.mask_older_than) {
+    learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
+  }
   return learning;
 }
 

@@ -2,6 +2,7 @@
 """Generators ahead of the trainers that take new weights between two tokens: every sequence is learned from once, in order, none with a
 token older than train.async_depth, and a stop or a kill at any place loses and repeats none."""
 
+import math
 import signal
 import time
 
@@ -65,6 +66,19 @@ class PartialRollouts(ProgramTest):
         ranks, roles = LAYOUTS["1+1, reward apart"]
         self.succeed("ppo", "ppo.toml", "run.dir=short", "train.async_depth=2", "rollout.queue_messages=1", *DECK, *roles, ranks=ranks)
         self.assert_whole("short", 2)
+
+    def test_old_tokens_are_left_out(self):
+        """Those that older weights wrote, and only those; the rest is corrected by segment, under top-p."""
+        ranks, roles = LAYOUTS["1+1, reward apart"]
+        self.succeed("ppo", "ppo.toml", "run.dir=masked", "train.async_depth=2", "algo.advantage.mask_older_than=0", "rollout.top_p=0.9",
+                     "algo.advantage.is_correction_type=custom", "algo.advantage.is_correction_level=segment",
+                     "algo.advantage.is_correction_mode=mask", *DECK, *roles, ranks=ranks)
+        lines = self.assert_whole("masked", 2)
+        for line in lines:
+            tokens = round(8 * line["response_length"])
+            self.assertEqual(line["masked_tokens"], round((1 - line["staleness_0"]) * tokens))
+            self.assertTrue(math.isfinite(line["policy_loss"]))
+        self.assertGreater(sum(line["masked_tokens"] for line in lines), 0)
 
     def test_evaluation_between(self):
         ranks, roles = LAYOUTS["1+1, reward apart"]

@@ -161,10 +161,11 @@ template <>
 struct Words<CorrectionType> {
   static constexpr std::string_view list[] = {"tis", "icepop", "seq-mask-tis", "custom"};
 };
-enum class CorrectionLevel { token, sequence };
+// segment: the tokens of a sequence that one version of the weights wrote.
+enum class CorrectionLevel { token, sequence, segment };
 template <>
 struct Words<CorrectionLevel> {
-  static constexpr std::string_view list[] = {"token", "seq"};
+  static constexpr std::string_view list[] = {"token", "seq", "segment"};
 };
 enum class CorrectionMode { clip, mask };
 template <>

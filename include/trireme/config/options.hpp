@@ -224,6 +224,7 @@ struct AdvantageOptions {
   CorrectionMode is_correction_mode = CorrectionMode::clip;
   CorrectionGate is_correction_gating = CorrectionGate::ratio;
   Range is_correction_threshold{0.5, 5.0};
+  std::optional<int64_t> mask_older_than;  // versions of the weights; none: no token is left out for its age
   bool operator==(const AdvantageOptions&) const = default;
 };
 
