@@ -53,14 +53,14 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.max_epochs), "Passes over the samples of one iteration (sft, rm, dpo: over the data).").range(1, 1000000);
   keys.add(KEY(train.num_episodes), "Passes over the prompts when run.iterations is 0.").range(1, 1000000);
   keys.add(KEY(train.async_depth),
-           "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers "
-           "train, with "
+           "0: roles take turns, every sample comes from the current policy. 1: generators work on the next batch while trainers train, with "
            "weights one step older. More, with train.partial_rollout_enable: they begin so many batches ahead at most.")
       .range(0, 64)
       .departs("OpenRLHF: train.async_enable, train.async_queue_size.");
   keys.add(KEY(train.partial_rollout_enable),
-           "Generators take new weights between two tokens and go on with the answers they are at, instead of ending a batch first. "
-           "Which weights wrote a token then depends on time; no token is older than train.async_depth versions when it is learned from.");
+           "Generators take new weights between two tokens and go on with the answers they are at, instead of ending a batch first. Which weights wrote a "
+           "token then depends on time; no token is older than train.async_depth versions when it is learned from. A rank that trains too writes before "
+           "it trains: slots that are free take answers of the next batches.");
   keys.add(KEY(train.shard_group),
            "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
            "must divide their number.")

@@ -147,12 +147,6 @@ void check_placement(const Options& options, const RoleMap& roles) {
   VALIDATE(degree <= generators && generators % degree == 0, ExitCode::configuration, "generate.tensor_parallel = ", degree,
            " does not divide the ", generators, " generator ranks (ranks.generator = ", rank_ranges(roles.generator),
            "): change one of the two");
-  if (!options.train.partial_rollout_enable) return;
-  for (const int rank : roles.generator) {
-    VALIDATE(std::find(roles.trainer.begin(), roles.trainer.end(), rank) == roles.trainer.end(), ExitCode::configuration,
-             "train.partial_rollout_enable, but rank ", rank, " generates and trains (it cannot write while it trains): give the roles ranks of their own, ",
-             "e.g. ranks.trainer and ranks.generator");
-  }
 }
 
 std::vector<std::string> placement_warnings(const Options& options, const RoleMap& roles, std::span<const int> node_of_rank) {

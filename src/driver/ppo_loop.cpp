@@ -223,7 +223,8 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  control_.meet([this] { return rollouts_.go_on(); });
+  // What a trainer's own generator may read in place is already of the next version, which the sync announces: it writes nothing before that.
+  rollouts_.meet(roles_.trainer == nullptr);
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);
   if (!control_.all_finished(finished)) return false;

@@ -45,6 +45,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
       partial_(run.options.train.partial_rollout_enable),
+      turns_(run.roles),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)) {}
 
@@ -95,11 +96,17 @@ void RolloutPhase::poll() {
   if (roles_.scorer) roles_.scorer->poll();
 }
 
-bool RolloutPhase::go_on() {
+bool RolloutPhase::go_on(bool may_write) {
   poll();
-  if (!partial_ || !roles_.generator || roles_.generator->idle() || written_.congested()) return false;
+  if (!partial_ || !roles_.generator) return false;
+  if (!turns_.next(may_write && !roles_.generator->idle() && !written_.congested())) return false;
   roles_.generator->step(hooks(false));
   return true;
+}
+
+void RolloutPhase::meet(bool may_write) {
+  control_.meet([&] { return go_on(may_write); });
+  if (partial_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
 }
 
 RolloutHooks RolloutPhase::hooks(bool may_leave) {
@@ -180,7 +187,7 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
     const trace::Phase phase{"reward", batch.iteration};
     run_.context.begin("reward", batch.iteration, iterations_);
     scored = score(batch);
-    control_.meet([this] { return go_on(); });
+    meet(true);
     leaves = control_.agree_to_leave(run_.roles.world);
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);

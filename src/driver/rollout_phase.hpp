@@ -15,6 +15,7 @@
 #include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "driver/ppo_roles.hpp"
+#include "driver/replica_turns.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -45,8 +46,8 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
-  // What a rank does while it waits for others: poll(), and with partial rollouts a token more of each sequence; true where there was one. Local.
-  bool go_on();
+  // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
+  void meet(bool may_write);
   // Whether sequences wait for the next iteration or the next start; this rank's part of them, and all of them on rank 0 of the next start.
   bool waiting() const { return pending_ || !batches_.empty(); }
   std::string stored();
@@ -92,6 +93,8 @@ class RolloutPhase {
   void post(const Samples& sequence, const Batch& batch);
   // Opens a batch, which this rank's generator takes on.
   Batch& begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan);
+  // poll(), and a token more of each sequence; true where there was one. Local.
+  bool go_on(bool may_write);
   RolloutHooks hooks(bool may_leave);
   // This rank's share of it.
   void write(Batch& batch, bool may_leave);
@@ -115,6 +118,7 @@ class RolloutPhase {
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
   bool partial_;       // new weights come while sequences are written
+  ReplicaTurns turns_;
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;        // under way, in the order of their numbers
