@@ -38,7 +38,7 @@ struct Column {
   const char* name;
   std::vector<T> Samples::*values;
   Per per;
-  bool later = false;  // filled by a later role: may be empty
+  bool later = false;  // filled by a later role, or not in every run: may be empty
 };
 
 // All columns but reward_parts, in the order of the wire form.
@@ -52,6 +52,7 @@ constexpr std::tuple columns{
     Column<uint8_t>{"action_mask", &Samples::action_mask, Per::token},
     Column<float>{"log_probs", &Samples::log_probs, Per::token},
     Column<int32_t>{"version", &Samples::version, Per::token},
+    Column<float>{"sample_log_probs", &Samples::sample_log_probs, Per::token, true},
     Column<float>{"reward", &Samples::reward, Per::sequence, true},
     Column<float>{"ref_log_probs", &Samples::ref_log_probs, Per::token, true},
     Column<float>{"old_log_probs", &Samples::old_log_probs, Per::token, true},
@@ -79,6 +80,8 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
   const size_t count = sequence.ids.size();
   const auto full = static_cast<int64_t>(count);
   VALIDATE(sequence.log_probs.empty() || sequence.log_probs.size() == count, ExitCode::internal, "samples: one log-prob per token or none");
+  VALIDATE(sequence.sample_log_probs.empty() || sequence.sample_log_probs.size() == count, ExitCode::internal,
+           "samples: one log-prob of the draw per token or none");
   VALIDATE(sequence.versions.empty() || sequence.versions.size() == count, ExitCode::internal, "samples: one version per token or none");
   const int64_t kept = std::min(full, max_len);
   const auto& ranges = sequence.action_ranges;
@@ -92,12 +95,14 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
   action_mask.resize(end, 0);
   log_probs.resize(end, 0);
   version.resize(end, -1);
+  if (!sequence.sample_log_probs.empty()) sample_log_probs.resize(end, 0);
   for (const auto& [from, to] : ranges) {
     VALIDATE(from >= 0 && from <= to && to <= full, ExitCode::internal, "samples: action range ", from, "..", to);
     for (int64_t t = from; t < std::min(to, kept); ++t) {
       const auto token = static_cast<size_t>(t);
       action_mask[first + token] = 1;
       if (!sequence.log_probs.empty()) log_probs[first + token] = sequence.log_probs[token];
+      if (!sequence.sample_log_probs.empty()) sample_log_probs[first + token] = sequence.sample_log_probs[token];
       if (!sequence.versions.empty()) version[first + token] = sequence.versions[token];
     }
   }
@@ -165,7 +170,7 @@ void Samples::check() const {
 
 namespace {
 
-constexpr uint64_t magic = 0x31304c504d415354ull;  // "TSAMPL01"
+constexpr uint64_t magic = 0x32304c504d415354ull;  // "TSAMPL02"
 
 }  // namespace
 

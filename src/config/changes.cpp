@@ -15,11 +15,11 @@ constexpr std::string_view absent = "(none)";
 // Sections and keys that may change between two starts: results stay the same, or the same but for rounding.
 constexpr std::array conduct{"run.",           "ckpt.",          "eval.",          "trace.",
                              "fault.",         "ranks.",         "generate.",      "weightsync.",
-                             "reward.retries", "rollout.micro_batch_tokens",       "rollout.save_samples",
+                             "reward.retries", "reward.outage", "rollout.micro_batch_tokens", "rollout.save_samples",
                              "rollout.queue_messages",           "rollout.queue_bytes",
                              "train.deterministic", "train.micro_batch_tokens",    "train.optimizer_offload",
                              "train.recompute", "train.shard_group"};
-constexpr std::array conduct_of_source{"name", "timeout", "batch_tokens"};
+constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens"};
 
 KeyKind kind_of(std::string_view key) {
   if (key == "run.seed") return KeyKind::meaning;

@@ -43,16 +43,20 @@ void add_algo_keys(KeyList<Options>& keys) {
   keys.add(KEY(algo.advantage.lambd), "Lambda of generalised advantage estimation.").range(0, 1);
   keys.add(KEY(algo.advantage.no_std_norm), "Centers advantages over the batch without dividing by their standard deviation.");
   keys.add(KEY(algo.advantage.is_correction_enable),
-           "Weights the policy loss by the ratio of training to rollout probabilities (truncated importance sampling).");
+           "Weights the policy loss by the ratio of training to rollout probabilities (truncated importance sampling); with rollout.top_p or top_k the latter "
+           "are of what these left.");
   keys.add(KEY(algo.advantage.is_correction_type),
            "tis: token weights clipped to the threshold; icepop: tokens outside it are dropped; seq-mask-tis: sequences outside "
            "it are "
            "dropped; custom: as the next three keys say.");
-  keys.add(KEY(algo.advantage.is_correction_level), "custom: whether tokens or whole sequences are judged.");
+  keys.add(KEY(algo.advantage.is_correction_level), "custom: what is judged: tokens, whole sequences, or of a sequence the tokens that one version of the weights wrote (segment).");
   keys.add(KEY(algo.advantage.is_correction_mode), "custom: clip the weight to the threshold, or drop what lies outside.");
   keys.add(KEY(algo.advantage.is_correction_gating),
            "custom: what is held against the threshold: the ratio, or a divergence of the two probabilities.");
   keys.add(KEY(algo.advantage.is_correction_threshold), "[low, high] of the above.").at_least(0).ordered();
+  keys.add(KEY(algo.advantage.mask_older_than),
+           "With train.async_depth: tokens that weights of more versions before the trainers' wrote are not learned from; none: all are.")
+      .at_least(0);
 
   keys.add(KEY(algo.kl.init_coef), "Weight of the KL term against the reference; 0: no reference model is loaded.")
       .range(0, 1e6)

@@ -13,8 +13,10 @@ void add_reward_keys(KeyList<Options>& keys) {
   keys.add(KEY(reward.stop_properly_penalty_coef),
            "For answers cut off at the length limit: 0 ... 1 multiplies their reward, a negative number replaces it.")
       .at_most(1);
-  keys.add(KEY(reward.retries), "Times that a failed or late plugin is started again before the run ends with exit code 69.")
-      .range(0, 100);
+  keys.add(KEY(reward.retries), "Times that a request is asked again of a plugin that failed or was late; then reward.outage counts.").range(0, 100);
+  keys.add(KEY(reward.outage),
+           "When a plugin leaves a request without an answer that often. stop: the run ends with exit code 69; wait: it goes on asking, every 30 s at "
+           "last; skip: all samples of that prompt are left out of the iteration.");
 }
 
 namespace {
@@ -51,8 +53,9 @@ KeyList<RewardSource> make_source_keys() {
   keys.add(KEY(path), "model: folder of the reward model (...ForSequenceClassification with one label).");
   keys.add(KEY(max_len), "model: longest sequence it reads, longer ones lose their first tokens; 0: data.max_len.").at_least(0);
   keys.add(KEY(batch_tokens), "model: tokens of one forward pass; 0: rollout.micro_batch_tokens.").at_least(0);
-  keys.add(KEY(command), "plugin: the program and its arguments, started once per reward rank without a shell.");
-  keys.add(KEY(timeout), "plugin: longest time without an answer, from the sending of a batch on and after each answer.").above(0);
+  keys.add(KEY(command), "plugin: the program and its arguments, started on each reward rank without a shell.");
+  keys.add(KEY(processes), "plugin: how many of them on each reward rank; a request goes to the one with the fewest unanswered.").range(1, 1024);
+  keys.add(KEY(timeout), "plugin: longest time that a process may have requests and give no answer, from the first of them and from each answer on.").above(0);
   return keys;
 }
 

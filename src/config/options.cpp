@@ -1,6 +1,13 @@
+#include <algorithm>
+
+#include "trireme/config/importance_correction.hpp"
 #include "trireme/config/options.hpp"
 
 namespace trireme::config {
+
+bool Options::has_plugins() const {
+  return std::any_of(reward.source.begin(), reward.source.end(), [](const RewardSource& source) { return source.kind == RewardKind::plugin; });
+}
 
 ImportanceCorrection importance_correction(const AdvantageOptions& options) {
   ImportanceCorrection out;

@@ -147,11 +147,13 @@ void check_placement(const Options& options, const RoleMap& roles) {
   VALIDATE(degree <= generators && generators % degree == 0, ExitCode::configuration, "generate.tensor_parallel = ", degree,
            " does not divide the ", generators, " generator ranks (ranks.generator = ", rank_ranges(roles.generator),
            "): change one of the two");
-  if (!options.train.partial_rollout_enable) return;
+  if (options.train.partial_rollout_order != PartialRolloutOrder::finished) return;
+  VALIDATE(degree == 1, ExitCode::configuration, "train.partial_rollout_order = \"finished\" with generate.tensor_parallel = ", degree,
+           " (the ranks of a replica would have to agree on what is finished first): set \"drawn\", or 1");
   for (const int rank : roles.generator) {
     VALIDATE(std::find(roles.trainer.begin(), roles.trainer.end(), rank) == roles.trainer.end(), ExitCode::configuration,
-             "train.partial_rollout_enable, but rank ", rank, " generates and trains (it cannot write while it trains): give the roles ranks of their own, ",
-             "e.g. ranks.trainer and ranks.generator");
+             "train.partial_rollout_order = \"finished\", but rank ", rank, " generates and trains (it cannot write on while it trains): set \"drawn\", or ",
+             "give the roles ranks of their own, e.g. ranks.trainer and ranks.generator");
   }
 }
 

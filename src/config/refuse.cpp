@@ -16,8 +16,6 @@ void refuse_unbuilt(const Options& options, Command command) {
   refuse(options.train.reduce_dtype != DType::fp32, "train.reduce_dtype = \"bf16\": gradients are reduced in fp32 only");
   refuse(command == Command::ppo && options.train.async_depth > 0 && options.algo.dynamic_filtering_enable,
          "train.async_depth >= 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
-  refuse(command == Command::ppo && options.train.partial_rollout_enable && options.generate.tensor_parallel > 1,
-         "train.partial_rollout_enable with generate.tensor_parallel above 1: the ranks of a replica would have to agree on each token");
   refuse(options.run.production && std::getenv("TRIREME_CRASH_AT") != nullptr,
          "the variable TRIREME_CRASH_AT is set while run.production is true: it is for tests");
   if (reasons.empty()) return;

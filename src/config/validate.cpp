@@ -10,6 +10,7 @@
 #include "trireme/base/text.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
+#include "trireme/config/importance_correction.hpp"
 
 namespace trireme::config {
 
@@ -178,6 +179,10 @@ void Checks::ppo_algorithm() {
 
 void Checks::ppo_correction() {
   const auto& advantage = o_.algo.advantage;
+  const bool in_order = o_.train.partial_rollout_order == PartialRolloutOrder::drawn;
+  refuse_if(advantage.mask_older_than && in_order && *advantage.mask_older_than >= o_.train.async_depth, "algo.advantage.mask_older_than = ",
+            advantage.mask_older_than.value_or(0), " with train.async_depth = ", o_.train.async_depth,
+            " (no token is older than that, so none would be left out): set less, or none");
   const AdvantageOptions untouched;
   const bool chosen = advantage.is_correction_level != untouched.is_correction_level ||
                       advantage.is_correction_mode != untouched.is_correction_mode ||
@@ -196,9 +201,8 @@ void Checks::ppo_correction() {
   const bool by_ratio = correction.gate == CorrectionGate::ratio;
   refuse_if(clips && !by_ratio, "algo.advantage.is_correction_gating = \"", to_string(correction.gate),
             "\" with mode clip (a divergence decides what is dropped, it has nothing to clip): use mode mask");
-  refuse_if(clips && correction.level == CorrectionLevel::sequence,
-            "algo.advantage.is_correction_level = \"seq\" with mode clip (whole sequences are kept or dropped, weights are "
-            "clipped per token): use mode mask");
+  refuse_if(clips && correction.level != CorrectionLevel::token, "algo.advantage.is_correction_level = \"", to_string(correction.level),
+            "\" with mode clip (what is judged as a whole is kept or dropped, weights are clipped per token): use mode mask");
   refuse_if(by_ratio && (correction.low > 1 || correction.high < 1), "algo.advantage.is_correction_threshold = [", correction.low,
             ", ", correction.high, "] leaves out 1 (the ratio where rollout and trainer agree): put 1 inside");
   refuse_if(!by_ratio && correction.low > 0, "algo.advantage.is_correction_threshold = [", correction.low, ", ", correction.high,
@@ -226,6 +230,8 @@ void Checks::ppo_reward() {
       reward.overlong_buffer_len && o_.rollout.max_new_tokens > 0 && *reward.overlong_buffer_len > o_.rollout.max_new_tokens,
       "reward.overlong_buffer_len ", reward.overlong_buffer_len.value_or(0), " is longer than rollout.max_new_tokens ",
       o_.rollout.max_new_tokens);
+  refuse_if(reward.outage != RewardOptions{}.outage && !o_.has_plugins(), "reward.outage = \"", to_string(reward.outage),
+            "\" without a [[reward.source]] of kind = \"plugin\" (rules and models always answer): remove it");
   std::set<std::string> names;
   for (size_t i = 0; i < reward.source.size(); ++i) {
     reward_source(i, reward.source[i]);
@@ -276,7 +282,7 @@ void Checks::reward_source(size_t index, const RewardSource& source) {
 void Checks::foreign_keys(const std::string& at, const RewardSource& source) {
   static const std::set<std::string, std::less<>> common{"kind", "name", "weight"};
   static const std::set<std::string, std::less<>> of_model{"path", "max_len", "batch_tokens"};
-  static const std::set<std::string, std::less<>> of_plugin{"command", "timeout"};
+  static const std::set<std::string, std::less<>> of_plugin{"command", "timeout", "processes"};
   const RewardSource initial;
   for (const auto& key : source_keys()) {
     if (common.contains(key.name()) || key.dump(source) == key.dump(initial)) continue;

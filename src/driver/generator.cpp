@@ -9,6 +9,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/sampling.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/text/logit_bias.hpp"
 #include "trireme/trace/region.hpp"
@@ -43,7 +44,8 @@ generate::GeneratorWeights make_weights(const config::Options& options, const Ro
   return weights;
 }
 
-Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row, int64_t max_len) {
+// `truncated`: by top-p or top-k.
+Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, int64_t row, bool truncated, int64_t max_len) {
   const auto behind_prompt = [&](auto values) {  // of the answer's tokens -> of all tokens
     values.insert(values.begin(), prompt.ids.size(), {});
     return values;
@@ -55,6 +57,7 @@ Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, i
   sequence.ids.insert(sequence.ids.end(), result.output_ids.begin(), result.output_ids.end());
   sequence.action_ranges = {{static_cast<int64_t>(prompt.ids.size()), static_cast<int64_t>(sequence.ids.size())}};
   sequence.log_probs = behind_prompt(std::move(result.log_probs));
+  if (truncated) sequence.sample_log_probs = behind_prompt(std::move(result.sample_log_probs));
   sequence.versions = behind_prompt(std::move(result.versions));
   sequence.finish_reason = result.finish_reason;
   Samples samples;
@@ -126,7 +129,11 @@ Pace Generator::agree(Pace mine, int64_t step) const {
 }
 
 void Generator::submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request) {
-  writing_.emplace(request.id, Writing{&prompts, row, number});
+  const generate::SamplingParams& sampling = request.sampling;
+  const bool truncated = sampling.temperature > 0 && kernels::Truncation{sampling.top_p, sampling.top_k}.active(spec_.shape.vocab);
+  // A checkpoint of a run that did not truncate yet: what is written was drawn from the full distribution.
+  if (truncated && request.begun.sample_log_probs.empty()) request.begun.sample_log_probs = request.begun.log_probs;
+  writing_.emplace(request.id, Writing{&prompts, row, number, truncated});
   ++unfinished_[number];
   engine_->submit(std::move(request));
 }
@@ -149,6 +156,9 @@ void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished,
     const auto first = unfinished.begin(i) + unfinished.prompt_len[s], last = unfinished.begin(i) + unfinished.length(i);
     request.begun.output_ids.assign(unfinished.ids.begin() + first, unfinished.ids.begin() + last);
     request.begun.log_probs.assign(unfinished.log_probs.begin() + first, unfinished.log_probs.begin() + last);
+    if (!unfinished.sample_log_probs.empty()) {
+      request.begun.sample_log_probs.assign(unfinished.sample_log_probs.begin() + first, unfinished.sample_log_probs.begin() + last);
+    }
     request.begun.versions.assign(unfinished.version.begin() + first, unfinished.version.begin() + last);
     submit(prompts, row, number, std::move(request));
   }
@@ -171,7 +181,7 @@ void Generator::step(const RolloutHooks& hooks) {
     writing_.erase(result.id);
     if (--unfinished_.at(writing.number) == 0) unfinished_.erase(writing.number);
     if (!roles_.leads_replica()) continue;
-    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, options_.max_len()), writing.number);
+    hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, writing.truncated, options_.max_len()), writing.number);
   }
 }
 
@@ -210,7 +220,7 @@ Samples Generator::standing(int64_t number) const {
     result.finish_reason = FinishReason::unfinished;
     const Writing& writing = writing_.at(result.id);
     if (writing.number != number) continue;
-    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, options_.max_len()));
+    samples.append(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, writing.truncated, options_.max_len()));
   }
   return samples;
 }

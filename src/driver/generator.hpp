@@ -128,6 +128,7 @@ class Generator {
     const data::PromptSet* prompts;
     int64_t row;
     int64_t number;  // of the batch
+    bool truncated;  // drawn under top-p or top-k
   };
   std::unordered_map<uint64_t, Writing> writing_;    // by id
   std::unordered_map<int64_t, int64_t> unfinished_;  // sequences by batch

@@ -179,6 +179,9 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   learning.experience = ppo::Experience::from(std::move(samples));
   learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
   learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
+  if (const auto bound = run_.options.algo.advantage.mask_older_than) {
+    learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
+  }
   return learning;
 }
 
@@ -221,7 +224,8 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
       state = trainer->state_inside(settings.kl_coefficient);
     }
   }
-  control_.meet([this] { return rollouts_.go_on(); });
+  // What a trainer's own generator may read in place is already of the next version, which the sync announces: it writes nothing before that.
+  rollouts_.meet(roles_.trainer == nullptr);
   progress.training = share_training_state(run_.roles, metrics, state);
   progress.mini_batch = run_.roles.world.max(progress.mini_batch);
   if (!control_.all_finished(finished)) return false;

@@ -50,7 +50,11 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
   const Roles& roles = run.roles;
   const std::vector<int> here = machine::ranks_on_device(roles.world, roles.topology, run.device);
   const bool beside_trainers = trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
-  caches_in_the_way_ = generator && beside_trainers && run.options.train.async_depth == 0;
+  // With partial rollouts on the same rank, too: new weights come before the next token, and keys and values are computed again anyway. The ranks of
+  // a larger replica keep theirs: some of them may not train, and all have to run the same sequences.
+  const bool stands_still = trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
+  const bool take_turns = run.options.train.async_depth == 0 ? beside_trainers : stands_still;
+  caches_in_the_way_ = generator && take_turns;
   roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
   if (generator) {
@@ -111,6 +115,7 @@ void PpoRoles::release_caches() {
 
 void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
+  if (run.options.has_plugins()) add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());

@@ -60,6 +60,20 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
 }
 
+void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics) {
+  reward::PluginCounters all;
+  double longest = 0;
+  for (const auto& one : world.gather_values(scorer ? scorer->take_plugin_counters() : reward::PluginCounters{})) {
+    all += one;
+    longest = std::max(longest, one.wait_seconds);
+  }
+  metrics.plugins = {{"requests", static_cast<double>(all.requests)},
+                     {"retries", static_cast<double>(all.retries)},
+                     {"restarts", static_cast<double>(all.restarts)},
+                     {"skipped_groups", static_cast<double>(all.skipped_groups)},
+                     {"wait_seconds", longest}};
+}
+
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
                         report::IterationMetrics& metrics) {
   constexpr int64_t none = std::numeric_limits<int32_t>::max();

@@ -12,6 +12,7 @@
 #include "driver/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
+#include "trireme/reward/scorer.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
@@ -29,6 +30,8 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
 // What the engines of all replicas have done: metrics.generation. `work`: of this rank's replica on its first rank, else null; `slots`: sequences that
 // an engine may run at a time. Collective over world.
 void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
+// What reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
+void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics);
 
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.

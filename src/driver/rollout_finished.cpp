@@ -27,7 +27,7 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
   }
   const FinishedGroups::Chosen chosen = finished_->take();
   if (chosen.left) {
-    control_.meet([this] { return go_on(); });
+    meet(true);
     control_.agree_to_leave(run_.roles.world);
     return std::nullopt;
   }

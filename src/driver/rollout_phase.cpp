@@ -35,6 +35,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
       partial_(run.options.train.partial_rollout_enable),
+      turns_(run.roles),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
       dispatch_(run.roles) {
@@ -64,7 +65,8 @@ RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::P
                       .n = n,
                       .prompts = &prompts,
                       .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
-                      .samples = {}});
+                      .samples = {},
+                      .skipped = {}});
   for (Written& written : std::exchange(early_, {})) accept(std::move(written));
   return batches_.back();
 }
@@ -97,11 +99,21 @@ void RolloutPhase::poll() {
   if (roles_.scorer) roles_.scorer->poll();
 }
 
-bool RolloutPhase::go_on() {
+bool RolloutPhase::go_on(bool may_write) {
   poll();
-  if (!partial_ || !roles_.generator || roles_.generator->idle() || written_.congested()) return false;
+  if (!partial_ || !roles_.generator) return false;
+  if (!turns_.next(may_write && !roles_.generator->idle() && !written_.congested())) return false;
   roles_.generator->step(hooks(false));
   return true;
+}
+
+void RolloutPhase::meet(bool may_write) {
+  control_.meet([&] { return go_on(may_write); });
+  settle();
+}
+
+void RolloutPhase::settle() {
+  if (partial_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
 }
 
 RolloutHooks RolloutPhase::hooks(bool may_leave) {
@@ -120,7 +132,8 @@ RolloutHooks RolloutPhase::hooks(bool may_leave) {
 }
 
 std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<PromptTask>& tasks) {
-  run_.roles.generators.all().sleeping_barrier([this] { return go_on(); });
+  run_.roles.generators.all().sleeping_barrier([this] { return go_on(true); });
+  settle();
   const int64_t outstanding = roles_.generator->outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
   Dispatch::Share share = dispatch_.share(tasks, outstanding);
   batch.writers = std::move(share.all);
@@ -190,7 +203,7 @@ bool RolloutPhase::score(Batch& batch) {
     return false;
   }
   run_.threads.reward.use();
-  if (!roles_.scorer->score_locally(batch.samples, *batch.prompts, batch.iteration)) return false;
+  if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
   std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);
   batch.samples = learn::Exchange(scorers).spread(batch.samples, all);  // models compute on tokens, which are even now
@@ -210,7 +223,7 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
     const trace::Phase phase{"reward", batch.iteration};
     run_.context.begin("reward", batch.iteration, iterations_);
     scored = score(batch);
-    control_.meet([this] { return go_on(); });
+    meet(true);
     leaves = control_.agree_to_leave(run_.roles.world);
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);

@@ -16,6 +16,7 @@
 #include "driver/dispatch.hpp"
 #include "driver/finished_groups.hpp"
 #include "driver/ppo_roles.hpp"
+#include "driver/replica_turns.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -46,8 +47,8 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
-  // What a rank does while it waits for others: poll(), and with partial rollouts a token more of each sequence; true where there was one. Local.
-  bool go_on();
+  // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
+  void meet(bool may_write);
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
   bool waiting() const { return pending_ || !batches_.empty(); }
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
@@ -74,6 +75,7 @@ class RolloutPhase {
     Samples samples;       // what is here
     GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
+    Samples skipped;       // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
   };
 
@@ -107,6 +109,10 @@ class RolloutPhase {
   void post(const Samples& sequence, const Batch& batch);
   // Opens a batch, which this rank's generator takes on.
   Batch& begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan);
+  // poll(), and a token more of each sequence; true where there was one. Local.
+  bool go_on(bool may_write);
+  // Behind each wait in which this rank may have gone on. Collective over the replica.
+  void settle();
   RolloutHooks hooks(bool may_leave);
   // This rank's share of it.
   void write(Batch& batch, bool may_leave);
@@ -133,6 +139,7 @@ class RolloutPhase {
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
   bool partial_;       // new weights come while sequences are written
+  ReplicaTurns turns_;
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;        // under way, in the order of their numbers

@@ -27,6 +27,7 @@ StoredParts RolloutPhase::stored() {
   Samples all;
   for (const Batch& batch : batches_) {
     all.append(batch.samples.unscored());
+    all.append(batch.skipped.unscored());
     if (roles_.generator) all.append(roles_.generator->standing(batch.number));
   }
   parts.pending += learn::to_stored(all);

@@ -85,7 +85,7 @@ void add_staleness(const comm::CommView& world, const Samples& samples, int64_t 
 void add_training_metrics(const config::Options& options, const comm::CommView& trainers, double kl_coefficient,
                           const PipelineTotals& pipeline, const Mismatch& mismatch, const UpdateReport& update,
                           const std::optional<double>& kl, IterationMetrics& metrics) {
-  std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences};
+  std::vector<double> sums{pipeline.group_std, pipeline.returns, pipeline.sequences, pipeline.masked_tokens};
   sum_over(trainers, sums);
   const double n = std::max(1.0, sums[2]);
   metrics.set("kl", kl.value_or(std::numeric_limits<double>::quiet_NaN()));
@@ -96,6 +96,7 @@ void add_training_metrics(const config::Options& options, const comm::CommView& 
   metrics.set("ppo_kl", update.statistics.ppo_kl());
   metrics.set("rollout_kl", update.statistics.rollout_kl());
   metrics.set("filter_ratio", update.statistics.filter_ratio());
+  if (options.algo.advantage.mask_older_than) metrics.set("masked_tokens", sums[3]);
   metrics.set("grad_norm", update.grad_norm);
   metrics.set("critic_grad_norm", options.has_critic() ? update.critic_grad_norm : std::numeric_limits<double>::quiet_NaN());
   metrics.set("lr", update.lr);

@@ -16,6 +16,7 @@ void add_sums(const UnfinishedPart& from, Learning& to) {
   to.pipeline.group_std += from.pipeline.group_std;
   to.pipeline.returns += from.pipeline.returns;
   to.pipeline.sequences += from.pipeline.sequences;
+  to.pipeline.masked_tokens += from.pipeline.masked_tokens;
   to.update.policy_loss += from.update.policy_loss;
   to.update.value_loss += from.update.value_loss;
   to.update.kl_loss += from.update.kl_loss;

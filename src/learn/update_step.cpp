@@ -29,6 +29,21 @@ struct DeviceBatch {
   at::Tensor mask;
 };
 
+// Its action columns cut where another sequence or another version of the weights begins.
+ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples) {
+  const std::vector<int64_t>& sequences = batch.actions.segments.cu_seqlens();
+  const auto* column = batch.host_columns.const_data_ptr<int64_t>();
+  const auto version = [&](int64_t action) { return samples.version[static_cast<size_t>(column[action])]; };
+  std::vector<int64_t> cuts{0};
+  for (size_t i = 0; i + 1 < sequences.size(); ++i) {
+    for (int64_t action = sequences[i]; action < sequences[i + 1]; ++action) {
+      if (action > sequences[i] && version(action) != version(action - 1)) cuts.push_back(action);
+    }
+    if (sequences[i + 1] > sequences[i]) cuts.push_back(sequences[i + 1]);
+  }
+  return ppo::Segments(cuts, batch.device);
+}
+
 kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   if (!options.entropy_coef) return kernels::Entropy::skip;
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
@@ -37,13 +52,16 @@ kernels::Entropy entropy_mode(const config::ActorOptions& options) {
 at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, const kernels::TokenLogProbs& head,
                       const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient,
                       UpdateReport& report) {
-  const ppo::PolicyLossInput input{head.log_probs,
-                                   batch.column(micro.old_log_probs),
-                                   batch.column(micro.rollout_log_probs),
-                                   batch.column(micro.advantages),
-                                   batch.mask,
-                                   batch.actions.segments};
-  const auto policy = ppo::policy_loss(input, ppo::policy_loss_options(options), normalizer);
+  const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
+  ppo::PolicyLossInput input{head.log_probs,
+                             batch.column(micro.old_log_probs),
+                             batch.column(micro.rollout_log_probs),
+                             batch.column(micro.advantages),
+                             batch.mask,
+                             batch.actions.segments,
+                             batch.column(micro.sample_log_probs)};
+  if (how.correction.level == config::CorrectionLevel::segment) input.written = written_segments(batch, micro.samples);
+  const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
   report.policy_loss += policy.loss.item<double>();
   report.statistics += policy.statistics;

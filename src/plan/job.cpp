@@ -186,7 +186,8 @@ class RankLedger {
 
   // Where generators and trainers take turns on the same rank, the pages are given back before the trainers begin (PpoRoles::release_caches()).
   PhaseSet cache_phases() const {
-    const bool given_back = options().train.async_depth == 0 && contains(job_.roles.trainer, rank_);
+    const bool take_turns = options().train.async_depth == 0 || (options().train.partial_rollout_enable && degree() == 1);
+    const bool given_back = take_turns && contains(job_.roles.trainer, rank_);
     return given_back ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase;
   }
 

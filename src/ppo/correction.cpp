@@ -35,8 +35,8 @@ double total(const Tensor& x) { return x.sum(at::kDouble).item<double>(); }
 void check_correction(const config::ImportanceCorrection& options) {
   if (!options.enabled || options.mode == config::CorrectionMode::mask) return;
   VALIDATE(options.level == config::CorrectionLevel::token, ExitCode::configuration,
-           "algo.advantage.is_correction_mode = clip with is_correction_level = seq (a sequence is kept or dropped, its weight is "
-           "not clipped): use mode mask, or level token");
+           "algo.advantage.is_correction_mode = clip with is_correction_level = ", config::to_string(options.level),
+           " (what is judged as a whole is kept or dropped, its weight is not clipped): use mode mask, or level token");
   VALIDATE(options.gate == config::CorrectionGate::ratio, ExitCode::configuration,
            "algo.advantage.is_correction_mode = clip with is_correction_gating = ", config::to_string(options.gate),
            " (a divergence can only drop tokens): use mode mask, or gating ratio");
@@ -47,12 +47,13 @@ Correction importance_correction_weights(const PolicyLossInput& in, const Tensor
   check_correction(options);
   VALIDATE(in.rollout_log_probs.defined(), ExitCode::internal, "importance correction without rollout log-probs");
   const Tensor rollout = select(in.rollout_log_probs, mask).detach();
+  const Tensor drawn = in.sample_log_probs.defined() ? select(in.sample_log_probs, mask).detach() : rollout;
   const Tensor old = select(in.old_log_probs, mask).detach();
-  const Tensor log_ratio = old - rollout;
+  const Tensor log_ratio = old - drawn;
   const Tensor weights = log_ratio.exp();
   const bool by_ratio = options.gate == config::CorrectionGate::ratio;
   Correction out;
-  out.log_ratio_sum = total(log_ratio);
+  out.log_ratio_sum = total(old - rollout);
   if (options.level == config::CorrectionLevel::token) {
     const Tensor keep = inside(by_ratio ? weights : divergence(rollout, old, options.gate), options);
     out.weights = options.mode == config::CorrectionMode::clip ? at::clamp(weights, options.low, options.high)
@@ -61,12 +62,15 @@ Correction importance_correction_weights(const PolicyLossInput& in, const Tensor
     out.gated = total(at::logical_and(mask, at::logical_not(keep)));
     return out;
   }
-  const Tensor counts = in.segments.sums(mask.to(at::kFloat));
+  const Segments& judged = options.level == config::CorrectionLevel::segment ? in.written : in.segments;
+  VALIDATE(judged.columns() == mask.size(0), ExitCode::internal, "importance correction by segment: ", judged.columns(), " of ", mask.size(0),
+           " columns belong to one");
+  const Tensor counts = judged.sums(mask.to(at::kFloat));
   const Tensor per_token = by_ratio ? log_ratio : select(divergence(rollout, old, options.gate), mask);
-  const Tensor mean = in.segments.sums(per_token) / at::clamp_min(counts, 1.0);
+  const Tensor mean = judged.sums(per_token) / at::clamp_min(counts, 1.0);
   const Tensor keep = at::logical_and(inside(by_ratio ? mean.exp() : mean, options), counts > 0);
-  out.weights = select(weights, in.segments.spread(keep));
-  out.gate_total = static_cast<double>(in.segments.sequences());
+  out.weights = select(weights, judged.spread(keep));
+  out.gate_total = static_cast<double>(judged.sequences());
   out.gated = total(at::logical_not(keep));
   return out;
 }

@@ -34,7 +34,8 @@ struct LaterColumn {
   std::vector<float> Samples::*stored;
   bool kept;  // in the samples beside the tensor
 };
-constexpr LaterColumn later_columns[] = {{&Experience::ref_log_probs, &Samples::ref_log_probs, true},
+constexpr LaterColumn later_columns[] = {{&Experience::sample_log_probs, &Samples::sample_log_probs, true},
+                                         {&Experience::ref_log_probs, &Samples::ref_log_probs, true},
                                          {&Experience::old_log_probs, &Samples::old_log_probs, false},
                                          {&Experience::values, &Samples::values, false},
                                          {&Experience::advantages, &Samples::advantages, false},
@@ -112,12 +113,25 @@ Experience Experience::select(std::span<const int64_t> rows) const {
   const Tensor index = column(columns, at::kLong);
   out.mask = pick(mask, index);
   out.rollout_log_probs = pick(rollout_log_probs, index);
+  out.sample_log_probs = pick(sample_log_probs, index);
   out.old_log_probs = pick(old_log_probs, index);
   out.ref_log_probs = pick(ref_log_probs, index);
   out.values = pick(values, index);
   out.advantages = pick(advantages, index);
   out.returns = pick(returns, index);
   return out;
+}
+
+int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version) {
+  Samples& samples = experience.samples;
+  int64_t masked = 0;
+  for (size_t t = 0; t < samples.ids.size(); ++t) {
+    if (!samples.action_mask[t] || version - samples.version[t] <= bound) continue;
+    samples.action_mask[t] = 0;
+    ++masked;
+  }
+  experience.mask = column(samples.action_mask, at::kByte);
+  return masked;
 }
 
 std::vector<int64_t> response_lengths(const Samples& samples) {

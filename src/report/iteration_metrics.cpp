@@ -53,6 +53,7 @@ std::string to_json(const IterationMetrics& metrics) {
   line.add("tokens", metrics.tokens).add("version", metrics.version);
   line.add_json("seconds", object(metrics.seconds)).add_json("memory", object(metrics.memory));
   if (!metrics.generation.empty()) line.add_json("generation", object(metrics.generation));
+  if (!metrics.plugins.empty()) line.add_json("plugins", object(metrics.plugins));
   if (!metrics.threads.empty()) line.add_json("threads", object(metrics.threads));
   return line.str();
 }

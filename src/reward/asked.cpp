@@ -32,49 +32,49 @@ const std::string& Asked::add(const Request& request) {
   return place->second.line;
 }
 
-std::string Asked::missing() const {
-  std::string lines;
-  for (const auto& [id, entry] : entries_) {
-    if (!entry.reward) lines += entry.line;
-  }
-  return lines;
+void Asked::give_up(uint64_t id) {
+  Entry& entry = entries_.at(id);
+  entry.given_up = true;
+  entry.line.clear();
 }
 
 Scores Asked::take(std::span<const Request> requests) {
   Scores scores;
   for (size_t i = 0; i < requests.size(); ++i) {
     const auto found = entries_.find(requests[i].id);
-    scores.values.push_back(found->second.reward.value());
+    scores.values.push_back(found->second.reward.value_or(0));
+    if (found->second.given_up) {
+      scores.missing.resize(requests.size());
+      scores.missing[i] = 1;
+    }
     for (const auto& [name, value] : found->second.metrics) {
       auto& column = scores.metrics[name];
       column.resize(requests.size(), std::numeric_limits<float>::quiet_NaN());
       column[i] = value;
     }
     entries_.erase(found);
-    --answered_;
   }
   return scores;
 }
 
-bool Asked::accept(std::string_view line) {
+std::optional<uint64_t> Asked::accept(std::string_view line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) {
     // Python's json writes NaN, which is no JSON; a line that tries to be an answer must not pass for noise.
     const bool answer = line.starts_with('{') && line.find("\"reward\"") != std::string_view::npos;
     VALIDATE(!answer, ExitCode::bad_data, "reward plugin ", source_, ": this answer is no JSON (NaN and Infinity are none either): ",
              excerpt(line));
-    return false;
+    return std::nullopt;
   }
-  if (!json.is_object() || (!json.contains("reward") && !json.contains("id"))) return false;
-  Entry& entry = entry_of(json, line);
+  if (!json.is_object() || (!json.contains("reward") && !json.contains("id"))) return std::nullopt;
+  auto& [id, entry] = *entry_of(json, line);
   entry.reward = reward_of(json, line);
   if (json.contains("metrics")) add_metrics(json["metrics"], entry, line);
   entry.line.clear();
-  ++answered_;
-  return true;
+  return id;
 }
 
-Asked::Entry& Asked::entry_of(const nlohmann::json& json, std::string_view line) {
+Asked::Entries::iterator Asked::entry_of(const nlohmann::json& json, std::string_view line) {
   const auto id = json.find("id");
   VALIDATE(id != json.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer without an id (which request is it for?): ",
            excerpt(line));
@@ -87,7 +87,7 @@ Asked::Entry& Asked::entry_of(const nlohmann::json& json, std::string_view line)
   VALIDATE(found != entries_.end(), ExitCode::bad_data, "reward plugin ", source_, ": an answer for id ", text,
            ", which was not asked for: send the id of the request back as it came");
   VALIDATE(!found->second.reward, ExitCode::bad_data, "reward plugin ", source_, ": a second answer for id ", text);
-  return found->second;
+  return found;
 }
 
 float Asked::reward_of(const nlohmann::json& json, std::string_view line) const {

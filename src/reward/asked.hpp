@@ -20,37 +20,41 @@ std::string excerpt(std::string_view line);
 class Asked {
  public:
   struct Entry {
-    std::string line;  // the request, until it is answered
+    std::string line;  // the request, until it is settled
     std::optional<float> reward;
     std::map<std::string, float> metrics;
+    int64_t failures = 0;  // of those that were asked
+    bool given_up = false;
+    bool settled() const { return reward || given_up; }
   };
 
   explicit Asked(std::string source) : source_(std::move(source)) {}
 
-  bool empty() const { return entries_.empty(); }
   bool has(const Request& request) const { return entries_.contains(request.id); }
-  bool answered(const Request& request) const { return entries_.at(request.id).reward.has_value(); }
-  size_t answered() const { return answered_; }
-  size_t size() const { return entries_.size(); }
-  bool complete() const { return answered_ == entries_.size(); }
+  // It is answered or given up.
+  bool settled(const Request& request) const { return entries_.at(request.id).settled(); }
 
   // Its line for the plugin.
   const std::string& add(const Request& request);
-  // The lines of what is not answered, for a new child.
-  std::string missing() const;
-  // The answers to these requests, which are all there; they are forgotten.
+  const std::string& line(uint64_t id) const { return entries_.at(id).line; }
+  // The process that was asked has failed: how often that was so by now.
+  int64_t count_failure(uint64_t id) { return ++entries_.at(id).failures; }
+  int64_t failures(uint64_t id) const { return entries_.at(id).failures; }
+  void give_up(uint64_t id);
+  // What became of these requests, which are all settled; they are forgotten.
   Scores take(std::span<const Request> requests);
-  // False when the line is no answer but something the plugin printed. Throws UserError(bad_data) for answers that make no sense.
-  bool accept(std::string_view line);
+  // The id that the line answers; nullopt when it is no answer but something the plugin printed. Throws UserError(bad_data) for answers that make
+  // no sense.
+  std::optional<uint64_t> accept(std::string_view line);
 
  private:
-  Entry& entry_of(const nlohmann::json& json, std::string_view line);
+  using Entries = std::map<uint64_t, Entry>;
+  Entries::iterator entry_of(const nlohmann::json& json, std::string_view line);
   float reward_of(const nlohmann::json& json, std::string_view line) const;
   void add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line) const;
 
   std::string source_;
-  std::map<uint64_t, Entry> entries_;
-  size_t answered_ = 0;
+  Entries entries_;
 };
 
 }  // namespace trireme::reward

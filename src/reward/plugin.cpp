@@ -2,9 +2,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cmath>
 #include <ctime>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "reward/asked.hpp"
-#include "reward/child_process.hpp"
+#include "reward/plugin_child.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
@@ -24,12 +24,19 @@
 namespace trireme::reward {
 namespace {
 
-constexpr size_t longest_line = size_t{1} << 24;
+// A rank that computes for longer than this, in seconds, has not listened: what plugins said meanwhile was not late.
+constexpr double longest_absence = 1;
 
-// Why an attempt failed that a new child may do better.
-struct ChildFailure {
-  std::string what;
-};
+// Before the start of a process whose requests have failed so often; longer ones where an outage is waited for.
+double pause_after(int64_t failures, int64_t retries) {
+  const double pause = 0.1 * static_cast<double>(int64_t{1} << std::min<int64_t>(failures - 1, 9));
+  return std::min(pause, failures <= retries ? 5.0 : 30.0);
+}
+
+void sleep_for(double seconds) {
+  const timespec time{static_cast<time_t>(seconds), static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
+  ::nanosleep(&time, nullptr);
+}
 
 class PluginSource : public Source {
  public:
@@ -37,31 +44,31 @@ class PluginSource : public Source {
       : options_(options), name_(std::move(name)), environment_(environment), fault_(environment.fault), asked_(name_) {
     VALIDATE(!options_.command.empty(), ExitCode::configuration, "reward source ", name_, ": command is missing: name the program to start");
     open_log();
-    start();
+    setup_ = {.name = name_,
+              .command = options_.command,
+              .timeout = options_.timeout.seconds,
+              .log_file = log_file_,
+              .log = log_.get(),
+              .take = [this](std::string_view line) { return take(line); }};
+    for (int64_t i = 0; i < options_.processes; ++i) children_.push_back(std::make_unique<PluginChild>(setup_));
   }
 
   const std::string& name() const override { return name_; }
   bool takes_time() const override { return true; }
+  PluginCounters take_counters() override { return std::exchange(counters_, {}); }
 
   void ask(std::span<const Request> requests) override {
     if (requests.empty()) return;
-    if (!child_ && !failed_) start();
-    if (asked_.empty() && child_) refuse_unasked();
-    outgoing_.erase(0, std::exchange(sent_, 0));
-    for (const Request& request : requests) outgoing_ += asked_.add(request);
-    if (child_) inject_before();
+    for (const Request& request : requests) least_busy().ask(request.id, asked_.add(request));
+    counters_.requests += std::ssize(requests);
+    inject_before();
     poll();
   }
 
-  // A child that has failed is for score() to restart, which counts the restarts.
   void poll() override {
-    if (asked_.complete() || !child_) return;
+    if (std::ranges::all_of(children_, [](const auto& child) { return child->unanswered() == 0; })) return;
     const BlockSigpipe no_sigpipe;
-    try {
-      for (int turn = 0; turn < 64 && move_on(0); ++turn) {  // a child that never falls silent must not keep us
-      }
-    } catch (const ChildFailure& failure) {
-      failed_ = failure;
+    for (int turn = 0; turn < 64 && attend(0); ++turn) {  // a process that never falls silent must not keep us
     }
   }
 
@@ -69,24 +76,13 @@ class PluginSource : public Source {
     trace::Region region{"reward plugin", trace::no_argument, trace::Category::wait};
     if (requests.empty()) return {};
     if (environment_.stop()) throw Stopped{};
+    const base::Stopwatch watch;
     std::vector<Request> fresh;
     std::copy_if(requests.begin(), requests.end(), std::back_inserter(fresh), [this](const Request& request) { return !asked_.has(request); });
     ask(fresh);
-    const BlockSigpipe no_sigpipe;
-    for (int64_t attempt = 0;; ++attempt) {
-      try {
-        if (failed_) throw std::exchange(failed_, std::nullopt).value();
-        if (!child_) start();
-        wait_for(requests);
-        return asked_.take(requests);
-      } catch (const ChildFailure& failure) {
-        child_.reset();
-        VALIDATE(attempt < environment_.retries, ExitCode::unfit_environment, "reward plugin ", name_, " (", options_.command[0], "): ",
-                 failure.what, ", after ", attempt, " restarts (reward.retries)", log_hint());
-        log::warning(base::text("reward plugin ", name_, ": ", failure.what, "; restart ", attempt + 1, " of ", environment_.retries));
-        pause(std::min(0.1 * static_cast<double>(int64_t{1} << std::min<int64_t>(attempt, 6)), 5.0));
-      }
-    }
+    wait_for(requests);
+    counters_.wait_seconds += watch.seconds();
+    return asked_.take(requests);
   }
 
  private:
@@ -99,122 +95,105 @@ class PluginSource : public Source {
 
   std::string log_hint() const { return log_file_.empty() ? std::string() : base::text(": its messages are in ", log_file_.string()); }
 
-  // It is asked for all that is not answered yet.
-  void start() {
-    partial_.clear();
-    outgoing_ = asked_.missing();
-    sent_ = 0;
-    child_ = std::make_unique<ChildProcess>(options_.command, log_file_);
+  // Those that wait for a new start come behind those that run.
+  PluginChild& least_busy() {
+    return **std::ranges::min_element(children_, {}, [](const auto& child) { return std::pair(!child->running(), child->unanswered()); });
   }
 
-  static void pause(double seconds) {
-    const timespec time{static_cast<time_t>(seconds), static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
-    ::nanosleep(&time, nullptr);
-  }
-
-  // The deadline starts anew at every answer, so it need not grow with the number of requests.
   void wait_for(std::span<const Request> requests) {
-    base::Stopwatch since_answer;
-    size_t count = asked_.answered();
+    const BlockSigpipe no_sigpipe;
     for (size_t next = 0;;) {
-      while (next < requests.size() && asked_.answered(requests[next])) ++next;
+      while (next < requests.size() && asked_.settled(requests[next])) ++next;
       if (next == requests.size()) return;
       if (environment_.stop()) throw Stopped{};
-      base::tick();  // waiting within the plugin's own deadline is no hang
-      if (asked_.answered() > count) since_answer.restart();
-      count = asked_.answered();
-      const double left = options_.timeout.seconds - since_answer.seconds();
-      if (left <= 0) throw ChildFailure{base::text("no answer within ", base::human_seconds(options_.timeout.seconds), ", with ", count, " of ",
-                                                   asked_.size(), " requests answered")};
-      move_on(std::min(left, 1.0));
+      base::tick();  // waiting within the plugin's own deadline, or for its return, is no hang
+      attend(1.0);
     }
   }
 
-  // Writes and reads at the same time: a child that answers as it goes would otherwise block both pipes. False: nothing could be done for so long.
-  bool move_on(double seconds) {
-    if (!child_ || asked_.complete()) return false;
-    const bool sending = sent_ < outgoing_.size();
-    pollfd ends[2] = {{child_->output(), POLLIN, 0}, {child_->input(), POLLOUT, 0}};
-    const int ready = ::poll(ends, sending ? 2 : 1, seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
+  // Sends and receives what it can, for which it waits up to `seconds`, and looks after processes that are late or gone. False: nothing came or went.
+  bool attend(double seconds) {
+    if (since_attended_.seconds() > longest_absence) {
+      for (const auto& child : children_) child->pardon();
+    }
+    std::vector<pollfd> ends(2 * children_.size());
+    for (size_t i = 0; i < children_.size(); ++i) {
+      children_[i]->start_when_due();
+      children_[i]->watch(&ends[2 * i]);
+      seconds = std::min(seconds, children_[i]->due_in());
+    }
+    const int ready = ::poll(ends.data(), ends.size(), seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
+    since_attended_.restart();
     if (ready < 0 && errno != EINTR) base::throw_errno(errno, "cannot wait for the reward plugin", options_.command[0]);
-    if (ready <= 0) return false;
-    if (sending && ends[1].revents != 0) sent_ += write_some(std::string_view(outgoing_).substr(sent_));
-    if (ends[0].revents != 0) read_some();
-    return true;
-  }
-
-  // What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id.
-  void refuse_unasked() {
-    char buffer[4096];
-    ssize_t n = 0;
-    while ((n = ::read(child_->output(), buffer, sizeof buffer)) > 0) partial_.append(buffer, static_cast<size_t>(n));
-    VALIDATE(partial_.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", name_,
-             ": an answer that nobody asked for: ", excerpt(partial_));
-    if (!partial_.empty()) note(partial_);
-    partial_.clear();
-  }
-
-  size_t write_some(std::string_view text) {
-    const ssize_t n = ::write(child_->input(), text.data(), std::min<size_t>(text.size(), 65536));
-    if (n >= 0) return static_cast<size_t>(n);
-    if (errno == EAGAIN || errno == EINTR) return 0;
-    if (errno == EPIPE) return text.size();  // it reads no more: what it still answers, or its end, comes by the other pipe
-    base::throw_errno(errno, "cannot write to the reward plugin", options_.command[0]);
-  }
-
-  void read_some() {
-    char buffer[65536];
-    const ssize_t n = ::read(child_->output(), buffer, sizeof buffer);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n < 0) base::throw_errno(errno, "cannot read from the reward plugin", options_.command[0]);
-    if (n == 0) return ended();
-    const size_t before = partial_.size();  // no line ends in there
-    partial_.append(buffer, static_cast<size_t>(n));
-    size_t begin = 0;
-    for (size_t end; (end = partial_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
-      take_line(std::string_view(partial_).substr(begin, end - begin));
+    for (size_t i = 0; i < children_.size(); ++i) {
+      try {
+        if (ready > 0) children_[i]->move_on(&ends[2 * i]);
+        children_[i]->check_deadline();
+      } catch (const ChildFailure& failure) {
+        failed(*children_[i], failure.what);
+      }
     }
-    partial_.erase(0, begin);
-    VALIDATE(partial_.size() <= longest_line, ExitCode::bad_data, "reward plugin ", name_, ": a line longer than ", longest_line,
-             " bytes: write one JSON object per line");
+    return ready > 0;
   }
 
-  void take_line(std::string_view line) {
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    std::string changed;
-    if (fault_ == "nan" && line.find("\"reward\"") != std::string_view::npos) {
+  // Its next process is asked for what is missing; what has failed too often is dealt with as the deck says.
+  void failed(PluginChild& child, const std::string& what) {
+    std::vector<uint64_t> missing = child.stop();
+    // It may have failed at the one that it had longest: the others are asked before that, and do not fail with it again.
+    std::rotate(missing.begin(), missing.begin() + 1, missing.end());
+    int64_t failures = 0;
+    for (const uint64_t id : missing) failures = std::max(failures, asked_.count_failure(id));
+    const bool exhausted = failures > environment_.retries;
+    VALIDATE(!exhausted || environment_.outage != config::PluginOutage::stop, ExitCode::unfit_environment, "reward plugin ", name_, " (",
+             options_.command[0], "): ", what, ", after ", environment_.retries, " restarts (reward.retries)", log_hint());
+    const size_t given_up = environment_.outage == config::PluginOutage::skip ? give_up(missing) : 0;
+    warn(what, failures, given_up);
+    if (missing.empty()) return;  // a new process is started for the next request
+    child.start_in(pause_after(given_up > 0 ? 1 : failures, environment_.retries));
+    for (const uint64_t id : missing) child.ask(id, asked_.line(id));
+    ++counters_.restarts;
+    counters_.retries += std::ssize(missing);
+  }
+
+  // Those that have failed too often, and takes them out of `missing`.
+  size_t give_up(std::vector<uint64_t>& missing) {
+    return std::erase_if(missing, [this](uint64_t id) {
+      if (asked_.failures(id) <= environment_.retries) return false;
+      asked_.give_up(id);
+      return true;
+    });
+  }
+
+  // Of a long outage now and then: at 4, 8, 16 ... failures.
+  void warn(const std::string& what, int64_t failures, size_t given_up) const {
+    const bool often = failures > environment_.retries;
+    if (often && given_up == 0 && !std::has_single_bit(static_cast<uint64_t>(failures))) return;
+    const std::string then =
+        given_up > 0 ? base::text(given_up, " of its requests are given up after ", environment_.retries, " restarts (reward.outage = \"skip\")")
+        : often      ? base::text("asked again for the ", failures, ". time (reward.outage = \"wait\")", log_hint())
+                     : base::text("restart ", failures, " of ", environment_.retries);
+    log::warning(base::text("reward plugin ", name_, ": ", what, "; ", then));
+  }
+
+  std::optional<uint64_t> take(std::string_view line) {
+    const bool answer = line.find("\"reward\"") != std::string_view::npos;
+    if (answer && fault_ == "nan") {
       fault_.clear();
-      changed = R"({"id":"0","reward":NaN})";
-      line = changed;
-    } else if (fault_ == "short" && line.find("\"reward\"") != std::string_view::npos) {
-      fault_.clear();
-      return;
+      return asked_.accept(R"({"id":"0","reward":NaN})");
     }
-    if (!line.empty() && !asked_.accept(line)) note(line);
+    if (answer && fault_ == "short") {
+      fault_.clear();
+      return std::nullopt;
+    }
+    return asked_.accept(line);
   }
 
-  // Its output is closed. All answers may be there already; else it left on purpose (code 0) or crashed.
-  void ended() {
-    if (!partial_.empty()) take_line(partial_);
-    partial_.clear();
-    const Exit exit = child_->wait(1.0);
-    child_.reset();
-    if (asked_.complete()) return;
-    VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", name_, ": it ended after ", asked_.answered(), " of ",
-             asked_.size(), " answers (", exit.text(), "): answer every request, and read until the end of the input", log_hint());
-    throw ChildFailure{base::text("it ended after ", asked_.answered(), " of ", asked_.size(), " answers (", exit.text(), ")")};
-  }
-
-  void note(std::string_view line) {
-    if (!log_.valid()) return;
-    base::write_all(log_.get(), std::string(line) + "\n", log_file_);
-  }
-
-  // Faults that the child is made to have, once.
+  // Faults that the first process is made to have, once.
   void inject_before() {
-    if (fault_ == "crash") ::kill(child_->pid(), SIGKILL);
-    if (fault_ == "hang") ::kill(child_->pid(), SIGSTOP);
-    if (fault_ == "slow") pause(options_.timeout.seconds / 2);
+    const PluginChild& child = *children_.front();
+    if (fault_ == "crash" && child.running()) ::kill(child.pid(), SIGKILL);
+    if (fault_ == "hang" && child.running()) ::kill(child.pid(), SIGSTOP);
+    if (fault_ == "slow") sleep_for(options_.timeout.seconds / 2);
     if (fault_ == "crash" || fault_ == "hang" || fault_ == "slow") fault_.clear();
   }
 
@@ -224,12 +203,11 @@ class PluginSource : public Source {
   std::string fault_;
   std::filesystem::path log_file_;
   base::FileDescriptor log_;
-  std::unique_ptr<ChildProcess> child_;
-  std::optional<ChildFailure> failed_;  // of the child, seen by poll()
+  PluginChild::Setup setup_;
   Asked asked_;
-  std::string outgoing_;  // requests for the child
-  size_t sent_ = 0;       // bytes of them that it has taken
-  std::string partial_;  // the start of a line whose end has not come yet
+  std::vector<std::unique_ptr<PluginChild>> children_;
+  base::Stopwatch since_attended_;
+  PluginCounters counters_;
 };
 
 }  // namespace

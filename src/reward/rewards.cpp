@@ -32,6 +32,21 @@ void Rewards::ask(std::span<const Request> requests) {
   for (const Entry& entry : sources_) entry.source->ask(requests);
 }
 
+PluginCounters& PluginCounters::operator+=(const PluginCounters& other) {
+  requests += other.requests;
+  retries += other.retries;
+  restarts += other.restarts;
+  skipped_groups += other.skipped_groups;
+  wait_seconds += other.wait_seconds;
+  return *this;
+}
+
+PluginCounters Rewards::take_counters() {
+  PluginCounters all;
+  for (const Entry& entry : sources_) all += entry.source->take_counters();
+  return all;
+}
+
 void Rewards::poll() {
   for (const Entry& entry : sources_) entry.source->poll();
 }
@@ -58,19 +73,23 @@ std::vector<float> checked(const Source& source, Scores scores, std::span<const 
 
 }  // namespace
 
-std::optional<Rewards::Parts> Rewards::score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
+std::optional<Rewards::LocalScores> Rewards::score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped) {
   trace::Region region{"score"};
-  Parts parts;
+  LocalScores out;
   for (const Entry& entry : sources_) {
     if (entry.source->collective()) {
-      parts.emplace_back(requests.size(), 0.0f);
+      out.parts.emplace_back(requests.size(), 0.0f);
       continue;
     }
     std::optional<Scores> answer = unless_stopped(*entry.source, requests);
     if (entry.source->takes_time() && any_stopped(!answer)) return std::nullopt;
-    parts.push_back(checked(*entry.source, std::move(answer.value()), requests));
+    for (size_t i = 0; i < answer->missing.size(); ++i) {
+      out.missing.resize(requests.size());
+      if (answer->missing[i]) out.missing[i] = 1;
+    }
+    out.parts.push_back(checked(*entry.source, std::move(answer.value()), requests));
   }
-  return parts;
+  return out;
 }
 
 void Rewards::score_with_models(std::span<const Request> requests, Parts& parts) {

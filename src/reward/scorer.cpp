@@ -2,9 +2,12 @@
 
 #include "trireme/reward/scorer.hpp"
 
+#include <set>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
 #include "trireme/reward/reward.hpp"
@@ -23,7 +26,8 @@ Scorer::Scorer(const config::Options& options, const comm::CommView& ranks, std:
     const std::string& name = part_names_[i];
     if (sources[i].kind == config::RewardKind::plugin) {
       made_[i] = make_plugin(sources[i], name,
-                                    {.retries = static_cast<int>(options.reward.retries),
+                                    {.retries = options.reward.retries,
+                                     .outage = options.reward.outage,
                                      .log_dir = log_folder,
                                      .rank = ranks_.rank(),
                                      .stop = stop,
@@ -101,11 +105,42 @@ void Scorer::ask(const Samples& samples, const data::PromptSet& prompts, int64_t
   if (rewards_.takes_time()) rewards_.ask(requests(samples, prompts, iteration));
 }
 
-bool Scorer::score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts, int64_t iteration) {
   const trace::Region region{"reward sources"};
-  auto parts = rewards_.score_locally(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
-  if (parts) samples.reward_parts = std::move(*parts);
-  return parts.has_value();
+  auto scores = rewards_.score_locally(requests(samples, prompts, iteration), [this](bool mine) { return ranks_.max(int32_t{mine}) > 0; });
+  if (!scores) return false;
+  samples.reward_parts = std::move(scores->parts);
+  if (options_.reward.outage == config::PluginOutage::skip) skip_groups(samples, skipped, scores->missing, iteration);
+  return true;
+}
+
+// Estimators compare the samples of a prompt, which may lie on several ranks: a prompt is left out as a whole.
+void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration) {
+  std::vector<uint64_t> mine;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i]) mine.push_back(learn::group_of(samples.id[i]));
+  }
+  const auto all = ranks_.all_gather<uint64_t>(mine);
+  if (all.empty()) return;
+  const std::set<uint64_t> groups(all.begin(), all.end());
+  std::vector<int64_t> kept, left_out;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    (groups.contains(learn::group_of(samples.id[static_cast<size_t>(i)])) ? left_out : kept).push_back(i);
+  }
+  skipped.append(samples.select(left_out));
+  samples = samples.select(kept);
+  VALIDATE(ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration, ": the reward plugins answered for none of the ",
+           groups.size(), " prompts, so nothing is left to learn from (reward.outage = \"skip\"): mend the plugin (its messages are in logs/plugin-*.log), ",
+           "or let the run wait for it with reward.outage = \"wait\"");
+  if (ranks_.rank() != 0) return;
+  skipped_groups_ += std::ssize(groups);
+  log::warning(base::text("iteration ", iteration, ": prompts left out: ", groups.size(), ", for want of a plugin's answer (reward.outage = \"skip\")"));
+}
+
+PluginCounters Scorer::take_plugin_counters() {
+  PluginCounters counters = rewards_.take_counters();
+  counters.skipped_groups = std::exchange(skipped_groups_, 0);
+  return counters;
 }
 
 void Scorer::score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {

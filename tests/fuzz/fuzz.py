@@ -41,7 +41,7 @@ SEEDS = {
     "tokenizer": [b'{"version":"1.0","added_tokens":[{"id":3,"content":"<s>","special":true}],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel",'
                   b'"add_prefix_space":false},"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}'],
     "checkpoint_index": [b"TRIDX\0\0\0"], "manifest": [b'{"step":1,"fence":1,"version":"0","files":[]}'],
-    "samples": [b"TSAMPL01" + bytes(8) * 10], "delta": [b"\x01\0\0\0\x05\0ab" + bytes(4)], "scheduler": [b"1-02:03:04\n", b"    Resource_List.walltime = 01:00:00\n"],
+    "samples": [b"TSAMPL02" + bytes(8) * 10], "delta": [b"\x01\0\0\0\x05\0ab" + bytes(4)], "scheduler": [b"1-02:03:04\n", b"    Resource_List.walltime = 01:00:00\n"],
 }
 
 

@@ -38,6 +38,7 @@ VARIANTS = {
                   "algo.advantage.is_correction_threshold=[0, 0.1]"],
     "tv by sequence": [*CUSTOM, "algo.advantage.is_correction_level=seq", "algo.advantage.is_correction_mode=mask",
                        "algo.advantage.is_correction_gating=tv", "algo.advantage.is_correction_threshold=[0, 0.5]"],
+    "ratio by segment": [*CUSTOM, "algo.advantage.is_correction_level=segment", "algo.advantage.is_correction_mode=mask"],
 }
 ACROSS_RANKS = ("centered", "rloo", "flash_reinforce", "gspo", "by sequence", "seq-mask-tis", "tv by sequence", "adaptive kl")
 SAME = ("reward", "policy_loss", "kl_loss", "grad_norm", "kl_coefficient", "return", "filter_ratio")
@@ -80,6 +81,18 @@ class Algorithms(ProgramTest):
             dropped[name] = self.metrics(run)[-1]["filter_ratio"]
         self.assertEqual(dropped["wide"], 0)
         self.assertGreater(dropped["narrow"], 0.5)
+
+    def test_corrections_know_what_top_k_left(self):
+        """Of one token that was left, drawn with probability 1, the weight is the policy's own probability of it: here far below a half. What is
+        compared with the trainer stays the full distribution's."""
+        for name, top_k, dropped in (("all", 0, 0), ("one", 1, 1)):
+            run = f"top-{name}"
+            self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=1", f"rollout.top_k={top_k}", CORRECT,
+                         "algo.advantage.is_correction_type=icepop", ranks=2)
+            (line,) = self.metrics(run)
+            self.assertEqual(line["filter_ratio"], dropped, name)
+            self.assertEqual(line["policy_loss"] == 0, bool(dropped), name)
+            self.assertLess(abs(line["rollout_kl"]), 1e-5, name)
 
     def test_kl_in_the_loss_is_reported_and_steers_its_coefficient(self):
         """algo.kl.use_loss: `kl` is the KL of the loss, not that of the token rewards, which is 0; a target below it raises the

@@ -25,6 +25,7 @@ struct SequenceRecord {
   std::vector<float> log_probs = {};  // one per token, read inside the action ranges; empty: 0
   FinishReason finish_reason = FinishReason::stop;
   std::vector<int32_t> versions = {};  // of the weights, one per token, read inside the action ranges; empty: -1
+  std::vector<float> sample_log_probs = {};  // as log_probs, of what top-p and top-k left; empty: they were off
 };
 
 // A column is a member here and a row of the table in samples.cpp, by which it is copied, checked and sent.
@@ -40,6 +41,8 @@ struct Samples {
   std::vector<uint8_t> action_mask;  // 1 on generated tokens, the end token included
   std::vector<float> log_probs;      // of the token under the rollout policy at its temperature; 0 where the mask is 0
   std::vector<int32_t> version;      // weights that produced the token; -1 on prompts
+  // Per token [T], or empty where top-p and top-k were off: log-prob under the distribution that they left, from which the token was drawn
+  std::vector<float> sample_log_probs;
   // Per sequence, later columns [B] or empty
   std::vector<float> reward;
   std::vector<std::vector<float>> reward_parts;  // [parts][B]

@@ -161,10 +161,11 @@ template <>
 struct Words<CorrectionType> {
   static constexpr std::string_view list[] = {"tis", "icepop", "seq-mask-tis", "custom"};
 };
-enum class CorrectionLevel { token, sequence };
+// segment: the tokens of a sequence that one version of the weights wrote.
+enum class CorrectionLevel { token, sequence, segment };
 template <>
 struct Words<CorrectionLevel> {
-  static constexpr std::string_view list[] = {"token", "seq"};
+  static constexpr std::string_view list[] = {"token", "seq", "segment"};
 };
 enum class CorrectionMode { clip, mask };
 template <>
@@ -196,6 +197,13 @@ enum class RewardKind { rule, model, plugin };
 template <>
 struct Words<RewardKind> {
   static constexpr std::string_view list[] = {"rule", "model", "plugin"};
+};
+
+// What a run does about a request that a plugin does not answer: end, go on asking, or do without its prompt.
+enum class PluginOutage { stop, wait, skip };
+template <>
+struct Words<PluginOutage> {
+  static constexpr std::string_view list[] = {"stop", "wait", "skip"};
 };
 
 // `none`: the rule scores only the format and the length.

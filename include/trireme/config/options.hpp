@@ -154,6 +154,7 @@ struct RewardSource {
   int64_t batch_tokens = 0;  // 0: rollout.micro_batch_tokens
   // kind = "plugin"
   Strings command;
+  int64_t processes = 1;  // on each reward rank
   Duration timeout{60};
   bool operator==(const RewardSource&) const = default;
 };
@@ -166,6 +167,7 @@ struct RewardOptions {
   double overlong_penalty_factor = 1;
   std::optional<double> stop_properly_penalty_coef;
   int64_t retries = 3;
+  PluginOutage outage = PluginOutage::stop;
   bool operator==(const RewardOptions&) const = default;
 };
 
@@ -223,21 +225,9 @@ struct AdvantageOptions {
   CorrectionMode is_correction_mode = CorrectionMode::clip;
   CorrectionGate is_correction_gating = CorrectionGate::ratio;
   Range is_correction_threshold{0.5, 5.0};
+  std::optional<int64_t> mask_older_than;  // versions of the weights; none: no token is left out for its age
   bool operator==(const AdvantageOptions&) const = default;
 };
-
-// The correction that the options ask for, presets written out: tis = token + clip, icepop = token + mask,
-// seq-mask-tis = seq + mask, all with the ratio as gate.
-struct ImportanceCorrection {
-  bool enabled = false;
-  CorrectionLevel level = CorrectionLevel::token;
-  CorrectionMode mode = CorrectionMode::clip;
-  CorrectionGate gate = CorrectionGate::ratio;
-  double low = 0.5;
-  double high = 5.0;
-  bool operator==(const ImportanceCorrection&) const = default;
-};
-ImportanceCorrection importance_correction(const AdvantageOptions& options);
 
 struct KlOptions {
   double init_coef = 0.01;
@@ -393,6 +383,7 @@ struct Options {
   int64_t max_len() const { return model.max_len > 0 ? model.max_len : data.max_len; }
   int64_t rollout_micro_batch_tokens() const { return rollout.micro_batch_tokens > 0 ? rollout.micro_batch_tokens : train.micro_batch_tokens; }
   int64_t ptx_batch_size() const { return actor.ptx_batch_size > 0 ? actor.ptx_batch_size : train.batch_size; }
+  bool has_plugins() const;
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
   int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }

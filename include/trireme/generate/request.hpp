@@ -39,7 +39,7 @@ struct Request {
   // Called once for each output token in order; true ends the sequence (finish reason stop_string) when there are more than
   // min_new_tokens. A stop string's streaming decoder lives behind it. All tensor-parallel ranks must give the same answers.
   std::function<bool(int32_t token)> stop;
-  // What an engine has written of it before (Engine::standing): it goes on behind that. sample_log_probs may be left out; the result then lacks them too.
+  // What an engine has written of it before (Engine::standing): it goes on behind that.
   Result begun;
 };
 

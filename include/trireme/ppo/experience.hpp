@@ -23,6 +23,7 @@ struct Experience {
   Segments segments;
   at::Tensor mask;               // u8 [T]
   at::Tensor rollout_log_probs;  // f32 [T], by the generator
+  at::Tensor sample_log_probs;   // f32 [T], by the generator, of what top-p and top-k left; undefined where they were off
   at::Tensor old_log_probs;      // f32 [T], by the trainer before the first step; undefined until evaluated
   at::Tensor ref_log_probs;      // f32 [T]; undefined without a reference
   at::Tensor values;             // f32 [T]; undefined without a critic
@@ -39,6 +40,8 @@ struct Experience {
   Experience select(std::span<const int64_t> rows) const;
 };
 
+// Tokens that weights of more than `bound` versions before `version` wrote are no actions any more: nothing is learned from them. How many.
+int64_t mask_older_than(Experience& experience, int64_t bound, int64_t version);
 // Tokens from the first to the last action, per sequence; 0 without actions (F4).
 std::vector<int64_t> response_lengths(const Samples& samples);
 // F4, is_clipped per sequence: it has max_len tokens, whatever ended it (its last token may be the end token).

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "trireme/config/importance_correction.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/ppo/packed.hpp"
 
@@ -46,6 +47,8 @@ struct PolicyLossInput {
   at::Tensor advantages;         // f32 [T]
   at::Tensor mask;               // bool or integer [T]
   Segments segments;
+  at::Tensor sample_log_probs = {};  // f32 [T], of the distribution that the token was drawn from; undefined: that of rollout_log_probs
+  Segments written = {};             // columns of one sequence that one version of the weights wrote; for a correction by segment
 };
 
 // F29 as sums, so that micro-batches and ranks add up; the accessors give the means that are logged. With a correction but

@@ -20,6 +20,8 @@ struct IterationMetrics {
   std::map<std::string, double> generation;  // what the engines did
   std::map<std::string, int64_t> threads;  // by role: planned, and NAME_worked, the fewest over ranks
 
+  std::map<std::string, double> plugins;   // what reward plugins did: sums over ranks, wait_seconds the most
+
   void set(const std::string& name, double value);
   double get(const std::string& name) const;  // NaN when absent
 };

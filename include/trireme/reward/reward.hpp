@@ -33,6 +33,17 @@ struct Request {
 struct Scores {
   std::vector<float> values;                          // one per request, in their order; finite
   std::map<std::string, std::vector<float>> metrics;  // named parts, one per request; NaN where a request has none
+  std::vector<uint8_t> missing = {};                  // 1: the source gave the request up, its value means nothing; empty: none
+};
+
+// What plugins did on this rank.
+struct PluginCounters {
+  int64_t requests = 0;
+  int64_t retries = 0;         // requests that were asked again
+  int64_t restarts = 0;        // of processes that failed or were late
+  int64_t skipped_groups = 0;  // prompts that were left out for want of an answer
+  double wait_seconds = 0;     // time that score() took
+  PluginCounters& operator+=(const PluginCounters& other);
 };
 
 // score() was left early, as asked.
@@ -52,6 +63,8 @@ class Source {
   virtual bool takes_time() const { return false; }
   virtual void ask(std::span<const Request>) {}
   virtual void poll() {}
+  // Of the time since the last call.
+  virtual PluginCounters take_counters() { return {}; }
   // Bytes of this rank that hold a model's weights.
   virtual int64_t weight_bytes() const { return 0; }
 };
@@ -59,16 +72,19 @@ class Source {
 // Exact text, regular expression or number against the label, plus format and length parts; see rule.hpp.
 std::unique_ptr<Source> make_rule(const config::RewardSource& options, std::string name);
 
-// A child process that answers JSON lines. Started here: call it before the device is touched.
+// Child processes that answer JSON lines, options.processes of them. Started here: call it before the device is touched.
 //   request  {"v":1,"id":"...","prompt","response","messages"?,"label","extra"?,"finish_reason","iteration"}   one line each
 //   answer   {"id","reward","metrics"?}   in any order; the id as it came
-// Other lines and the child's stderr go to its log file. A reward that is not a finite number, an answer without an id, with an
-// unknown one or with one that was answered before, or an end of the child (exit code 0) that leaves requests unanswered is bad_data.
-// The time that score() waits for the next answer is limited. A crash or a passed deadline restarts the child with
-// the requests that are not answered yet; after `retries` restarts it is unfit_environment. The child, and what it starts in its process
-// group, is killed when this process ends in whatever way.
+// A request goes to the process that has the fewest unanswered ones; one that has requests and gives no answer for options.timeout is late, of
+// which the time in which this rank calls neither poll() nor score() does not count.
+// Other lines and the processes' stderr go to the log file. A reward that is not a finite number, an answer without an id, with an
+// unknown one or with one that was answered before, or an end of a process (exit code 0) that leaves requests unanswered is bad_data.
+// After a crash or when it is late a process is started again and gets the requests that it has not answered; for one that has failed more than
+// `retries` times `outage` says whether the source ends (unfit_environment), goes on, or gives that request up (Scores::missing). The processes, and
+// what they start in their process groups, are killed when this process ends in whatever way.
 struct PluginEnvironment {
-  int64_t retries = 3;            // reward.retries, per call of score()
+  int64_t retries = 3;            // reward.retries, of each request
+  config::PluginOutage outage = config::PluginOutage::stop;
   std::filesystem::path log_dir;  // plugin-<name>-<rank>.log; empty: the child's messages are dropped
   int rank = 0;
   std::function<bool()> stop = [] { return false; };  // asked while it waits; true: score() throws Stopped
@@ -90,12 +106,18 @@ class Rewards {
   // Of the sources that take their time. Local.
   void ask(std::span<const Request> requests);
   void poll();
+  // Sums over the sources, of the time since the last call.
+  PluginCounters take_counters();
 
   // [sources][requests], unweighted.
   using Parts = std::vector<std::vector<float>>;
+  struct LocalScores {
+    Parts parts;
+    std::vector<uint8_t> missing;  // 1: some source gave the request up; empty: none
+  };
   // Asks rules and plugins, in their order; the parts of models are zeros. nullopt: a source was left early. `any_stopped` tells whether that was so
   // on any rank, this one's answer given; it is called behind every source that may stop.
-  std::optional<Parts> score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
+  std::optional<LocalScores> score_locally(std::span<const Request> requests, const std::function<bool(bool)>& any_stopped = [](bool mine) { return mine; });
   // Fills in the parts of models. Collective over the reward role.
   void score_with_models(std::span<const Request> requests, Parts& parts);
   // Of each request the sum over sources of weight * part.

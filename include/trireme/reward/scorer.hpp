@@ -36,15 +36,19 @@ class Scorer {
   // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   void poll() { rewards_.poll(); }
-  // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. Collective over
-  // the reward ranks.
-  bool score_locally(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. With reward.outage =
+  // "skip" the samples of prompts that lack an answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where nothing is
+  // left on any rank. Collective over the reward ranks.
+  bool score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts, int64_t iteration);
   // Fills the parts of models, reward and, with a reference, ref_log_probs. Collective over the reward ranks.
   void score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Of the time since the last call; a group that was left out counts on the first reward rank.
+  PluginCounters take_plugin_counters();
   // What the models of this rank take: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 
  private:
+  void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration);
   std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
 
   config::Options options_;
@@ -56,6 +60,7 @@ class Scorer {
   Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;
+  int64_t skipped_groups_ = 0;  // since take_plugin_counters()
 };
 
 }  // namespace trireme::reward

@@ -22,6 +22,7 @@ Samples some(int64_t count) {
       samples.action_mask.push_back(t >= i);
       samples.log_probs.push_back(-0.5f * static_cast<float>(t));
       samples.version.push_back(t >= i ? 4 : -1);
+      samples.sample_log_probs.push_back(-0.25f * static_cast<float>(t));
     }
     samples.cu_seqlens.push_back(static_cast<int64_t>(samples.ids.size()));
   }
@@ -112,6 +113,7 @@ TEST(Samples, ColumnsThatDoNotFitAreRefused) {
       {"column action_mask", [](Samples& s) { s.action_mask.push_back(1); }},
       {"column log_probs", [](Samples& s) { s.log_probs.clear(); }},
       {"column version", [](Samples& s) { s.version.pop_back(); }},
+      {"column sample_log_probs", [](Samples& s) { s.sample_log_probs.pop_back(); }},
       {"column ref_log_probs", [](Samples& s) { s.ref_log_probs = {1.f}; }},
       {"cu_seqlens", [](Samples& s) { s.cu_seqlens.clear(); }},
       {"cu_seqlens", [](Samples& s) { s.cu_seqlens[0] = 1; }},

@@ -107,6 +107,10 @@ TEST(Placement, WhatDoesNotDivideIsRefused) {
   };
   EXPECT_THAT(refused(Machine(12, 4, {}, 8)), HasSubstr("generate.tensor_parallel = 8 does not divide the 12 generator ranks"));
   EXPECT_THAT(refused(Machine(12, 4, {}, 1, 5)), HasSubstr("train.shard_group = 5"));
+  Machine together(4, 4, {}), split(4, 4, {}, 2);
+  for (Machine* machine : {&together, &split}) machine->options.train.partial_rollout_order = PartialRolloutOrder::finished;
+  EXPECT_THAT(refused(together), HasSubstr("rank 0 generates and trains"));
+  EXPECT_THAT(refused(split), HasSubstr("generate.tensor_parallel = 2"));
 }
 
 }  // namespace

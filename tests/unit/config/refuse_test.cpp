@@ -25,14 +25,6 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   }
 }
 
-TEST(Refuse, PartialRolloutsOfTensorParallelReplicas) {
-  Options options;
-  options.train.async_depth = 2;
-  options.train.partial_rollout_enable = true;
-  options.generate.tensor_parallel = 2;
-  EXPECT_NE(error_of(ExitCode::configuration, [&] { refuse_unbuilt(options, Command::ppo); }).find("train.partial_rollout_enable"), std::string::npos);
-}
-
 // Each key alone, by its name.
 TEST(Refuse, EveryKeyAlone) {
   const std::vector<std::pair<std::string, void (*)(Options&)>> keys{
@@ -52,6 +44,7 @@ TEST(Refuse, WhatWorksIsNotRefused) {
   Options options;
   options.train.async_depth = 1;
   options.train.partial_rollout_enable = true;
+  options.generate.tensor_parallel = 2;
   options.fault.crash_at = "checkpoint.commit";
   options.fault.at = {"kill:0:train:1"};
   EXPECT_NO_THROW(refuse_unbuilt(options, Command::ppo));

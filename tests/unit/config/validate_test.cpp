@@ -3,6 +3,7 @@
 
 #include "trireme/config/deck.hpp"
 #include "trireme/config/fault.hpp"
+#include "trireme/config/importance_correction.hpp"
 #include "unit/config/expect_error.hpp"
 
 namespace trireme::config {
@@ -90,6 +91,8 @@ TEST(Validate, ImportanceCorrections) {
               HasSubstr("nothing to clip): use mode mask"));
   EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::sequence, CorrectionMode::clip, CorrectionGate::ratio, 0.5); }),
               HasSubstr("is_correction_level = \"seq\" with mode clip"));
+  EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::segment, CorrectionMode::clip, CorrectionGate::ratio, 0.5); }),
+              HasSubstr("is_correction_level = \"segment\" with mode clip"));
   EXPECT_THAT(correction_refused([&](auto& a) { custom(a, CorrectionLevel::token, CorrectionMode::mask, CorrectionGate::tv, 0.5); }),
               HasSubstr("let it begin at 0"));
   EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_threshold = {2, 5}; }), HasSubstr("leaves out 1"));
@@ -170,6 +173,9 @@ TEST(Validate, RewardSources) {
   plugin.reward.source[0].command = {"judge", "--max-tokens=5", "--api-key-from=JUDGE_KEY", "tokenizer", "sk-1"};
   EXPECT_NO_THROW(validate(plugin, Command::ppo, no_files()));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].path = "x"; }), HasSubstr("path is for kind = \"model\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].processes = 2; }), HasSubstr("processes is for kind = \"plugin\""));
+  EXPECT_THAT(refusal_after([](Options& o) { o.reward.outage = PluginOutage::skip; }), HasSubstr("always answer"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.mask_older_than = 0; }), HasSubstr("no token is older than that"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::regex; }), HasSubstr("pattern is missing"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].rule = Rule::none; }), HasSubstr("would always be 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.reward.source[0].length_weight = 1; }), HasSubstr("length_target"));

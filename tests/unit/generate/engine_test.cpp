@@ -126,7 +126,6 @@ TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
     for (Result& standing : first.standing()) {
       const auto request = std::ranges::find(requests, standing.id, &Request::id);
       request->begun = std::move(standing);
-      request->begun.sample_log_probs.clear();  // not stored
       second.submit(*request);
     }
     EXPECT_EQ(second.unfinished() + std::ssize(got), 12);
@@ -135,6 +134,7 @@ TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
     for (const auto& [id, result] : want) {
       EXPECT_EQ(got.at(id).output_ids, result.output_ids) << id;
       EXPECT_EQ(got.at(id).log_probs, result.log_probs) << id;
+      EXPECT_EQ(got.at(id).sample_log_probs, result.sample_log_probs) << id;
       EXPECT_EQ(got.at(id).versions, result.versions) << id;
       EXPECT_EQ(got.at(id).finish_reason, result.finish_reason) << id;
     }

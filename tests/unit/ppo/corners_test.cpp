@@ -284,6 +284,7 @@ TEST(Sequences, KeepTheVersionOfEachToken) {
   Samples samples;
   samples.add({1, 0, {1, 2, 3, 4}, {{2, 4}}, std::vector<float>(4, -1.f), FinishReason::stop, {0, 0, 8, 9}}, 100);
   EXPECT_EQ(samples.version, (std::vector<int32_t>{-1, -1, 8, 9}));
+  EXPECT_TRUE(samples.sample_log_probs.empty());
 }
 
 }  // namespace

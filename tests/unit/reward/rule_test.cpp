@@ -243,7 +243,7 @@ TEST(Rewards, WeightedSumKeepsTheParts) {
   short_answers.length_target = 1;
   short_answers.length_weight = 1;
   rewards.add(reward::make_rule(short_answers, "brevity"), 0.5);
-  const auto parts = rewards.score_locally(std::vector{request(1, "5", "5"), request(2, "6", "5")}).value();
+  const auto parts = rewards.score_locally(std::vector{request(1, "5", "5"), request(2, "6", "5")}).value().parts;
   EXPECT_EQ(parts[0], (std::vector<float>{1, 0}));
   EXPECT_EQ(parts[1], (std::vector<float>{-3, -3}));
   EXPECT_EQ(rewards.sum(parts), (std::vector<float>{0.5f, -1.5f}));

@@ -1,0 +1,149 @@
+#include "reward/plugin_child.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "reward/asked.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::reward {
+namespace {
+
+constexpr size_t longest_line = size_t{1} << 24;
+
+}  // namespace
+
+PluginChild::PluginChild(const Setup& setup) : setup_(setup) { start(); }
+
+void PluginChild::start() {
+  process_ = std::make_unique<ChildProcess>(setup_.command, setup_.log_file);
+  pause_ = 0;
+  quiet_.restart();
+}
+
+void PluginChild::start_when_due() {
+  if (!process_ && !unanswered_.empty() && stopped_.seconds() >= pause_) start();
+}
+
+void PluginChild::start_in(double seconds) {
+  stopped_.restart();
+  pause_ = seconds;
+}
+
+std::vector<uint64_t> PluginChild::stop() {
+  if (process_) process_->kill_now();
+  process_.reset();
+  outgoing_.clear();
+  partial_.clear();
+  sent_ = 0;
+  return std::exchange(unanswered_, {});
+}
+
+void PluginChild::ask(uint64_t id, const std::string& line) {
+  if (unanswered_.empty()) {
+    if (process_) refuse_unasked();
+    given_ = 0;
+    quiet_.restart();
+  }
+  ++given_;
+  unanswered_.push_back(id);
+  outgoing_.erase(0, std::exchange(sent_, 0));
+  outgoing_ += line;
+}
+
+void PluginChild::watch(pollfd* ends) const {
+  const bool busy = process_ && !unanswered_.empty();
+  ends[0] = {busy ? process_->output() : -1, POLLIN, 0};
+  ends[1] = {busy && sent_ < outgoing_.size() ? process_->input() : -1, POLLOUT, 0};
+}
+
+double PluginChild::due_in() const {
+  if (unanswered_.empty()) return std::numeric_limits<double>::infinity();
+  return std::max(0.0, process_ ? setup_.timeout - quiet_.seconds() : pause_ - stopped_.seconds());
+}
+
+// A process that answers as it goes would block both pipes if it were not read from while it is written to.
+void PluginChild::move_on(const pollfd* ends) {
+  if (ends[1].revents != 0) sent_ += write_some(std::string_view(outgoing_).substr(sent_));
+  if (ends[0].revents != 0) read_some();
+}
+
+void PluginChild::check_deadline() const {
+  if (!process_ || unanswered_.empty() || quiet_.seconds() < setup_.timeout) return;
+  throw ChildFailure{base::text("no answer within ", base::human_seconds(setup_.timeout), ", with ", standing(), " requests answered")};
+}
+
+// "1 of 3"
+std::string PluginChild::standing() const { return base::text(given_ - unanswered_.size(), " of ", given_); }
+
+// What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id.
+void PluginChild::refuse_unasked() {
+  char buffer[4096];
+  ssize_t n = 0;
+  while ((n = ::read(process_->output(), buffer, sizeof buffer)) > 0) partial_.append(buffer, static_cast<size_t>(n));
+  VALIDATE(partial_.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", setup_.name,
+           ": an answer that nobody asked for: ", excerpt(partial_));
+  if (!partial_.empty()) note(partial_);
+  partial_.clear();
+}
+
+size_t PluginChild::write_some(std::string_view text) {
+  const ssize_t n = ::write(process_->input(), text.data(), std::min<size_t>(text.size(), 65536));
+  if (n >= 0) return static_cast<size_t>(n);
+  if (errno == EAGAIN || errno == EINTR) return 0;
+  if (errno == EPIPE) return text.size();  // it reads no more: what it still answers, or its end, comes by the other pipe
+  base::throw_errno(errno, "cannot write to the reward plugin", setup_.command[0]);
+}
+
+void PluginChild::read_some() {
+  char buffer[65536];
+  const ssize_t n = ::read(process_->output(), buffer, sizeof buffer);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0) base::throw_errno(errno, "cannot read from the reward plugin", setup_.command[0]);
+  if (n == 0) return ended();
+  const size_t before = partial_.size();  // no line ends in there
+  partial_.append(buffer, static_cast<size_t>(n));
+  size_t begin = 0;
+  for (size_t end; (end = partial_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
+    take_line(std::string_view(partial_).substr(begin, end - begin));
+  }
+  partial_.erase(0, begin);
+  VALIDATE(partial_.size() <= longest_line, ExitCode::bad_data, "reward plugin ", setup_.name, ": a line longer than ", longest_line,
+           " bytes: write one JSON object per line");
+}
+
+void PluginChild::take_line(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.empty()) return;
+  const auto id = setup_.take(line);
+  if (!id) return note(line);
+  const auto asked = std::ranges::find(unanswered_, *id);
+  VALIDATE(asked != unanswered_.end(), ExitCode::bad_data, "reward plugin ", setup_.name, ": an answer for id ", *id,
+           " by another process than the one that was asked: processes of a plugin must not share their requests");
+  unanswered_.erase(asked);
+  quiet_.restart();
+}
+
+// Its output is closed. All answers may be there already; else it left on purpose (code 0) or crashed.
+void PluginChild::ended() {
+  if (!partial_.empty()) take_line(std::exchange(partial_, {}));
+  const Exit exit = process_->wait(1.0);
+  if (unanswered_.empty()) {
+    stop();
+    return;
+  }
+  VALIDATE(exit.by_signal || exit.code != 0, ExitCode::bad_data, "reward plugin ", setup_.name, ": it ended after ", standing(), " answers (",
+           exit.text(), "): answer every request, and read until the end of the input",
+           setup_.log_file.empty() ? std::string() : base::text(": its messages are in ", setup_.log_file.string()));
+  throw ChildFailure{base::text("it ended after ", standing(), " answers (", exit.text(), ")")};
+}
+
+void PluginChild::note(std::string_view line) const {
+  if (setup_.log >= 0) base::write_all(setup_.log, std::string(line) + "\n", setup_.log_file);
+}
+
+}  // namespace trireme::reward
