@@ -305,7 +305,9 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
   Samples samples;
   const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
-  generator.begin(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7});
+  std::vector<size_t> mine;
+  for (int64_t row = run.roles.generators.place(comm::Axis::data); row < 4; row += run.roles.replicas()) mine.push_back(static_cast<size_t>(row));
+  generator.begin(prompts, batch, {.n = kSamples, .temperature = 1, .seed = 7}, mine);
   EXPECT_TRUE(generator.finish(1, {.written = written}));
   int64_t prompt_tokens = 0;
   int64_t count = 0;

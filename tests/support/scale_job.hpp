@@ -48,8 +48,8 @@ struct ScaleJob {
     models.slices = model::tensor_parallel_layout(spec, degree);
     models.reference = models.actor;
     shards = base::ShardLayout::by_rows(spec.tensors(), trainers);
-    for (int64_t i = 0; i < sequences; ++i) cards.push_back({static_cast<uint64_t>(i), 200 + (i * 7919) % 1801});
-    owner = learn::spread_over(cards, roles.trainer);
+    for (int64_t i = 0; i < sequences; ++i) listed.push_back({static_cast<uint64_t>(i), 200 + (i * 7919) % 1801});
+    owner = learn::spread_over(listed, roles.trainer);
   }
 
   weightsync::Members members() const {
@@ -66,7 +66,7 @@ struct ScaleJob {
   model::ModelSpec spec;
   plan::JobModels models;
   base::ShardLayout shards;
-  learn::Cards cards;
+  learn::SequenceList listed;
   std::vector<int> owner;
 };
 
@@ -104,19 +104,19 @@ inline std::vector<ScalePiece> scale_pieces(const ScaleJob& job) {
          auto drawn = sampler.draw(job.options.rollout.batch_size);
          return kept(std::pair(std::move(sampler), std::move(drawn)));
        }},
-      {"cards of the sequences", [&](int) { return kept(std::pair(job.cards, learn::lengths_of(job.cards))); }},
-      {"trainer of each sequence", [&](int) { return kept(learn::spread_over(job.cards, job.roles.trainer)); }},
+      {"list of the sequences", [&](int) { return kept(std::pair(job.listed, learn::lengths_of(job.listed))); }},
+      {"trainer of each sequence", [&](int) { return kept(learn::spread_over(job.listed, job.roles.trainer)); }},
       {"optimizer steps of an epoch",
        [&](int) {
          ppo::PlanInput input;
-         input.lengths = learn::lengths_of(job.cards);
+         input.lengths = learn::lengths_of(job.listed);
          input.owner = job.owner;
          input.ranks = ScaleJob::trainers;
          input.batch_size = ScaleJob::batch_size;
          input.micro_batch_tokens = job.options.train.micro_batch_tokens;
          return kept(ppo::plan_epoch(input));
        }},
-      {"shares of supervised rows", [&](int rank) { return kept(learn::share_of(learn::lengths_of(job.cards), ScaleJob::trainers, rank % ScaleJob::trainers)); }},
+      {"shares of supervised rows", [&](int rank) { return kept(learn::share_of(learn::lengths_of(job.listed), ScaleJob::trainers, rank % ScaleJob::trainers)); }},
   };
 }
 
