@@ -112,6 +112,10 @@ void Samples::add(const SequenceRecord& sequence, int64_t max_len) {
 void Samples::append(const Samples& other, int64_t i) {
   const int64_t first = other.begin(i);
   const int64_t count = other.length(i);
+  // Without top-p and top-k, as in a run before its deck changed, a token was drawn with its log-prob.
+  const bool drawn = !sample_log_probs.empty() || !other.sample_log_probs.empty();
+  if (drawn && sample_log_probs.empty()) sample_log_probs = log_probs;
+  if (drawn && other.sample_log_probs.empty()) append_column(sample_log_probs, other.log_probs, first, count);
   for_each_column([&](const auto& column) {
     if (column.per == Per::sequence_and_end) return;
     const bool tokens = column.per == Per::token;

@@ -193,6 +193,9 @@ void Checks::ppo_correction() {
       "algo.advantage.is_correction_* is set while algo.advantage.is_correction_enable is false (it would have no effect): set "
       "both or none");
   if (!advantage.is_correction_enable) return;
+  refuse_if(!o_.rollout.logit_bias.empty() && o_.rollout.top_p == RolloutOptions{}.top_p && o_.rollout.top_k == RolloutOptions{}.top_k,
+            "algo.advantage.is_correction_enable with rollout.logit_bias and without rollout.top_p and rollout.top_k (the probability with which a biased ",
+            "token was drawn is only kept beside those): leave one of the two out");
   refuse_if(chosen && advantage.is_correction_type != CorrectionType::custom,
             "algo.advantage.is_correction_level, _mode or _gating with is_correction_type = \"",
             to_string(advantage.is_correction_type), "\" (the type names all three): use type custom");

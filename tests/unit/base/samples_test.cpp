@@ -91,6 +91,21 @@ TEST(Samples, SelectTakesAnyRowsInAnyOrder) {
   EXPECT_EQ(samples.select(std::vector<int64_t>{0, 1, 2, 3, 4, 5}), samples);
 }
 
+TEST(Samples, WhatWasDrawnFromTheFullDistributionMixesWithOther) {
+  const Samples truncated = some(4);
+  Samples full = some(4);
+  full.sample_log_probs.clear();
+  for (const bool first_is_full : {true, false}) {
+    Samples mixed = first_is_full ? full : truncated;
+    mixed.append(first_is_full ? truncated : full);
+    mixed.check();
+    std::vector<float> expected = first_is_full ? full.log_probs : truncated.sample_log_probs;
+    const std::vector<float>& rest = first_is_full ? truncated.sample_log_probs : full.log_probs;
+    expected.insert(expected.end(), rest.begin(), rest.end());
+    EXPECT_EQ(mixed.sample_log_probs, expected);
+  }
+}
+
 TEST(Samples, SortingKeepsEqualIdsInTheirOrder) {
   auto samples = some(60);
   for (auto& id : samples.id) id = id % 2;

@@ -99,6 +99,11 @@ TEST(Validate, ImportanceCorrections) {
   EXPECT_THAT(correction_refused([](auto& a) { a.is_correction_mode = CorrectionMode::mask; }), HasSubstr("use type custom"));
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.advantage.is_correction_type = CorrectionType::icepop; }),
               HasSubstr("set both or none"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.algo.advantage.is_correction_enable = true;
+                o.rollout.logit_bias = {"5=1"};
+              }),
+              HasSubstr("leave one of the two out"));
   Options meant = good();
   meant.algo.advantage.is_correction_enable = true;
   custom(meant.algo.advantage, CorrectionLevel::sequence, CorrectionMode::mask, CorrectionGate::binary_kl, 0);
