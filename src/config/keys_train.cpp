@@ -52,7 +52,7 @@ void add_async_keys(KeyList<Options>& keys) {
            "Which weights wrote a token then depends on time; no token is older than train.async_depth versions when it is learned from. A rank that "
            "trains too writes before it trains: slots that are free take answers of the next batches.");
   keys.add(KEY(train.partial_rollout_order),
-           "drawn: batches are learned from whole, in their order. finished: an iteration learns from the rollout.batch_size prompts whose answers are "
+           "drawn: batches are learned from whole, in their order. finished: an iteration learns from as many prompts, those whose answers are "
            "finished first, and the others stay under way, so train.async_depth batches beyond what it needs keep generators busy; long answers may then "
            "be older than train.async_depth versions.");
 }
