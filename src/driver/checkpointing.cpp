@@ -66,7 +66,7 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::pat
 
 void before_mpi() { checkpoint::open_library_before_mpi(); }
 
-Checkpointing::Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
+Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
                              bool thread_multiple)
     : options_(options), roles_(roles), folder_(folder), mirror_(device),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {

@@ -12,7 +12,7 @@
 
 #include "trireme/machine/host_mirror.hpp"
 #include "trireme/driver/progress.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -44,7 +44,7 @@ class Checkpointing {
  public:
   // Collective. What is saved of the models lives on `device` (state_device()); from a GPU it goes through host memory, which stays allocated
   // for the run.
-  Checkpointing(const config::Options& options, const Roles& roles, const RunFolder& folder, at::Device device,
+  Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
                 bool thread_multiple);
   ~Checkpointing();
 
@@ -104,7 +104,7 @@ class Checkpointing {
   Progress load(checkpoint::Reader& reader, StoredParts& parts);
 
   const config::Options& options_;
-  const Roles& roles_;
+  const comm::Roles& roles_;
   const RunFolder& folder_;
   std::vector<SavedModel> models_;
   machine::HostMirror mirror_;  // before the writer, which reads it

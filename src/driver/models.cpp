@@ -96,7 +96,7 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
   throw UserError(ExitCode::configuration, base::join(mistakes, "; "));
 }
 
-void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
                   const std::filesystem::path& folder, model::StoredType type, Weights which) {
   const trace::Region region{"export", trace::no_argument, trace::Category::phase};
   model::ModelExport exported(folder, spec,

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/spec.hpp"
@@ -43,7 +43,7 @@ void check_positions(const config::Options& options, const ModelStart& actor, co
 // Writes a model's weights, or their moving average, as a Hugging Face folder: every trainer its own rows. Collective over world.
 // `model` is null on ranks that are no trainers. `type`: of the weights in the files.
 enum class Weights : uint8_t { trained, average };
-void export_model(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
+void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
                   const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
 
 }  // namespace trireme::driver

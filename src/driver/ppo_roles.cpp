@@ -15,7 +15,7 @@ namespace trireme::driver {
 PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps)
     : run(of_run), actor_start(driver::actor_start(run.options)) {
   const config::Options& options = run.options;
-  const Roles& roles = run.roles;
+  const comm::Roles& roles = run.roles;
   tokenizer.check_model(actor_start.spec.shape.vocab);
   if (options.has_critic()) critic_start = driver::critic_start(options, actor_start);
   check_positions(options, actor_start, critic_start);
@@ -38,7 +38,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   }
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
-    generator = std::make_unique<Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator, shared);
+    generator = std::make_unique<rollout::Generator>(options, roles, actor_start.spec, tokenizer, run.device, run.threads.generator, shared);
   }
   start_generators(prompts);
   compare_numerics();
@@ -47,7 +47,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
 }
 
 void PpoRoles::start_generators(const data::PromptSet& prompts) {
-  const Roles& roles = run.roles;
+  const comm::Roles& roles = run.roles;
   const std::vector<int> here = machine::ranks_on_device(roles.world, roles.topology, run.device);
   const bool beside_trainers = trainer || (!run.device.is_cpu() && machine::count_here(here, roles.map.trainer) > 0);
   // With partial rollouts on the same rank, too: new weights come before the next token, and keys and values are computed again anyway. The ranks of

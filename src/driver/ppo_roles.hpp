@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
-#include "driver/generator.hpp"
+#include "trireme/rollout/generator.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "driver/models.hpp"
 #include "driver/run.hpp"
@@ -44,7 +44,7 @@ struct PpoRoles {
   // Null where this rank lacks the role.
   std::unique_ptr<reward::Scorer> scorer;
   std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<Generator> generator;
+  std::unique_ptr<rollout::Generator> generator;
 
  private:
   void start_generators(const data::PromptSet& prompts);

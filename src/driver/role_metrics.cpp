@@ -8,13 +8,13 @@
 
 namespace trireme::driver {
 
-TrainingState share_training_state(const Roles& roles, report::IterationMetrics& metrics, const TrainingState& state) {
+TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics, const TrainingState& state) {
   const int root = roles.map.trainer.front();
   for (const auto& [name, value] : roles.world.broadcast_value(metrics.values, root)) metrics.set(name, value);
   return roles.world.broadcast_value(state, root);
 }
 
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics) {
   const auto host = trace::host_memory();
   std::vector<std::pair<std::string, int64_t>> mine{{"host", host.resident}, {"host_peak", host.peak}};
@@ -39,10 +39,10 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   }
 }
 
-void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
-  const auto all = world.all_gather<GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
-  GeneratorWork sum, most;
-  for (const GeneratorWork& one : all) {
+void add_generation_metrics(const comm::CommView& world, const rollout::GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
+  const auto all = world.all_gather<rollout::GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
+  rollout::GeneratorWork sum, most;
+  for (const rollout::GeneratorWork& one : all) {
     most.steps = std::max(most.steps, one.steps);
     most.tokens = std::max(most.tokens, one.tokens);
     sum.tokens += one.tokens;
@@ -74,7 +74,7 @@ void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, rep
                      {"wait_seconds", longest}};
 }
 
-void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics) {
   constexpr int64_t none = std::numeric_limits<int32_t>::max();
   const auto add = [&](const char* name, int64_t mine) {

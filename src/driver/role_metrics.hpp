@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "driver/generator.hpp"
+#include "trireme/rollout/generator.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/driver/progress.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/reward/scorer.hpp"
@@ -18,24 +18,24 @@
 namespace trireme::driver {
 
 // What the trainers know, on every rank: their metrics, and the state that they returned. Collective over world.
-TrainingState share_training_state(const Roles& roles, report::IterationMetrics& metrics, const TrainingState& state);
+TrainingState share_training_state(const comm::Roles& roles, report::IterationMetrics& metrics, const TrainingState& state);
 
 // A model of this rank: actor, critic, reference, reward_NAME.
 using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 // Bytes by kind ("actor_moments", "reference_weights", ...), the largest over ranks; of every model that any rank has. Null where
 // this rank is no generator. Collective over world.
-void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const GeneratorMemory* generator,
+void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
 
 // What the engines of all replicas have done: metrics.generation. `work`: of this rank's replica on its first rank, else null; `slots`: sequences that
 // an engine may run at a time. Collective over world.
-void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
+void add_generation_metrics(const comm::CommView& world, const rollout::GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
 // What reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
 void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics);
 
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.
-void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const Generator* generator,
+void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const rollout::Generator* generator,
                         report::IterationMetrics& metrics);
 
 }  // namespace trireme::driver

@@ -18,14 +18,14 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
   {
     const trace::Phase phase{"rollout", metrics.iteration};
     const auto known = [this] { return poll(), finished_->poll(control_.stop_wanted()); };
-    if (Generator* generator = roles_.generator.get()) {
-      RolloutHooks hooks = this->hooks(false);
-      hooks.pace = [&] { return !known() && (written_.congested() || generator->idle()) ? Pace::wait : Pace::go; };
+    if (rollout::Generator* generator = roles_.generator.get()) {
+      rollout::RolloutHooks hooks = this->hooks(false);
+      hooks.pace = [&] { return !known() && (written_.congested() || generator->idle()) ? rollout::Pace::wait : rollout::Pace::go; };
       generator->write_until(known, hooks);
     }
     control_.wait("groups to learn from", known);
   }
-  const FinishedGroups::Chosen chosen = finished_->take();
+  const rollout::FinishedGroups::Chosen chosen = finished_->take();
   if (chosen.left) {
     meet(true);
     control_.agree_to_leave(run_.roles.world);

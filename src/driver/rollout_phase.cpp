@@ -44,17 +44,17 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
   }
 }
 
-SamplingPlan RolloutPhase::training_plan() const {
+rollout::SamplingPlan RolloutPhase::training_plan() const {
   const auto& options = run_.options;
   return {.n = options.rollout.n_samples_per_prompt, .temperature = options.rollout.temperature, .seed = static_cast<uint64_t>(options.run.seed)};
 }
 
-PromptBatch RolloutPhase::draw(int64_t iteration, int64_t before, int64_t count) {
+rollout::PromptBatch RolloutPhase::draw(int64_t iteration, int64_t before, int64_t count) {
   begun_ = iteration;
   return {.iteration = iteration, .first_ordinal = before, .rows = sampler_.draw(count)};  // the same on every rank, no message
 }
 
-RolloutPhase::Batch& RolloutPhase::open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
+RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences) {
   const auto& scorers = run_.roles.map.reward;
   const int64_t place = place_among(scorers, run_.roles.world.rank());
   const auto count = static_cast<int64_t>(scorers.size());
@@ -116,7 +116,7 @@ void RolloutPhase::settle() {
   if (partial_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
 }
 
-RolloutHooks RolloutPhase::hooks(bool may_leave) {
+rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
   return {.written = [this](const Samples& sequence, int64_t number) {
             const Batch& batch = *std::ranges::find(batches_, number, &Batch::number);
             post(sequence, batch);
@@ -126,16 +126,16 @@ RolloutHooks RolloutPhase::hooks(bool may_leave) {
           },
           .pace = [this, may_leave] {
             poll();
-            if (may_leave && control_.stop_wanted()) return Pace::leave;
-            return written_.congested() ? Pace::wait : Pace::go;
+            if (may_leave && control_.stop_wanted()) return rollout::Pace::leave;
+            return written_.congested() ? rollout::Pace::wait : rollout::Pace::go;
           }};
 }
 
-std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<PromptTask>& tasks) {
+std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks) {
   run_.roles.generators.all().sleeping_barrier([this] { return go_on(true); });
   settle();
   const int64_t outstanding = roles_.generator->outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
-  Dispatch::Share share = dispatch_.share(tasks, outstanding);
+  rollout::Dispatch::Share share = dispatch_.share(tasks, outstanding);
   batch.writers = std::move(share.all);
   if (finished_ && batch.prompts == &prompts_ && run_.roles.leads_replica()) {
     for (const size_t t : share.mine) finished_->expect(tasks[t].group, tasks[t].answers);
@@ -143,16 +143,16 @@ std::vector<size_t> RolloutPhase::hand_out(Batch& batch, const std::vector<Promp
   return share.mine;
 }
 
-RolloutPhase::Batch& RolloutPhase::begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan) {
+RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan) {
   Batch& batch = open(prompt_batch, prompts, plan.n, std::ssize(prompt_batch.rows) * plan.n);
   if (!roles_.generator && !finished_) return batch;
-  std::vector<PromptTask> tasks;
+  std::vector<rollout::PromptTask> tasks;
   for (size_t p = 0; p < prompt_batch.rows.size(); ++p) {
     const int64_t row = prompt_batch.rows[p];
     const uint64_t group = learn::group_of(request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), 0));
     if (finished_) batch.groups.insert(group);
     tasks.push_back({.group = group,
-                     .row = &prompts == &prompts_ ? row : PromptTask::other_set,
+                     .row = &prompts == &prompts_ ? row : rollout::PromptTask::other_set,
                      .prompt = static_cast<int64_t>(prompts[row].ids.size()),
                      .answers = plan.n});
   }
@@ -303,12 +303,12 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
 
 bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
-  PromptBatch batch;
+  rollout::PromptBatch batch;
   batch.iteration = metrics.iteration;
   batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration
   for (int64_t row = 0; row < held_out.size(); ++row) batch.rows.push_back(row);
   const auto& options = run_.options;
-  const SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature, static_cast<uint64_t>(options.run.seed)};
+  const rollout::SamplingPlan plan{options.eval.n_samples_per_prompt, options.eval.temperature, static_cast<uint64_t>(options.run.seed)};
   Batch& open_batch = begin(batch, held_out, plan);
   write(open_batch, true);
   const std::optional<Samples> samples = finish(open_batch);

@@ -13,10 +13,10 @@
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
-#include "driver/dispatch.hpp"
-#include "driver/finished_groups.hpp"
+#include "trireme/rollout/dispatch.hpp"
+#include "trireme/rollout/finished_groups.hpp"
 #include "driver/ppo_roles.hpp"
-#include "driver/replica_turns.hpp"
+#include "trireme/rollout/replica_turns.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -73,7 +73,7 @@ class RolloutPhase {
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
     Samples samples;       // what is here
-    GroupsOfReplicas writers = {};   // on generators
+    rollout::GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
     Samples skipped;       // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
@@ -88,12 +88,12 @@ class RolloutPhase {
     static constexpr auto fields = std::tuple{&Reopened::sequences, &Reopened::n, &Reopened::unfinished, &Reopened::groups};
   };
 
-  SamplingPlan training_plan() const;
+  rollout::SamplingPlan training_plan() const;
   // `before`: prompts that were drawn for the iteration already.
-  PromptBatch draw(int64_t iteration, int64_t before, int64_t count);
-  PromptBatch draw(int64_t iteration) { return draw(iteration, 0, run_.options.rollout.batch_size); }
+  rollout::PromptBatch draw(int64_t iteration, int64_t before, int64_t count);
+  rollout::PromptBatch draw(int64_t iteration) { return draw(iteration, 0, run_.options.rollout.batch_size); }
   // A batch of so many sequences, the same on every rank.
-  Batch& open(PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
+  Batch& open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
   // Those of a checkpoint, with what is written of them.
   void reopen(const Samples& stored);
   void reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished);
@@ -102,18 +102,18 @@ class RolloutPhase {
   // What a checkpoint has, in the first iteration behind it.
   void take_back(const learn::StoredSamples& stored, int64_t iteration);
   // The tasks of this rank's replica, in the order in which it begins them. Collective over the generators.
-  std::vector<size_t> hand_out(Batch& batch, const std::vector<PromptTask>& tasks);
+  std::vector<size_t> hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks);
   void accept(Written written);
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
   // Opens a batch, which this rank's generator takes on.
-  Batch& begin(PromptBatch prompt_batch, const data::PromptSet& prompts, const SamplingPlan& plan);
+  Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
   bool go_on(bool may_write);
   // Behind each wait in which this rank may have gone on. Collective over the replica.
   void settle();
-  RolloutHooks hooks(bool may_leave);
+  rollout::RolloutHooks hooks(bool may_leave);
   // This rank's share of it.
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
@@ -139,7 +139,7 @@ class RolloutPhase {
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
   bool partial_;       // new weights come while sequences are written
-  ReplicaTurns turns_;
+  rollout::ReplicaTurns turns_;
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;        // under way, in the order of their numbers
@@ -148,8 +148,8 @@ class RolloutPhase {
   int64_t begun_ = 0;               // the last iteration whose batch was drawn
   std::optional<learn::StoredSamples> pending_;  // from a checkpoint
   Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
-  Dispatch dispatch_;
-  std::optional<FinishedGroups> finished_;
+  rollout::Dispatch dispatch_;
+  std::optional<rollout::FinishedGroups> finished_;
 };
 
 }  // namespace trireme::driver

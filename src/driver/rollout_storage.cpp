@@ -13,7 +13,7 @@ namespace trireme::driver {
 
 StoredParts RolloutPhase::stored() {
   StoredParts parts;
-  GroupsOfReplicas writers;
+  rollout::GroupsOfReplicas writers;
   for (const Batch& batch : batches_) writers.insert(writers.end(), batch.writers.begin(), batch.writers.end());
   parts.dispatch = dispatch_.stored(std::move(writers));
   if (pending_) {
@@ -42,11 +42,11 @@ void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
 void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
   std::map<uint64_t, std::vector<int64_t>> groups;  // their sequences
   for (int64_t i = 0; i < unfinished.size(); ++i) groups[learn::group_of(unfinished.id[static_cast<size_t>(i)])].push_back(i);
-  std::vector<PromptTask> tasks;
+  std::vector<rollout::PromptTask> tasks;
   std::vector<const std::vector<int64_t>*> sequences;
   for (const auto& [group, members] : groups) {
     const auto first = static_cast<size_t>(members.front());
-    PromptTask task{.group = group, .row = unfinished.prompt_row[first], .prompt = unfinished.prompt_len[first], .answers = std::ssize(members)};
+    rollout::PromptTask task{.group = group, .row = unfinished.prompt_row[first], .prompt = unfinished.prompt_len[first], .answers = std::ssize(members)};
     for (const int64_t i : members) task.written += unfinished.response_len(i);
     tasks.push_back(task);
     sequences.push_back(&members);
@@ -77,7 +77,7 @@ void RolloutPhase::reopen(const Samples& stored) {
     const bool whole = prompt_of(one.groups.back() << 20) + 1 == std::ssize(one.groups);
     VALIDATE(whole || finished_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
              "train.partial_rollout_order = \"finished\", as it was saved");
-    PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
+    rollout::PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
     Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
     batch.groups.insert(one.groups.begin(), one.groups.end());
     if (roles_.generator) go_on_with(batch, one.unfinished);

@@ -13,8 +13,8 @@
 namespace trireme::driver {
 namespace {
 
-Roles roles_for(const config::Options& options, const comm::Session& session, config::Command command) {
-  Roles roles = make_roles(options, session.world());
+comm::Roles roles_for(const config::Options& options, const comm::Session& session, config::Command command) {
+  comm::Roles roles = comm::make_roles(options, session.world());
   if (command == config::Command::ppo) return roles;
   roles.generator = false;
   roles.reward = false;
@@ -27,7 +27,7 @@ const config::Options& same_on_all_ranks(const config::Options& deck, const comm
   return deck;
 }
 
-std::vector<job::RankPlace> shared_places(const config::Options& options, const Roles& roles) {
+std::vector<job::RankPlace> shared_places(const config::Options& options, const comm::Roles& roles) {
   auto places = machine::gather_places(options, roles.world, roles.topology, roles.of_rank());
   machine::share_threads(options.run.threads, places);
   return places;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/machine/memory_check.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "driver/run_context.hpp"
 #include "driver/run_folder.hpp"
 #include "trireme/machine/threads.hpp"
@@ -34,7 +34,7 @@ struct Run {
   config::ComputeType asked_type;  // what the deck says
   const comm::Session& session;
   config::Command command;
-  Roles roles;
+  comm::Roles roles;
   Watch watch;  // before the first file of the run folder is touched
   RunFolder folder;
   RunContext context;

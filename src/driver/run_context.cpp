@@ -37,7 +37,7 @@ std::string crash_file(const RunFolder& folder, int rank) {
   return std::filesystem::absolute(folder.path() / "logs" / name.data());
 }
 
-void warn_of_placement(const config::Options& options, const Roles& roles) {
+void warn_of_placement(const config::Options& options, const comm::Roles& roles) {
   for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of)) log::warning(warning);
 }
 
@@ -53,7 +53,7 @@ void log_threads(const config::Options& options, const std::vector<job::RankPlac
   for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
-std::string host_of(const Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
+std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
 
 trace::Gather gather_of(const comm::CommView& world) {
   return [world](const std::string& mine) { return world.gather(mine, 0); };
@@ -98,7 +98,7 @@ std::string role_summary(const trace::RoleTable& role) {
 
 }  // namespace
 
-void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
+void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads) {
   const auto& facts = session.facts();
   machine::log_instruction_set(roles.world);
@@ -117,7 +117,7 @@ void log_start(const config::Options& options, const Roles& roles, const comm::S
   if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
 }
 
-RunContext::RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, Watch& watch)
+RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, Watch& watch)
     : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
   install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);

@@ -12,7 +12,7 @@
 
 #include "driver/checkpointing.hpp"
 #include "trireme/report/iteration_metrics.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
 #include "driver/watch.hpp"
 #include "trireme/job/stop_file.hpp"
@@ -31,7 +31,7 @@ namespace trireme::driver {
 class RunContext {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const Roles& roles, const RunFolder& folder, Watch& watch);
+  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, Watch& watch);
   ~RunContext();
 
   // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
@@ -91,7 +91,7 @@ class RunContext {
   void merge_trace();
 
   const config::Options& options_;
-  const Roles& roles_;
+  const comm::Roles& roles_;
   const RunFolder& folder_;
   Watch& watch_;
   job::Walltime walltime_;
@@ -110,7 +110,7 @@ class RunContext {
 };
 
 // Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
-void log_start(const config::Options& options, const Roles& roles, const comm::Session& session, const std::string& command,
+void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
                const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads);
 
 }  // namespace trireme::driver

@@ -21,7 +21,7 @@
 namespace trireme::driver {
 namespace {
 
-std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const Roles& roles,
+std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const comm::Roles& roles,
                                                const model::ModelSpec& spec, at::Device device, const char* name) {
   return make_sharded(roles.trainers, spec, device, {.name = name,
                                                       .compute = options.model.compute(),
@@ -46,7 +46,7 @@ ppo::PlanInput plan_input(const config::Options& options, const learn::SequenceL
 
 double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
 
-Trainer::Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
+Trainer::Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
                  const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps)
     : options_(options),
       ranks_(roles.trainers.batch()),

@@ -11,7 +11,7 @@
 
 #include "trireme/learn/exchange.hpp"
 #include "trireme/driver/progress.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/learning.hpp"
@@ -39,7 +39,7 @@ struct UpdateSettings {
 class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
-  Trainer(const config::Options& options, const Roles& roles, const model::ModelSpec& actor,
+  Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
           const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps);
 
   zero::ShardedModel& actor() { return *actor_; }

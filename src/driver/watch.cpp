@@ -6,7 +6,7 @@
 
 namespace trireme::driver {
 
-Watch::Watch(const config::Options& options, const Roles& roles, bool thread_multiple)
+Watch::Watch(const config::Options& options, const comm::Roles& roles, bool thread_multiple)
     : dog_(roles.world,
            {.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
             .report_folder = report_folder(options),

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/comm/watchdog.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
@@ -16,7 +16,7 @@ namespace trireme::driver {
 class Watch {
  public:
   // Collective over world. From here on a rank that hangs is named.
-  Watch(const config::Options& options, const Roles& roles, bool thread_multiple);
+  Watch(const config::Options& options, const comm::Roles& roles, bool thread_multiple);
 
   // Who tells what this rank is asked for while an iteration is at work; called from another thread. nullptr: nobody any more.
   void ask(std::function<job::StopReason()> wish);

@@ -16,7 +16,7 @@ bool shares_memory(const config::Options& options) { return options.weightsync.s
 
 }  // namespace
 
-std::vector<const std::byte*> shared_weights(const config::Options& options, const Roles& roles, zero::ShardedModel* actor) {
+std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
   if (roles.generator && roles.tensor_parallel() == 1 && shares_memory(options) && actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
@@ -28,11 +28,11 @@ std::vector<const std::byte*> shared_weights(const config::Options& options, con
   return whole;
 }
 
-bool sends_deltas(const config::Options& options, const Roles& roles) {
+bool sends_deltas(const config::Options& options, const comm::Roles& roles) {
   return options.weightsync.delta && (roles.topology.nodes > 1 || !shares_memory(options));
 }
 
-WeightBridge::WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared)
+WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared)
     : roles_(roles),
       element_bytes_(config::bytes_per_element(options.model.compute())),
       compares_memory_(options.weightsync.verify && sends_deltas(options, roles)),

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/model/spec.hpp"
@@ -19,16 +19,16 @@ namespace trireme::driver {
 // Where each rank reads the actor's whole weights in place, one pointer per parameter: on every generator rank of the job when all of them
 // are trainers whose shard group shares memory, without tensor parallelism; else empty on every rank. Not with
 // weightsync.shared_memory = "never". Collective over world; `actor` is null on ranks that are no trainers.
-std::vector<const std::byte*> shared_weights(const config::Options& options, const Roles& roles, zero::ShardedModel* actor);
+std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor);
 
 // Whether trainers may send what changed since the last sync only: some flow goes by messages.
-bool sends_deltas(const config::Options& options, const Roles& roles);
+bool sends_deltas(const config::Options& options, const comm::Roles& roles);
 
 class WeightBridge {
  public:
   // Collective over world. `device`: where this rank's actor and generator weights live.
   // `shared`: generators read the actor's weights in place, by shared_weights().
-  WeightBridge(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared);
+  WeightBridge(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared);
 
   // Collective over world: the generators' weights become the actor's, with this version. Null where this rank lacks the
   // role. Counters of this rank.
@@ -42,7 +42,7 @@ class WeightBridge {
   weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
   weightsync::SyncCounters share(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) const;
 
-  const Roles& roles_;
+  const comm::Roles& roles_;
   int64_t element_bytes_;
   int64_t healed_ = 0;
   bool compares_memory_;  // of both sides after each sync: deltas change what lies there

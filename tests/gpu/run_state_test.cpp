@@ -94,7 +94,7 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
   const SharedFolder scratch;
   config::Options options;
   options.run.dir = (scratch.path() / "run").string();
-  const driver::Roles roles = driver::make_roles(options, world());
+  const comm::Roles roles = comm::make_roles(options, world());
   const driver::RunFolder folder(options, roles.world);
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   auto model = make_model(spec);
@@ -125,7 +125,7 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
 TEST(GpuWeightSync, TheGeneratorGetsTheActorsWeights) {
   config::Options options;
   options.model.dtype = config::ComputeType::fp32;
-  const driver::Roles roles = driver::make_roles(options, world());
+  const comm::Roles roles = comm::make_roles(options, world());
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   auto actor = make_model(spec);
   generate::GeneratorWeights weights(spec, config::DType::fp32, 0, 1, generate::Place::device);

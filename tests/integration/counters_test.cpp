@@ -13,7 +13,7 @@
 #include "checkpoint/index.hpp"
 #include "driver/checkpointing.hpp"
 #include "trireme/learn/datasets.hpp"
-#include "driver/generator.hpp"
+#include "trireme/rollout/generator.hpp"
 #include "driver/models.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
@@ -92,12 +92,12 @@ config::Options options_of_run(const std::string& run) {
 struct TinyRun {
   explicit TinyRun(config::Options deck)
       : options(std::move(deck)),
-        roles(make_roles(options, test::world())),
+        roles(comm::make_roles(options, test::world())),
         start(actor_start(options)),
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
-  std::unique_ptr<Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
-    auto made = std::make_unique<Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, machine::Threads{}, shared);
+  std::unique_ptr<rollout::Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
+    auto made = std::make_unique<rollout::Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, machine::Threads{}, shared);
     made->start(int64_t{64} << 20);
     return made;
   }
@@ -118,7 +118,7 @@ struct TinyRun {
   }
 
   config::Options options;
-  Roles roles;
+  comm::Roles roles;
   ModelStart start;
   Trainer trainer;
 };
@@ -241,7 +241,7 @@ TEST(Counters, ColocatedRanksOfANodeShareTheWeights) {
   const auto shared = shared_weights(run.options, run.roles, &run.trainer.actor());
   ASSERT_EQ(shared.size(), run.start.spec.parameters.size());
   const auto made = run.make_generator(shared);
-  Generator& generator = *made;
+  rollout::Generator& generator = *made;
   EXPECT_EQ(generator.weights().bytes(), 0) << "it has no memory of its own";
   WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU, true);
   const int64_t sent = test::bytes_given_to_mpi();
@@ -264,7 +264,7 @@ TEST(Counters, ColocatedRolesGoThroughTheWeightSync) {
   TinyRun run(options_of_run("sync"));
   run.trainer.actor().load(run.start.reader());
   const auto made = run.make_generator();
-  Generator& generator = *made;
+  rollout::Generator& generator = *made;
   WeightBridge bridge(run.options, run.roles, run.start.spec, at::kCPU, false);
   const auto counters = bridge.run(1, &run.trainer.actor(), &generator.weights());
   const auto& world = run.roles.world;
@@ -287,7 +287,7 @@ TEST(Counters, TensorParallelRanksHoldSlices) {
   options.generate.tensor_parallel = ranks;
   TinyRun run(options);
   const auto made = run.make_generator();
-  Generator& generator = *made;
+  rollout::Generator& generator = *made;
   const int64_t bytes = generator.weights().bytes();
   const double share = static_cast<double>(bytes) / static_cast<double>(run.model_bytes());
   EXPECT_LT(share, ranks == 1 ? 1.01 : ranks == 2 ? 0.6 : 0.4);
@@ -298,11 +298,11 @@ TEST(Counters, APromptIsComputedOnceForAllItsSamplesAndTokens) {
   TinyRun run(options_of_run("prefill"));
   run.trainer.actor().load(run.start.reader());
   const auto made = run.make_generator();
-  Generator& generator = *made;
+  rollout::Generator& generator = *made;
   WeightBridge(run.options, run.roles, run.start.spec, at::kCPU, false).run(1, &run.trainer.actor(), &generator.weights());
   const auto prompts = learn::load_prompts(run.options, run.options.data.prompt_dataset, text::Tokenizer::load(run.options.model.path),
                                     run.roles.world);
-  PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
+  rollout::PromptBatch batch{.number = 1, .iteration = 1, .rows = {0, 1, 2, 3}};
   Samples samples;
   const auto written = [&](const Samples& sequence, int64_t) { samples.append(sequence); };
   std::vector<size_t> mine;

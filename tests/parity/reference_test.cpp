@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "support/golden.hpp"
@@ -34,7 +34,7 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   options.model.dtype = config::ComputeType::fp32;
   options.rollout.temperature = c.number("temperature").value();
   options.train.micro_batch_tokens = 30;
-  const auto roles = driver::make_roles(options, world());
+  const auto roles = comm::make_roles(options, world());
   const auto tokenizer = some_tokenizer();
   reward::Scorer scorer(options, roles.rewards.all(), roles.rings, tokenizer, {}, at::kCPU);
   const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);

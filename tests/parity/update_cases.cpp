@@ -128,7 +128,7 @@ class RolloutBuilder {
 class CaseTrainer {
  public:
   CaseTrainer(const GoldenCase& c, double lr)
-      : options_(options_of(c, lr)), roles_(driver::make_roles(options_, world())),
+      : options_(options_of(c, lr)), roles_(comm::make_roles(options_, world())),
         shape_(model::open_model(model_path(c)).shape),
         trainer_(options_, roles_, model::describe(shape_, model::HeadKind::language),
                  of_critic(c) ? std::optional(model::describe(shape_, model::HeadKind::score)) : std::nullopt, at::kCPU, machine::Threads{}, 1),
@@ -166,7 +166,7 @@ class CaseTrainer {
 
  private:
   config::Options options_;
-  driver::Roles roles_;
+  comm::Roles roles_;
   config::ModelShape shape_;
   driver::Trainer trainer_;
   zero::ShardedModel& model_;

@@ -19,7 +19,7 @@ TEST(TrainingState, IsThatOfTheFirstTrainerOnEveryRank) {
   config::Options options;
   const int last = world().size() - 1;
   options.ranks.trainer = base::text(last, "-", last);
-  const Roles roles = make_roles(options, world());
+  const comm::Roles roles = comm::make_roles(options, world());
   report::IterationMetrics metrics;
   metrics.set("tokens_per_second", 7 + world().rank());
   TrainingState state;
@@ -53,7 +53,7 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   frozen.weights = 700;
   if (rank == last) models.emplace_back("reward_two\nlines", frozen);
   if (rank == last) models.emplace_back("reference", frozen);
-  const GeneratorMemory generator{.weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
+  const rollout::GeneratorMemory generator{.weights = 5000 - rank, .kv_cache_peak = 64 * (100 + rank), .kv_pages_peak = 100 + rank};
   report::IterationMetrics metrics;
   add_memory_metrics(world(), models, rank % 2 ? nullptr : &generator, metrics);
   EXPECT_EQ(metrics.memory.at("kv_pages_peak"), 100 + last / 2 * 2);
@@ -72,7 +72,7 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
 // Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
 TEST(GenerationMetrics, AreOfAllReplicas) {
   const int64_t place = world().rank() + 1, n = world().size();
-  const GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3};
+  const rollout::GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3};
   report::IterationMetrics metrics;
   add_generation_metrics(world(), &work, 4, metrics);
   const int64_t tokens = 10 * n * (n + 1) / 2;

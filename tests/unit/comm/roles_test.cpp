@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "support/world.hpp"
 #include "unit/config/expect_error.hpp"
 
-namespace trireme::driver {
+namespace trireme::comm {
 namespace {
 
 TEST(Roles, NothingSaidMeansColocated) {
@@ -17,7 +17,7 @@ TEST(Roles, NothingSaidMeansColocated) {
   EXPECT_TRUE(roles.colocated());
   EXPECT_EQ(roles.trainers.all().size(), world.size());
   EXPECT_EQ(roles.replicas(), world.size());
-  EXPECT_EQ(roles.generators.along(comm::Axis::tensor).size(), 1);
+  EXPECT_EQ(roles.generators.along(Axis::tensor).size(), 1);
   EXPECT_EQ(roles.text(), "trainer, generator, reward");
 }
 
@@ -32,7 +32,7 @@ TEST(Roles, SplitRolesHaveTheirOwnCommunicators) {
   EXPECT_EQ(roles.generator, world.rank() >= 2);
   EXPECT_EQ(roles.reward, world.rank() < 2);
   EXPECT_EQ(roles.trainers.all().size(), roles.trainer ? 2 : 1);
-  EXPECT_EQ(roles.generators.along(comm::Axis::tensor).size(), roles.generator ? 2 : 1);
+  EXPECT_EQ(roles.generators.along(Axis::tensor).size(), roles.generator ? 2 : 1);
   EXPECT_EQ(roles.replicas(), 1);
   EXPECT_EQ(roles.leads_replica(), world.rank() == 2);
   EXPECT_EQ(roles.replica_ranks(), (std::vector<std::vector<int>>{{2, 3}}));
@@ -44,9 +44,9 @@ TEST(Roles, HybridShardingHasGroupsAndReplicas) {
   config::Options options;
   options.train.shard_group = 2;
   const Roles roles = make_roles(options, world);
-  EXPECT_EQ(roles.trainers.size(comm::Axis::data), 2);
-  EXPECT_EQ(roles.trainers.along(comm::Axis::shard).size(), 2);
-  EXPECT_EQ(roles.trainers.along(comm::Axis::data).size(), 2);
+  EXPECT_EQ(roles.trainers.size(Axis::data), 2);
+  EXPECT_EQ(roles.trainers.along(Axis::shard).size(), 2);
+  EXPECT_EQ(roles.trainers.along(Axis::data).size(), 2);
   EXPECT_EQ(roles.shard_ranks(), (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
 }
 
@@ -61,7 +61,7 @@ TEST(Roles, WhatDoesNotDivideIsRefused) {
 }
 
 // The communicator has exactly `members`, in that order; a rank that is none of them is alone in it.
-void expect_members(const comm::CommView& comm, const std::vector<int>& members) {
+void expect_members(const CommView& comm, const std::vector<int>& members) {
   const int me = test::world().rank();
   const auto found = std::find(members.begin(), members.end(), me);
   if (found == members.end()) {
@@ -95,8 +95,8 @@ TEST(Roles, CommunicatorsHaveTheRanksOfTheMap) {
     EXPECT_EQ(roles.map, config::resolve_ranks(decks[d], n, std::vector<int>(static_cast<size_t>(n), 0)));
     expect_members(roles.trainers.all(), roles.map.trainer);
     expect_members(roles.rewards.all(), roles.map.reward);
-    expect_members(roles.trainers.along(comm::Axis::shard), roles.map.trainer);
-    expect_members(roles.generators.along(comm::Axis::tensor), group_of(roles.replica_ranks()));
+    expect_members(roles.trainers.along(Axis::shard), roles.map.trainer);
+    expect_members(roles.generators.along(Axis::tensor), group_of(roles.replica_ranks()));
     EXPECT_EQ(roles.replicas(), static_cast<int>(roles.map.generator.size()));
     EXPECT_EQ(world.sum(roles.trainer ? 1 : 0), static_cast<int>(roles.map.trainer.size()));
     EXPECT_EQ(world.sum(roles.leads_replica() ? 1 : 0), roles.replicas());
@@ -113,13 +113,13 @@ TEST(Roles, EveryGroupingOfFourRanks) {
     options.train.shard_group = group;
     options.generate.tensor_parallel = group;
     const Roles roles = make_roles(options, world);
-    EXPECT_EQ(roles.trainers.size(comm::Axis::data), 4 / group);
+    EXPECT_EQ(roles.trainers.size(Axis::data), 4 / group);
     EXPECT_EQ(roles.replicas(), 4 / group);
-    expect_members(roles.trainers.along(comm::Axis::shard), group_of(roles.shard_ranks()));
-    expect_members(roles.generators.along(comm::Axis::tensor), group_of(roles.replica_ranks()));
+    expect_members(roles.trainers.along(Axis::shard), group_of(roles.shard_ranks()));
+    expect_members(roles.generators.along(Axis::tensor), group_of(roles.replica_ranks()));
     std::vector<int> same_shard;
-    for (const auto& shard : roles.shard_ranks()) same_shard.push_back(shard[static_cast<size_t>(roles.trainers.place(comm::Axis::shard))]);
-    expect_members(roles.trainers.along(comm::Axis::data), same_shard);
+    for (const auto& shard : roles.shard_ranks()) same_shard.push_back(shard[static_cast<size_t>(roles.trainers.place(Axis::shard))]);
+    expect_members(roles.trainers.along(Axis::data), same_shard);
   }
 }
 
@@ -138,4 +138,4 @@ TEST(Roles, RanksThatAreNotThereAreRefusedOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::comm

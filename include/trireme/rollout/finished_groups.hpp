@@ -9,15 +9,15 @@
 #include <unordered_map>
 #include <vector>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/comm/mailbox.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
 class FinishedGroups {
  public:
   // `wanted` groups an iteration. Collective over world. Keeps a reference.
-  FinishedGroups(const Roles& roles, const comm::MailLimits& limits, int64_t wanted);
+  FinishedGroups(const comm::Roles& roles, const comm::MailLimits& limits, int64_t wanted);
 
   // All that follows is local. A group that this rank's replica writes, so many sequences of it; one of these is finished. On its first rank.
   void expect(uint64_t group, int64_t sequences) { unfinished_[group] = sequences; }
@@ -47,7 +47,7 @@ class FinishedGroups {
   bool decides() const { return roles_.world.rank() == roles_.map.generator.front(); }
   void decide(bool stop);
 
-  const Roles& roles_;
+  const comm::Roles& roles_;
   size_t wanted_;
   comm::Mailbox<Message> mail_;
   std::unordered_map<uint64_t, int64_t> unfinished_;  // sequences of this replica's groups
@@ -56,4 +56,4 @@ class FinishedGroups {
   std::optional<Chosen> chosen_;
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

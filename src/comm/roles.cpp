@@ -1,16 +1,16 @@
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 
 #include <algorithm>
 
 #include "trireme/base/error.hpp"
 #include "trireme/config/placement.hpp"
 
-namespace trireme::driver {
+namespace trireme::comm {
 namespace {
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
 
-comm::Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
+Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
   const auto count = static_cast<int>(roles.map.trainer.size());
   const int group = options.train.shard_group > 0 ? static_cast<int>(options.train.shard_group) : count;
   return {roles.world, roles.map.trainer, {.data = count / group, .shard = group}, "trainers"};
@@ -26,19 +26,19 @@ std::string Roles::text() const {
   return names.empty() ? "idle" : base::join(names);
 }
 
-Roles make_roles(const config::Options& options, const comm::CommView& world) {
+Roles make_roles(const config::Options& options, const CommView& world) {
   Roles roles;
   roles.world = world;
-  roles.topology = comm::discover(world);
+  roles.topology = discover(world);
   roles.map = config::resolve_ranks(options.ranks, world.size(), roles.topology.node_of);
   config::check_placement(options, roles.map);
   roles.trainer = contains(roles.map.trainer, world.rank());
   roles.generator = contains(roles.map.generator, world.rank());
   roles.reward = contains(roles.map.reward, world.rank());
   roles.trainers = trainer_mesh(options, roles);
-  roles.generators = comm::mesh_of_replicas(world, roles.topology, roles.map.generator, static_cast<int>(options.generate.tensor_parallel), "generators");
+  roles.generators = mesh_of_replicas(world, roles.topology, roles.map.generator, static_cast<int>(options.generate.tensor_parallel), "generators");
   roles.rewards = {world, roles.map.reward, {.shard = static_cast<int>(roles.map.reward.size())}, "rewards"};
   return roles;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::comm

@@ -1,11 +1,11 @@
-#include "driver/finished_groups.hpp"
+#include "trireme/rollout/finished_groups.hpp"
 
 #include <iterator>
 #include <utility>
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
-FinishedGroups::FinishedGroups(const Roles& roles, const comm::MailLimits& limits, int64_t wanted)
+FinishedGroups::FinishedGroups(const comm::Roles& roles, const comm::MailLimits& limits, int64_t wanted)
     : roles_(roles), wanted_(static_cast<size_t>(wanted)), mail_(roles.world, "finished groups", limits) {}
 
 void FinishedGroups::finished(uint64_t group) {
@@ -59,4 +59,4 @@ FinishedGroups::Chosen FinishedGroups::take() {
   return chosen;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

@@ -1,6 +1,6 @@
 #include "torch/torch.hpp"
 
-#include "driver/generator.hpp"
+#include "trireme/rollout/generator.hpp"
 
 #include <algorithm>
 #include <unordered_map>
@@ -14,10 +14,10 @@
 #include "trireme/text/logit_bias.hpp"
 #include "trireme/trace/region.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 namespace {
 
-generate::EngineOptions engine_options(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
+generate::EngineOptions engine_options(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
                                        const machine::Threads& threads, int64_t kv_memory) {
   generate::EngineOptions engine;
   engine.page_size = options.generate.page_size;
@@ -33,7 +33,7 @@ generate::EngineOptions engine_options(const config::Options& options, const Rol
   return engine;
 }
 
-generate::GeneratorWeights make_weights(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, at::Device device,
+generate::GeneratorWeights make_weights(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device,
                                         const std::vector<const std::byte*>& shared) {
   const auto type = options.model.compute();
   if (shared.empty()) {
@@ -73,7 +73,7 @@ int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   return tokens / std::max<int64_t>(prompts.size(), 1);
 }
 
-Generator::Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec,
+Generator::Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec,
                      const text::Tokenizer& tokenizer, at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared)
     : options_(options),
       roles_(roles),
@@ -225,4 +225,4 @@ Samples Generator::standing(int64_t number) const {
   return samples;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

@@ -5,15 +5,15 @@
 #include <functional>
 #include <optional>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/comm/mailbox.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
 class ReplicaTurns {
  public:
   // Collective over the replica; nothing to do on ranks that have none, or one of their own.
-  explicit ReplicaTurns(const Roles& roles);
+  explicit ReplicaTurns(const comm::Roles& roles);
 
   // Any number of times while this rank waits. True: it takes part in a step now, and so do the other ranks of its replica. `wanted` counts on
   // the first rank. Local.
@@ -33,4 +33,4 @@ class ReplicaTurns {
   bool ended_ = false;
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

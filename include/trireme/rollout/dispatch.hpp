@@ -12,9 +12,9 @@
 
 #include "trireme/base/samples.hpp"
 #include "trireme/generate/dispatch.hpp"
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
 // The samples of one prompt, as far as they are to be written.
 struct PromptTask {
@@ -33,7 +33,7 @@ using GroupsOfReplicas = std::vector<std::pair<uint64_t, int32_t>>;
 class Dispatch {
  public:
   // Keeps a reference.
-  explicit Dispatch(const Roles& roles) : roles_(roles) {}
+  explicit Dispatch(const comm::Roles& roles) : roles_(roles) {}
 
   // A training answer, on the first rank of its replica.
   void finished(int64_t row, int64_t tokens);
@@ -65,10 +65,10 @@ class Dispatch {
   // What the replicas have finished since the last time. Collective over the generators.
   void learn_lengths();
 
-  const Roles& roles_;
+  const comm::Roles& roles_;
   generate::AnswerLengths lengths_;
   std::vector<std::pair<int64_t, int64_t>> news_;       // rows and tokens of this replica's answers
   std::unordered_map<uint64_t, int32_t> recorded_;      // from a checkpoint
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

@@ -1,4 +1,4 @@
-#include "driver/dispatch.hpp"
+#include "trireme/rollout/dispatch.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/wire.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
 void Dispatch::finished(int64_t row, int64_t tokens) { news_.emplace_back(row, tokens); }
 
@@ -70,4 +70,4 @@ void Dispatch::restore(const std::string& bytes) {
   }
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

@@ -1,7 +1,7 @@
 // Prompts over the replicas of a job, at np 1, 2 and 4.
 #include "torch/torch.hpp"
 
-#include "driver/dispatch.hpp"
+#include "trireme/rollout/dispatch.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "support/world.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 namespace {
 
 using test::world;
@@ -21,7 +21,7 @@ std::vector<PromptTask> tasks_of(uint64_t first, int64_t count, int64_t answers)
 }
 
 TEST(Dispatch, EveryGroupHasOneReplicaThatAllKnow) {
-  const Roles roles = make_roles(config::Options{}, world());
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
   Dispatch dispatch(roles);
   const auto share = dispatch.share(tasks_of(100, 10, 2), 0);
   const auto all = world().all_gather<size_t>(share.mine);
@@ -32,7 +32,7 @@ TEST(Dispatch, EveryGroupHasOneReplicaThatAllKnow) {
 
 // Replicas tell each other how long answers were; the prompt with the longest is begun first, and alone where others fit beside it.
 TEST(Dispatch, LearnsLengthsFromAllReplicas) {
-  const Roles roles = make_roles(config::Options{}, world());
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
   Dispatch dispatch(roles);
   const int last = world().size() - 1;
   for (int64_t row = 0; row < 8; ++row) {
@@ -49,7 +49,7 @@ TEST(Dispatch, LearnsLengthsFromAllReplicas) {
 
 TEST(Dispatch, BusyReplicasGetLess) {
   if (world().size() == 1) return;
-  const Roles roles = make_roles(config::Options{}, world());
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
   Dispatch dispatch(roles);
   const auto share = dispatch.share(tasks_of(0, 6, 1), world().rank() == 0 ? 1'000'000 : 0);
   EXPECT_EQ(share.mine.empty(), world().rank() == 0);
@@ -57,7 +57,7 @@ TEST(Dispatch, BusyReplicasGetLess) {
 
 // What a checkpoint says stays while there are as many replicas; then it is dealt out anew.
 TEST(Dispatch, TheRecordIsKept) {
-  const Roles roles = make_roles(config::Options{}, world());
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
   Dispatch before(roles);
   before.finished(7, 50);
   const GroupsOfReplicas open = before.share(tasks_of(40, 6, 3), world().rank() * 100).all;
@@ -76,4 +76,4 @@ TEST(Dispatch, TheRecordIsKept) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

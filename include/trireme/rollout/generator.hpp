@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "driver/roles.hpp"
+#include "trireme/comm/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/token_bias.hpp"
@@ -20,7 +20,7 @@
 #include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
 // The prompts of a rollout, the same on every rank.
 struct PromptBatch {
@@ -66,7 +66,7 @@ class Generator {
  public:
   // Weights only, which are zero until the first sync. start() before anything else. `shared`: where this rank reads the actor's weights
   // in place, one pointer per parameter; empty: the generator has weights of its own.
-  Generator(const config::Options& options, const Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
+  Generator(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, const text::Tokenizer& tokenizer,
             at::Device device, machine::Threads threads, const std::vector<const std::byte*>& shared);
   // Makes the engine, once the weights of all roles are there: `kv_memory` is what they left of this rank's memory, of which the KV
   // cache takes its share. Collective over the replica.
@@ -113,7 +113,7 @@ class Generator {
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
 
   config::Options options_;
-  const Roles& roles_;
+  const comm::Roles& roles_;
   text::Tokenizer tokenizer_;
   text::Stops stops_;
   std::vector<TokenBias> biases_;
@@ -136,4 +136,4 @@ class Generator {
 
 int64_t mean_prompt_tokens(const data::PromptSet& prompts);
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

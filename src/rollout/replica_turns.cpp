@@ -1,8 +1,8 @@
-#include "driver/replica_turns.hpp"
+#include "trireme/rollout/replica_turns.hpp"
 
-namespace trireme::driver {
+namespace trireme::rollout {
 
-ReplicaTurns::ReplicaTurns(const Roles& roles) : leads_(roles.leads_replica()) {
+ReplicaTurns::ReplicaTurns(const comm::Roles& roles) : leads_(roles.leads_replica()) {
   if (!roles.generator || roles.tensor_parallel() == 1) return;
   others_ = roles.tensor_parallel() - 1;
   mail_.emplace(roles.generators.along(comm::Axis::tensor), "turns of a replica", comm::MailLimits{});
@@ -47,4 +47,4 @@ void ReplicaTurns::settle(const std::function<void()>& step) {
   announced_ = ended_ = false;
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::rollout

@@ -15,13 +15,13 @@
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
 
-namespace trireme::driver {
+namespace trireme::comm {
 
 // Destroyed in the same order everywhere: the meshes own communicators.
 struct Roles {
-  comm::CommView world;
+  CommView world;
   config::RoleMap map;
-  comm::NodeTopology topology;
+  NodeTopology topology;
 
   bool trainer = false;
   bool generator = false;
@@ -29,21 +29,21 @@ struct Roles {
 
   // How the ranks of each role divide their work. Trainers: data x shard, a line along `shard` being a shard group. Generators: data x
   // tensor, a line along `tensor` being a replica. Rewards: their frozen models are cut over all of them.
-  comm::Mesh trainers;
-  comm::Mesh generators;
-  comm::Mesh rewards;
+  Mesh trainers;
+  Mesh generators;
+  Mesh rewards;
 
-  std::shared_ptr<comm::RingMemory> rings = std::make_shared<comm::RingMemory>();  // of all models of this rank: they run one after the other
+  std::shared_ptr<RingMemory> rings = std::make_shared<RingMemory>();  // of all models of this rank: they run one after the other
 
-  int tensor_parallel() const { return generators.size(comm::Axis::tensor); }
-  int replicas() const { return generators.size(comm::Axis::data); }
+  int tensor_parallel() const { return generators.size(Axis::tensor); }
+  int replicas() const { return generators.size(Axis::data); }
   // World ranks: [replica][tensor-parallel rank], [group][shard].
-  std::vector<std::vector<int>> replica_ranks() const { return generators.lines(comm::Axis::tensor); }
-  std::vector<std::vector<int>> shard_ranks() const { return trainers.lines(comm::Axis::shard); }
+  std::vector<std::vector<int>> replica_ranks() const { return generators.lines(Axis::tensor); }
+  std::vector<std::vector<int>> shard_ranks() const { return trainers.lines(Axis::shard); }
   // First tensor-parallel rank of its replica: the one that hands samples on.
-  bool leads_replica() const { return generator && generators.place(comm::Axis::tensor) == 0; }
+  bool leads_replica() const { return generator && generators.place(Axis::tensor) == 0; }
   // Of the trainers that hold the same rows of a model the one that writes them.
-  bool writes_shard() const { return trainer && trainers.place(comm::Axis::data) == 0; }
+  bool writes_shard() const { return trainer && trainers.place(Axis::data) == 0; }
   // 1 for those of trainer, generator, reward that this rank has.
   std::array<int, 3> of_rank() const { return {trainer, generator, reward}; }
   bool colocated() const { return map.trainer == map.generator; }
@@ -53,6 +53,6 @@ struct Roles {
 
 // Throws UserError(configuration): ranks that do not exist, generator ranks that are no multiple of the tensor-parallel
 // degree, trainer ranks that are no multiple of train.shard_group.
-Roles make_roles(const config::Options& options, const comm::CommView& world);
+Roles make_roles(const config::Options& options, const CommView& world);
 
-}  // namespace trireme::driver
+}  // namespace trireme::comm
