@@ -64,7 +64,7 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
     }
   }
   const int64_t least = roles.world.min(generator ? generator->kv_bytes() : std::numeric_limits<int64_t>::max());
-  const auto shortage = plan::kv_shortage(plan::kv_need(run.options, mean_prompt_tokens(prompts), roles.replicas()), least,
+  const auto shortage = plan::kv_shortage(plan::kv_need(run.options, rollout::mean_prompt_tokens(prompts), roles.replicas()), least,
                                     plan::kv_bytes_per_token(actor_start.spec.shape, roles.tensor_parallel(),
                                                              config::bytes_per_element(run.options.model.compute())));
   if (run.leads() && !shortage.empty()) log::warning(shortage);
