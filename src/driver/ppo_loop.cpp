@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "driver/role_metrics.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/zero/replica_check.hpp"
 #include "trireme/config/refuse.hpp"
