@@ -113,7 +113,6 @@ ExitCode PpoLoop::run() {
 
     if (const auto code = iterate(progress, metrics)) return *code;  // stopped inside it
     progress.iteration = iteration;
-    add_thread_metrics(run_.roles.world, run_.threads, roles_.trainer.get(), roles_.generator.get(), metrics);
     roles_.add_metrics(metrics);
     control_.report(metrics, progress, watch.seconds());
     if (const auto code = control_.end_iteration(metrics, progress, watch.seconds())) return *code;  // stopped; saves when it is time
@@ -128,8 +127,11 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   } else {
     std::optional<Samples> samples = rollouts_.collect(progress, metrics);  // generators write, reward ranks score what is finished
     if (!samples) return leave_inside(phase::reward, progress, metrics, nullptr);
-    learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
-    learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
+    {
+      const trace::Phase phase{"report", iteration};
+      learn::add_rollout_metrics(run_.roles.world, *samples, reward::source_names(run_.options), run_.options.max_len(), metrics);
+      learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
+    }
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages

@@ -9,6 +9,7 @@
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/plan/model_bytes.hpp"
+#include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
 
@@ -114,6 +115,8 @@ void PpoRoles::release_caches() {
 }
 
 void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
+  const trace::Phase phase{"report", metrics.iteration};
+  add_thread_metrics(run.roles.world, run.threads, trainer.get(), generator.get(), metrics);
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
   if (run.options.has_plugins()) add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};

@@ -31,7 +31,8 @@ struct PpoRoles {
   std::vector<SavedModel> saved() const;
   // Trainers to generators. Counters of this rank; collective over world.
   weightsync::SyncCounters sync_weights(int64_t version);
-  // Bytes of all models of all ranks, what engines and plugins did since the last call, syncs that had to be repeated. Collective over world.
+  // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the last call, syncs that had to be repeated.
+  // Collective over world.
   void add_metrics(report::IterationMetrics& metrics) const;
   // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout. Local.
   void release_caches();

@@ -171,27 +171,23 @@ void RolloutPhase::write(Batch& batch, bool may_leave) {
 }
 
 void RolloutPhase::write(Batch& batch) {
-  const trace::Phase phase{"rollout", batch.iteration};
   // One step ahead, the weights that it is sampled from are gone at the next optimizer step: it is brought to its end.
   write(batch, partial_ || run_.options.train.async_depth == 0);
 }
 
 void RolloutPhase::begin_ahead(int64_t iteration) {
   const int64_t last = std::min(iteration + run_.options.train.async_depth, iterations_);
-  if (partial_) {
-    while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
-    return;
-  }
   if (begun_ >= last) return;  // the end of the run, or a checkpoint had it
-  Batch& batch = begin(draw(last), prompts_, training_plan());
-  write(batch);
-  if (!roles_.scorer || scorers_train_) return;
   {
     const trace::Phase phase{"rollout", last};
-    control_.wait("sequences to score", [&] { return poll(), batch.complete(); });
+    while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
+    if (partial_) return;
+    write(batches_.back());
+    if (!roles_.scorer || scorers_train_) return;
+    control_.wait("sequences to score", [this] { return poll(), batches_.back().complete(); });
   }
   const trace::Phase phase{"reward", last};
-  score(batch);
+  score(batches_.back());
 }
 
 bool RolloutPhase::score(Batch& batch) {
@@ -241,13 +237,15 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
   if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
   if (finished_) return collect_finished(metrics);
   const bool ahead = !batches_.empty();
-  if (!ahead) {
-    run_.context.begin("rollout", iteration, iterations_);
-    begin(draw(iteration), prompts_, training_plan());
+  if (!ahead || partial_) {
+    const trace::Phase phase{"rollout", iteration};
+    if (!ahead) {
+      run_.context.begin("rollout", iteration, iterations_);
+      begin(draw(iteration), prompts_, training_plan());
+    }
+    write(batches_.front());
   }
-  Batch& batch = batches_.front();
-  if (!ahead || partial_) write(batch);
-  std::optional<Samples> samples = finish(batch);
+  std::optional<Samples> samples = finish(batches_.front());
   if (samples && surplus_.size() > 0) samples->append(std::exchange(surplus_, {}));  // of a start that filtered: nothing is thrown away
   return samples;
 }
@@ -256,10 +254,12 @@ std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, rep
   const int64_t iteration = metrics.iteration;
   GroupFilter filter(run_, surplus_, progress);
   while (const int64_t count = filter.next_draw()) {
-    run_.context.begin("rollout", iteration, iterations_);
-    Batch& batch = begin(draw(iteration, filter.drawn(), count), prompts_, training_plan());
-    write(batch);
-    const std::optional<Samples> drawn = finish(batch);
+    {
+      const trace::Phase phase{"rollout", iteration};
+      run_.context.begin("rollout", iteration, iterations_);
+      write(begin(draw(iteration, filter.drawn(), count), prompts_, training_plan()));
+    }
+    const std::optional<Samples> drawn = finish(batches_.back());
     if (!drawn) return std::nullopt;
     filter.add(*drawn, count);
   }

@@ -77,11 +77,13 @@ class PartialRollouts(ProgramTest):
         # Slots for all that is under way, so that short answers overtake long ones.
         deck = [key for key in DECK if "stop" not in key and "max_batch" not in key] + ["generate.max_batch=16", "train.partial_rollout_order=finished"]
         carried = 0
+        # Slow enough that trainers come while the two batches ahead are being written.
+        slow = "fault.at=[" + ",".join(f'"delay:*:generate step:{step}:30"' for step in range(15, 100)) + "]"
         for name in ("1+1, reward apart", "1+2"):
             ranks, roles = LAYOUTS[name]
             with self.subTest(layout=name):
                 run = "finished-" + "".join(c for c in name if c.isalnum())
-                self.succeed("ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", *deck, *roles, ranks=ranks)
+                self.succeed("ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", slow, *deck, *roles, ranks=ranks)
                 lines = self.assert_each_once(run)
                 carried += sum(line["carried_groups"] for line in lines)
                 self.assertEqual(lines[-1]["carried_groups"], 0)
