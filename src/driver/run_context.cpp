@@ -47,7 +47,7 @@ void log_threads(const config::Options& options, const std::vector<job::RankPlac
                        threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
   const auto node_cores = static_cast<int>(places.front().node_cores.size());
   for (const auto& warning : job::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
-  const bool threads_of_ours = std::any_of(places.begin(), places.end(), [](const job::RankPlace& place) { return place.threads[1] > 1; });  // generators'
+  const bool threads_of_ours = std::any_of(places.begin(), places.end(), [](const job::RankPlace& place) { return place.threads[1] > 1 && place.gpus == 0; });
   const std::string spinning = threads_of_ours ? job::spinning_warning(job::process_environment) : "";
   if (!spinning.empty()) log::warning(spinning);
   for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);

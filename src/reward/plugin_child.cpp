@@ -40,13 +40,13 @@ std::vector<uint64_t> PluginChild::stop() {
   outgoing_.clear();
   partial_.clear();
   sent_ = 0;
+  given_ = 0;
   return std::exchange(unanswered_, {});
 }
 
 void PluginChild::ask(uint64_t id, const std::string& line) {
   if (unanswered_.empty()) {
     if (process_) refuse_unasked();
-    given_ = 0;
     quiet_.restart();
   }
   ++given_;

@@ -76,7 +76,7 @@ class PluginChild {
   const Setup& setup_;
   std::unique_ptr<ChildProcess> process_;
   std::vector<uint64_t> unanswered_;  // in the order of asking
-  size_t given_ = 0;                  // since it had nothing to do
+  size_t given_ = 0;                  // to this process
   std::string outgoing_;              // requests for it
   size_t sent_ = 0;                   // bytes of them that it has taken
   std::string partial_;               // the start of a line whose end has not come yet

@@ -161,7 +161,7 @@ class WrongThings(ProgramTest):
         self.refuse(BAD_DATA, "judge", "NaN", deck=self.plugin("nan"))
 
     def test_plugin_answers_too_few(self):
-        self.refuse(BAD_DATA, "judge", "it ended after", deck=self.plugin("short"))
+        self.refuse(BAD_DATA, "judge", "ended after 1 of", deck=self.plugin("short"))
 
     def test_plugin_fails_on_one_rank(self):
         """The others wait in a collective: the job ends all the same, and the message names the rank."""
