@@ -184,6 +184,31 @@ TEST_P(EngineByType, AnswersEndNoSoonerThanAfterTheirLeastTokens) {
   }
 }
 
+// Draws from one row of logits.
+class RowDraws {
+ public:
+  explicit RowDraws(int64_t vocab) : vocab_(vocab), sampler_(vocab, 0, team_, {}) {}
+  generate::Drawn operator()(const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position,
+                             std::span<const int32_t> without = {}) const {
+    const generate::DrawRequest request{0, nullptr, &params, 3, position, without};
+    const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab_};
+    return sampler_.draw({&request, 1}, {&of_row, 1}).front();
+  }
+
+ private:
+  int64_t vocab_;
+  mutable generate::ThreadTeam team_{1};
+  mutable generate::Sampler sampler_;
+};
+
+std::vector<generate::SamplingParams> ways_to_draw() {
+  std::vector<generate::SamplingParams> ways(4);
+  ways[1].temperature = 0;
+  ways[2].top_p = 0.7;
+  ways[3].top_k = 40;
+  return ways;
+}
+
 // Among the ids that may come the draw is the one that it would be if the others had no probability.
 TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   constexpr int64_t vocab = 9001;
@@ -195,18 +220,8 @@ TEST(MinNewTokens, KeepsTheDistributionOfTheRest) {
   for (const int32_t id : forbidden) {
     if (id < vocab) masked[static_cast<size_t>(id)] = -1e30f;
   }
-  generate::ThreadTeam team(1);
-  generate::Sampler sampler(vocab, 0, team, {});
-  const auto draw = [&](const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position, std::span<const int32_t> without) {
-    const generate::DrawRequest request{0, nullptr, &params, 3, position, without};
-    const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab};
-    return sampler.draw({&request, 1}, {&of_row, 1}).front();
-  };
-  std::vector<generate::SamplingParams> ways(4);
-  ways[1].temperature = 0;
-  ways[2].top_p = 0.7;
-  ways[3].top_k = 40;
-  for (const generate::SamplingParams& params : ways) {
+  const RowDraws draw(vocab);
+  for (const generate::SamplingParams& params : ways_to_draw()) {
     for (uint32_t position = 0; position < 300; ++position) {
       const auto got = draw(logits, params, position, forbidden);
       EXPECT_EQ(got.id, draw(masked, params, position, {}).id) << position;
@@ -226,18 +241,8 @@ TEST(LogitBias, ChangesWhatIsDrawnAndNotItsLogProb) {
   for (const TokenBias& bias : biases) sums[static_cast<size_t>(bias.id)] += bias.bias;
   double full = 0;
   for (const float z : logits) full += std::exp(static_cast<double>(z) - 30);
-  generate::ThreadTeam team(1);
-  generate::Sampler sampler(vocab, 0, team, {});
-  const auto draw = [&](const std::vector<float>& row, const generate::SamplingParams& params, uint32_t position) {
-    const generate::DrawRequest request{0, nullptr, &params, 3, position, {}};
-    const kernels::LogitsRow of_row{kernels::ElementType::f32, row.data(), vocab};
-    return sampler.draw({&request, 1}, {&of_row, 1}).front();
-  };
-  std::vector<generate::SamplingParams> ways(4);
-  ways[1].temperature = 0;
-  ways[2].top_p = 0.7;
-  ways[3].top_k = 40;
-  for (const generate::SamplingParams& params : ways) {
+  const RowDraws draw(vocab);
+  for (const generate::SamplingParams& params : ways_to_draw()) {
     generate::SamplingParams biased = params;
     biased.logit_bias = biases;
     int biased_ids = 0;
