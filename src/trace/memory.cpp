@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <string_view>
 
@@ -29,7 +31,12 @@ Memory host_memory() {
   char buffer[4096];
   const ssize_t size = file.valid() ? ::read(file.get(), buffer, sizeof buffer) : 0;
   const std::string_view status(buffer, size > 0 ? static_cast<size_t>(size) : 0);
-  return {field(status, "VmRSS:"), field(status, "VmHWM:")};
+  static std::atomic<int64_t> highest{0};
+  const Memory now{field(status, "VmRSS:"), field(status, "VmHWM:")};
+  int64_t before = highest.load();
+  while (before < now.peak && !highest.compare_exchange_weak(before, now.peak)) {
+  }
+  return {now.resident, std::max(before, now.peak)};
 }
 
 }  // namespace trireme::trace

@@ -38,7 +38,7 @@ class Jobs(SlurmTest):
         """Waits until the job was requeued so many times."""
         run.wait(lambda: int(self.cluster.show(job).get("Restarts", 0)) >= times, f"restart {times} of job {job}")
 
-    @together
+    @together()
     def test_to_the_end(self):
         """4 nodes x 2 tasks: each rank on its node with its own GPU, network card and threads."""
         run = self.reference(FOUR_NODES)
@@ -57,7 +57,7 @@ class Jobs(SlurmTest):
         self.assertIn("SLURM_JOB_NUM_NODES=4", saved)
         self.assertNotIn("PATH=", saved)
 
-    @together
+    @together(waits=50)
     def test_warning_twice(self):
         """Slurm's warning before the time limit: saved, exit 75, requeued, gone on with at the next iteration; and once more."""
         run = Run(self, "warned", FOUR_NODES)
@@ -73,7 +73,7 @@ class Jobs(SlurmTest):
             self.assertIn(words.format(job), run.log(job))
         self.assert_as(run, self.reference(FOUR_NODES))
 
-    @together
+    @together(waits=60)
     def test_warning_long_before_the_save_is_done(self):
         """The script repeats USR1 every 10 s until the program is gone; a save that takes longer is not cut off by that."""
         run = Run(self, "slow")
@@ -87,7 +87,7 @@ class Jobs(SlurmTest):
         self.assertIn("finished at step 4", run.log(job))
         self.assert_as(run, self.reference())
 
-    @together
+    @together(waits=20)
     def test_warning_inside_an_iteration(self):
         """With the default of run.stop_within: no rank waits for the plugin, which answers long after. Requeued, the rest of the iteration has the same bits."""
         run = Run(self, "inside")
@@ -103,7 +103,7 @@ class Jobs(SlurmTest):
         self.assert_ended(run, job, "COMPLETED", 0)
         self.assert_as(run, self.reference())
 
-    @together
+    @together(waits=45)
     def test_warning_between_optimizer_steps(self):
         """The same while the trainers learn: the steps that are done are saved, and the job that comes back goes on with the next one."""
         run = Run(self, "learning")
@@ -118,7 +118,7 @@ class Jobs(SlurmTest):
         self.assert_ended(run, job, "COMPLETED", 0)
         self.assert_as(run, self.reference())
 
-    @together
+    @together(waits=105)
     def test_time_limit_without_a_warning(self):
         """No rank can react, as in a file system that hangs, so Slurm kills the job: the next one goes on from the last commit."""
         run = Run(self, "killed")
@@ -133,7 +133,7 @@ class Jobs(SlurmTest):
         self.assertIn("from step 2", run.log(again))
         self.assert_as(run, self.reference())
 
-    @together
+    @together(waits=75)
     def test_time_limit_with_grace(self):
         """TERM at the time limit leaves KillWait seconds, enough for this save: requeued by the script."""
         run = Run(self, "limit")
@@ -145,7 +145,7 @@ class Jobs(SlurmTest):
         run.wait_for_state(job, "COMPLETED", "FAILED")
         self.assert_as(run, self.reference())
 
-    @together
+    @together()
     def test_scancel_ends_for_good(self):
         run = Run(self, "cancelled")
         run.hold(2, "until TERM")
@@ -162,7 +162,7 @@ class Jobs(SlurmTest):
         self.assertEqual(self.cluster.state(job), "CANCELLED", "and it has stayed so")
         self.assertEqual(self.cluster.show(job)["Restarts"], "0")
 
-    @together
+    @together(waits=60)
     def test_node_fails(self):
         """Everything on one node is gone at once: Slurm notices, requeues, and the run goes on when the node is back."""
         run = Run(self, "node")
@@ -178,7 +178,7 @@ class Jobs(SlurmTest):
         self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job), run.explain())
         self.assert_as(run, self.reference())
 
-    @together
+    @together(waits=20)
     def test_preempted(self):
         """A job of higher priority takes the nodes: saved within the partition's grace time, back when they are free."""
         run = Run(self, "preempted")
@@ -193,7 +193,7 @@ class Jobs(SlurmTest):
         self.assertIn("restart 1: 2 ranks on 2 nodes, from step 2", run.log(job), run.explain())
         self.assert_as(run, self.reference())
 
-    @together
+    @together()
     def test_chain(self):
         """Where requeueing is not wanted: the next job starts when this one has stopped early, a third one is not needed. With
         mpirun."""
@@ -216,7 +216,7 @@ class Jobs(SlurmTest):
         run.wait_for_state(third, "CANCELLED")
         self.assert_as(run, self.reference())
 
-    @together
+    @together()
     def test_array(self):
         """A sweep of three; the warning of one task brings back that task and no other."""
         runs = [Run(self, "sweep", task=str(index)) for index in range(3)]
@@ -239,7 +239,7 @@ class Jobs(SlurmTest):
         rates = [run.metrics()[-1]["lr"] for run in runs]
         self.assertEqual(len(set(rates)), 3, f"each task with its own settings: {rates}")
 
-    @together
+    @together()
     def test_two_jobs_in_one_folder(self):
         """The loser's second rank leaves a second and a half after the first one, so srun ends it and reports 143: the script takes the
         program's own verdict."""

@@ -21,6 +21,8 @@ from trireme_run import PROGRAM, ROOT, ProgramTest, read_lines, read_safetensors
 
 SCRIPT = ROOT / "slurm" / "ppo_70b.sh"
 ITERATIONS = 4
+KILL_WAIT = 45  # seconds between Slurm's TERM and KILL
+AT_ONCE = 6  # cases; with all of them a job's last save may take longer than that
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY")
 
 GATE_SOURCE = f"""
@@ -132,15 +134,19 @@ class Run:
         return read_safetensors(exported / "model.safetensors")
 
 
-def together(method):
-    """A test whose body runs beside those of the others marked so, from the start of the class; the test itself waits for it."""
+def together(waits=0):
+    """A test whose body runs beside those of the others marked so, AT_ONCE of them, from the start of the class; the test itself waits
+    for it. waits: seconds that pass on Slurm's clocks however fast the machine is; the longest begin first."""
 
-    @functools.wraps(method)
-    def wait(self):
-        self.cases[method.__name__].result()
+    def mark(method):
+        @functools.wraps(method)
+        def wait(self):
+            self.cases[method.__name__].result()
 
-    wait.body = method
-    return wait
+        wait.body, wait.waits = method, waits
+        return wait
+
+    return mark
 
 
 class SlurmTest(ProgramTest):
@@ -148,7 +154,7 @@ class SlurmTest(ProgramTest):
     def setUpClass(cls):
         super().setUpClass()
         deck = (cls.folder / "ppo.toml").read_text()
-        for old, new in (("iterations = 3", f"iterations = {ITERATIONS}\nhang_timeout = 1800\nstop_within = \"iteration\""), ("\n[actor]", GATE_SOURCE + "[actor]")):
+        for old, new in (("iterations = 3", f"iterations = {ITERATIONS}\nhang_timeout = 1800\nterm_grace = {KILL_WAIT - 2}\nstop_within = \"iteration\""), ("\n[actor]", GATE_SOURCE + "[actor]")):
             if old not in deck:
                 raise AssertionError(f"the deck has no {old}")
             deck = deck.replace(old, new)
@@ -157,16 +163,16 @@ class SlurmTest(ProgramTest):
         program.parent.mkdir(parents=True)
         program.symlink_to(PROGRAM)
         # n5 and n6 may fail, n7 and n8 are for preemption: a job that loses its node must not take others along.
-        cls.cluster = OneBoxSlurm(nodes=8, kill_wait=45, partitions=(
-            "whole Nodes=n[1-4]", "fragile Nodes=n[5-6]", "low Nodes=n[7-8] PriorityTier=1 GraceTime=60",
+        cls.cluster = OneBoxSlurm(nodes=8, kill_wait=KILL_WAIT, partitions=(
+            "whole Nodes=n[1-4]", "fragile Nodes=n[5-6]", f"low Nodes=n[7-8] PriorityTier=1 GraceTime={KILL_WAIT}",
             "high Nodes=n[7-8] PriorityTier=2"))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, cls.leave)
         cls.cluster.start()
         cls.seconds = {}
         names = unittest.TestLoader().getTestCaseNames(cls)
-        cls.pool = concurrent.futures.ThreadPoolExecutor(max_workers=len(names) + 4)
-        cls.cases = {name: cls.pool.submit(cls.timed, name) for name in names}
+        cls.pool = concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE)
+        cls.cases = {name: cls.pool.submit(cls.timed, name) for name in sorted(names, key=lambda name: getattr(cls, name).waits, reverse=True)}
 
     @classmethod
     def leave(cls, number, _):

@@ -103,7 +103,7 @@ struct Memory {
   int64_t resident = 0;
   int64_t peak = 0;
 };
-// From /proc/self/status: VmRSS and VmHWM.
+// From /proc/self/status: VmRSS, and the largest VmHWM that was read so far: Linux keeps both per CPU and may report less later.
 Memory host_memory();
 // Device memory for the table and phase_memory(); nullptr: none.
 void set_device_memory_source(Memory (*source)());
