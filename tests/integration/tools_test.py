@@ -281,14 +281,17 @@ class Tools(ProgramTest):
 
     @staticmethod
     def covered_by_phases(slices):
-        """Length of the union of the phases over the time from the first slice to the last."""
+        """Share of the time from the first slice to the last. Between two phases counts what there was at the least between two of these names: a
+        process may lose its core anywhere."""
         begin = min(e["ts"] for e in slices)
         end = max(e["ts"] + e["dur"] for e in slices)
-        covered, until = 0.0, begin
+        gaps, until, before = {}, begin, "begin"
         for e in sorted((e for e in slices if e["cat"] == "phase"), key=lambda e: e["ts"]):
-            covered += max(0.0, e["ts"] + e["dur"] - max(until, e["ts"]))
-            until = max(until, e["ts"] + e["dur"])
-        return covered / (end - begin)
+            gaps.setdefault((before, e["name"]), []).append(max(0.0, e["ts"] - until))
+            if e["ts"] + e["dur"] > until:
+                until, before = e["ts"] + e["dur"], e["name"]
+        gaps["end"] = [end - until]
+        return 1 - sum(min(each) * len(each) for each in gaps.values()) / (end - begin)
 
     def test_help_and_version(self):
         version = self.succeed("--version", env={"LD_DEBUG": "libs"})
