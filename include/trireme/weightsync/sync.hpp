@@ -1,6 +1,6 @@
 // Weight sync: trainers' shards -> generators' slices, through the plan: pack runs into buckets, move them, unpack. Several
 // buckets are in flight per flow; a rank that has both roles copies what it needs from itself and sends nothing.
-// Buckets travel as messages between nodes and through a shared window inside a node.
+// Buckets travel as messages between nodes and through a shared window inside a node; a node takes a byte from others once.
 //
 // Memory on both sides is the host's, or that of this rank's device: then its copy engines fill and empty the buckets, which are host memory.
 //
@@ -33,10 +33,12 @@ struct SyncOptions {
 
 struct SyncCounters {
   int64_t version = 0;
-  int64_t bytes_sent = 0;      // payload that left this rank, after delta encoding
+  int64_t bytes_sent = 0;      // payload that left this rank, after delta encoding, once for each rank that takes it
   int64_t bytes_received = 0;
   int64_t bytes_local = 0;     // copied inside the rank
-  int64_t bytes_in_node = 0;   // of bytes_received: through shared memory
+  int64_t bytes_in_node = 0;   // of bytes_received: from ranks of the node
+  int64_t network_sent = 0;    // of bytes_sent: to other nodes
+  int64_t network_received = 0;
   int64_t full_bytes = 0;      // what bytes_sent would be without deltas
   int64_t messages = 0;        // MPI messages sent by this rank, the agreement apart
   int64_t delta_buckets = 0;
@@ -70,7 +72,7 @@ class WeightSync {
   // digest, number or version does not fit.
   SyncCounters run(int64_t version, const Sources& sources, std::span<void* const> targets);
 
-  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory, relayed buckets with their origin.
+  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory, buckets that were passed on with their origin.
   // "" when they agree; else which rank differs in which tensors, the same on every rank.
   std::string differences(const Sources& sources, std::span<void* const> targets);
 
