@@ -47,7 +47,7 @@ class WeightSync::Engine {
   void forget() { version_ = never; }
   int64_t version() const { return version_; }
   const Plan& plan() const { return plan_; }
-  std::string describe(const SyncCounters& counters) const;
+  SyncTotals totals(const SyncCounters& counters) const;
   void corrupt_next(int64_t bucket) { corrupt_ = bucket; }
 
  private:

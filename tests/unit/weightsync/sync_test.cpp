@@ -95,6 +95,7 @@ TEST(Sync, ANodeTakesEveryByteOnce) {
           EXPECT_EQ(all[rank].bytes_received, all[rank].network_received + all[rank].bytes_in_node);
         }
         EXPECT_EQ(of_node[0], 0);
+        EXPECT_EQ(sync.totals(counters).busiest_node, std::max(of_node[1], of_node[2]));
         for (int node = 1; node <= members.node_of.back(); ++node) {
           const int64_t taken = of_node[static_cast<size_t>(node)];
           if (version == 2) {
@@ -137,7 +138,11 @@ TEST(Sync, MessagesAreOfTheOrderOfPeersTimesBuckets) {
     for (int k = 0; k < peers; ++k) slices += target.elements(k);
     EXPECT_EQ(counters.bytes_sent, slices * 2);
   }
-  EXPECT_THAT(sync.describe(counters), testing::HasSubstr("GB/s"));
+  const SyncTotals totals = sync.totals(counters);
+  EXPECT_EQ(totals.messages, world().sum(buckets));
+  EXPECT_EQ(totals.network, 0) << "all ranks are on this machine";
+  EXPECT_EQ(totals.in_node, totals.sent);
+  EXPECT_THAT(describe(totals), testing::HasSubstr("GB/s"));
 }
 
 // A byte changed on the way: every rank learns of it, and the next sync is whole again.
