@@ -72,6 +72,7 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"node_bytes", static_cast<double>(totals.in_node)},
                          {"copied_bytes", static_cast<double>(totals.local)},
                          {"messages", static_cast<double>(totals.messages)}};
+  if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
   if (totals.full > 0) metrics.weight_sync["sent_share"] = static_cast<double>(totals.sent) / static_cast<double>(totals.full);
 }
 

@@ -46,6 +46,7 @@ class TwoHosts(ProgramTest):
             print(f"\n    whole: {weights / 1e6:.2f} MB, by the program {sync['network_bytes'] / weights:.4f}, over the cable {crossed / weights:.4f}", flush=True)
             self.assertEqual(sync["network_bytes"], weights)
             self.assertEqual(sync["busiest_node_bytes"], weights)
+            self.assertEqual(sync["over_bound"], 1)
             self.assertEqual(sync["node_bytes"], weights, "each replica takes half from the other one")
             self.assertGreaterEqual(crossed, weights)
             self.assertLess(crossed, HEADERS * weights)
