@@ -211,7 +211,7 @@ class Bench {
     }
     for (size_t k = 0; k < kinds.size(); ++k) print_row(world_, kinds[k].first, seconds[k], bytes);
     print_row(world_, "peer: gather + broadcast per tensor", seconds.back(), bytes);
-    const std::string line = syncs[0]->describe(sync(*syncs[0], 99));
+    const std::string line = weightsync::describe(syncs[0]->totals(sync(*syncs[0], 99)));
     if (world_.rank() == 0) std::printf("%s\n", line.c_str());
     if (arguments_.check) {
       const std::string problem = syncs[0]->differences({from_.read(), {}}, to_.write());
@@ -263,7 +263,7 @@ class Bench {
       seconds.push_back(timed(world_, [&] { counters = sync(w, version); }));
     }
     print_row(world_, "ours, messages, delta", seconds, bytes);
-    const std::string line = w.describe(counters);
+    const std::string line = weightsync::describe(w.totals(counters));
     if (world_.rank() == 0) std::printf("%s\n", line.c_str());
   }
 

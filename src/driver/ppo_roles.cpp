@@ -8,6 +8,7 @@
 #include "trireme/machine/device.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -99,11 +100,15 @@ std::vector<SavedModel> PpoRoles::saved() const {
   return models;
 }
 
-weightsync::SyncCounters PpoRoles::sync_weights(int64_t version) {
-  const auto counters = weight_bridge_->run(version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr);
-  const std::string line = weight_bridge_->describe(counters);
-  if (run.leads()) log::debug(line);
-  return counters;
+void PpoRoles::sync_weights(int64_t version) {
+  last_sync_ = weight_bridge_->totals(weight_bridge_->run(version, trainer ? &trainer->actor() : nullptr, generator ? &generator->weights() : nullptr));
+  if (!run.leads()) return;
+  if (last_sync_.moved()) {
+    log::info(weightsync::describe(last_sync_));
+  } else {
+    log::debug(base::text("weight sync ", version, ": generators read the trainers' weights in shared memory, 0 bytes copied, in ",
+                          base::human_seconds(last_sync_.seconds)));
+  }
 }
 
 void PpoRoles::release_caches() {
@@ -118,6 +123,7 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   const trace::Phase phase{"report", metrics.iteration};
   add_thread_metrics(run.roles.world, run.threads, trainer.get(), generator.get(), metrics);
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
+  add_sync_metrics(last_sync_, metrics);
   if (run.options.has_plugins()) add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {

@@ -29,10 +29,10 @@ struct PpoRoles {
   void load();
   // What a checkpoint has of them.
   std::vector<SavedModel> saved() const;
-  // Trainers to generators. Counters of this rank; collective over world.
-  weightsync::SyncCounters sync_weights(int64_t version);
-  // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the last call, syncs that had to be repeated.
-  // Collective over world.
+  // Trainers to generators. Collective over world.
+  void sync_weights(int64_t version);
+  // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the last call, the last sync of
+  // weights, syncs that had to be repeated. Collective over world.
   void add_metrics(report::IterationMetrics& metrics) const;
   // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout. Local.
   void release_caches();
@@ -53,6 +53,7 @@ struct PpoRoles {
   void compare_numerics();
 
   std::unique_ptr<WeightBridge> weight_bridge_;
+  weightsync::SyncTotals last_sync_;
   bool caches_in_the_way_ = false;  // of this rank: what its KV cache takes, training could use
 };
 

@@ -60,6 +60,22 @@ void add_generation_metrics(const comm::CommView& world, const rollout::Generato
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
 }
 
+void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics) {
+  if (!totals.moved()) return;
+  const auto weights = static_cast<double>(totals.weights);
+  metrics.weight_sync = {{"bytes", weights},
+                         {"seconds", totals.seconds},
+                         {"stall", totals.stall},
+                         {"gb_per_second", weights / totals.seconds / 1e9},
+                         {"network_bytes", static_cast<double>(totals.network)},
+                         {"busiest_node_bytes", static_cast<double>(totals.busiest_node)},
+                         {"node_bytes", static_cast<double>(totals.in_node)},
+                         {"copied_bytes", static_cast<double>(totals.local)},
+                         {"messages", static_cast<double>(totals.messages)}};
+  if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
+  if (totals.full > 0) metrics.weight_sync["sent_share"] = static_cast<double>(totals.sent) / static_cast<double>(totals.full);
+}
+
 void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics) {
   reward::PluginCounters all;
   double longest = 0;

@@ -13,6 +13,7 @@
 #include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
 #include "trireme/reward/scorer.hpp"
+#include "trireme/weightsync/sync.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
 namespace trireme::driver {
@@ -26,6 +27,9 @@ using ModelMemory = std::pair<std::string, zero::MemoryUse>;
 // this rank is no generator. Collective over world.
 void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemory>& models, const rollout::GeneratorMemory* generator,
                         report::IterationMetrics& metrics);
+
+// metrics.weight_sync, where weights were copied.
+void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics);
 
 // What the engines of all replicas have done: metrics.generation. `work`: of this rank's replica on its first rank, else null; `slots`: sequences that
 // an engine may run at a time. Collective over world.

@@ -100,11 +100,12 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   return counters;
 }
 
-std::string WeightBridge::describe(const weightsync::SyncCounters& counters) const {
-  if (sync_) return sync_->describe(counters);
-  return base::text("weight sync ", counters.version, ": generators read the trainers' weights in shared memory, ",
-                    roles_.world.sum(counters.bytes_local + counters.bytes_received), " bytes copied, in ",
-                    base::human_seconds(roles_.world.max(counters.seconds)));
+weightsync::SyncTotals WeightBridge::totals(const weightsync::SyncCounters& counters) const {
+  if (sync_) return sync_->totals(counters);
+  weightsync::SyncTotals out;
+  out.version = counters.version;
+  out.seconds = roles_.world.max(counters.seconds);
+  return out;
 }
 
 }  // namespace trireme::driver

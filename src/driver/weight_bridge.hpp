@@ -35,8 +35,8 @@ class WeightBridge {
   weightsync::SyncCounters run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);
   // Syncs after which a generator's memory differed from the trainers', so that everything was sent again; the same on every rank.
   int64_t healed() const { return healed_; }
-  // For the log; collective.
-  std::string describe(const weightsync::SyncCounters& counters) const;
+  // Of all ranks; collective. Nothing but times where the weights are shared.
+  weightsync::SyncTotals totals(const weightsync::SyncCounters& counters) const;
 
  private:
   weightsync::SyncCounters copy(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights);

@@ -52,6 +52,7 @@ std::string to_json(const IterationMetrics& metrics) {
   for (const auto& [name, value] : metrics.values) line.add(name, value);
   line.add("tokens", metrics.tokens).add("version", metrics.version);
   line.add_json("seconds", object(metrics.seconds)).add_json("memory", object(metrics.memory));
+  if (!metrics.weight_sync.empty()) line.add_json("weight_sync", object(metrics.weight_sync));
   if (!metrics.generation.empty()) line.add_json("generation", object(metrics.generation));
   if (!metrics.plugins.empty()) line.add_json("plugins", object(metrics.plugins));
   if (!metrics.threads.empty()) line.add_json("threads", object(metrics.threads));

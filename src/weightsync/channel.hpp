@@ -1,7 +1,6 @@
 // A flow's way from rank to rank: slots of one bucket each, filled and emptied in order, without blocking.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,13 +73,9 @@ std::unique_ptr<SendChannel> message_sender(const comm::CommView& comm, int to, 
 std::unique_ptr<ReceiveChannel> message_receiver(const comm::CommView& comm, int from, comm::Tag tag, int in_flight, int64_t buckets,
                                                  BufferPool& pool);
 
-// A ring in memory that both ranks map.
-struct alignas(64) RingControl {
-  std::atomic<uint64_t> posted;
-  alignas(64) std::atomic<uint64_t> taken;
-};
-int64_t ring_bytes(int slots, int64_t slot_bytes);
-std::unique_ptr<SendChannel> ring_sender(std::byte* ring, int slots, int64_t slot_bytes);
-std::unique_ptr<ReceiveChannel> ring_receiver(std::byte* ring, int slots, int64_t slot_bytes);
+// A ring in memory that its writer and its readers map; every reader takes every bucket.
+int64_t ring_bytes(int slots, int64_t slot_bytes, int readers);
+std::unique_ptr<SendChannel> ring_sender(std::byte* ring, int slots, int64_t slot_bytes, int readers);
+std::unique_ptr<ReceiveChannel> ring_receiver(std::byte* ring, int slots, int64_t slot_bytes, int readers, int reader);
 
 }  // namespace trireme::weightsync

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "trireme/base/error.hpp"
@@ -15,21 +14,17 @@ namespace {
 constexpr int64_t staging_bytes = int64_t{256} << 20;  // of message buffers per direction
 constexpr int64_t largest_message = int64_t{1} << 30;
 
-// Ranks that share a node, for the plan; every rank alone when shared memory is not wanted.
+// With the nodes of the ranks, and whether these share memory inside them.
 Members with_nodes(Members members, const comm::CommView& comm, const SyncOptions& options) {
-  if (!options.shared_memory) {
-    members.node_of.resize(static_cast<size_t>(comm.size()));
-    std::iota(members.node_of.begin(), members.node_of.end(), 0);
-  } else if (members.node_of.empty()) {
-    members.node_of = comm::discover(comm).node_of;
-  }
+  if (members.node_of.empty()) members.node_of = comm::discover(comm).node_of;
+  members.shares_memory.assign(static_cast<size_t>(comm.size()), options.shared_memory);
   return members;
 }
 
 // The order in which flows between ranks go, the same on both ends: with only some of them active at a time, the first unfinished
 // one of all is active on both sides, so nobody waits in a circle. Neighbours first spreads the senders over the receivers.
 auto turn(const Flow& flow, comm::Tag tag, int ranks) {
-  return std::make_tuple((flow.to - flow.from + ranks) % ranks, flow.from, flow.to, tag);
+  return std::make_tuple((flow.to.front() - flow.from + ranks) % ranks, flow.from, flow.to.front(), tag);
 }
 
 template <class List>
@@ -37,11 +32,13 @@ void sort_by_turn(List& list, int ranks) {
   std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) { return turn(*a.flow, a.tag, ranks) < turn(*b.flow, b.tag, ranks); });
 }
 
+// Where in its rank's part of the window a flow's ring lies.
 struct RingPlace {
-  int64_t to = 0;
-  comm::Tag tag = comm::Tag::first_flow;
-  int32_t unused = 0;
+  int32_t shard = 0;
+  int32_t slice = 0;
+  int64_t home = 0;
   int64_t offset = 0;
+  bool is_of(const Flow& flow) const { return shard == flow.shard && slice == flow.slice && home == flow.home; }
 };
 
 comm::Tag flow_tag(int number) {
@@ -62,8 +59,8 @@ WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& 
   size_buffers();
 }
 
-// Plan, flows and rings; false when some nodes cannot share memory: their ranks now count as nodes of their own, and it begins
-// anew, since the plan chooses whom to ask by nodes. Every round takes at least one node away. Collective.
+// Plan, flows and rings; false when some nodes cannot share memory: it begins anew with messages between their ranks. Every round
+// takes at least one node away. Collective.
 bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::ShardLayout& target) {
   plan_ = make_plan(source, target, members_, comm_.rank(), options_.plan);
   outgoing_.clear();
@@ -96,14 +93,13 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
   window_lock_ = {};
   window_ = {};
   node_comm_ = {};
-  int next = 1 + *std::max_element(members_.node_of.begin(), members_.node_of.end());
   for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (!problems[rank].empty()) members_.node_of[rank] = next++;
+    if (!problems[rank].empty()) members_.shares_memory[rank] = false;
   }
   return false;
 }
 
-// Both ends see all flows of their pair in the plan's order, so counting them gives the same tag on both.
+// Both ends see all messages of their pair in the plan's order, so counting them gives the same tag on both.
 void WeightSync::Engine::list_flows() {
   std::map<int, int> next_tag_to;
   std::map<int, int> next_tag_from;
@@ -111,12 +107,12 @@ void WeightSync::Engine::list_flows() {
     if (flow.route == Route::local) continue;
     outgoing_.emplace_back();
     outgoing_.back().flow = &flow;
-    outgoing_.back().tag = flow_tag(next_tag_to[flow.to]++);
+    if (flow.route == Route::message) outgoing_.back().tag = flow_tag(next_tag_to[flow.to.front()]++);
   }
   for (const Flow& flow : plan_.receives) {
     incoming_.emplace_back();
     incoming_.back().flow = &flow;
-    incoming_.back().tag = flow_tag(next_tag_from[flow.from]++);
+    if (flow.route == Route::message) incoming_.back().tag = flow_tag(next_tag_from[flow.from]++);
   }
   sort_by_turn(outgoing_, comm_.size());
   sort_by_turn(incoming_, comm_.size());
@@ -125,8 +121,9 @@ void WeightSync::Engine::list_flows() {
 void WeightSync::Engine::connect_passes() {
   for (Incoming& in : incoming_) {
     for (Outgoing& out : outgoing_) {
-      const bool fed = out.flow->relayed() && out.flow->shard == in.flow->shard && out.flow->slice == in.flow->slice && !in.flow->relayed();
-      if (fed) in.passes.push_back(&out);
+      if (out.flow->passed_on() && out.flow->shard == in.flow->shard && out.flow->slice == in.flow->slice && out.flow->home == in.flow->home) {
+        in.passes.push_back(&out);
+      }
     }
     in.passed.assign(in.passes.size(), false);
   }
@@ -149,40 +146,42 @@ int64_t WeightSync::Engine::largest_bucket() const {
   return most;
 }
 
-// A ring per flow between two ranks of a node lies in the sender's part of one window; the table of places goes round once.
+// The ring of a flow inside a node lies in the sender's part of one window; the table of places goes round once.
 void WeightSync::Engine::open_rings() {
   const int me = comm_.rank();
-  const int node = members_.node_of.empty() ? me : members_.node_of[static_cast<size_t>(me)];
-  const bool alone = std::count(members_.node_of.begin(), members_.node_of.end(), node) <= 1;
-  node_comm_ = comm::Comm::split(comm_, alone ? -1 : node, me, "weightsync node");
+  const auto node = [&](int rank) { return members_.node_of[static_cast<size_t>(rank)]; };
+  int together = 0;
+  for (int rank = 0; rank < comm_.size(); ++rank) together += node(rank) == node(me) && members_.shares_memory[static_cast<size_t>(rank)] ? 1 : 0;
+  const bool alone = together <= 1 || !members_.shares_memory[static_cast<size_t>(me)];
+  node_comm_ = comm::Comm::split(comm_, alone ? -1 : node(me), me, "weightsync node");
   if (alone) return;
   std::vector<RingPlace> mine;
   int64_t bytes = 0;
   for (const Outgoing& out : outgoing_) {
     if (out.flow->route != Route::node) continue;
-    mine.push_back({out.flow->to, out.tag, 0, bytes});
-    bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow));
+    mine.push_back({out.flow->shard, out.flow->slice, out.flow->home, bytes});
+    bytes += ring_bytes(options_.in_flight, slot_bytes(*out.flow), static_cast<int>(out.flow->to.size()));
   }
   window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
   if (options_.device) window_lock_ = comm::LockedPages(window_.part(0), window_.total_bytes(), "the buckets of weights between ranks of a node");
   const std::vector<int32_t> ranks = node_comm_.view().gather_values<int32_t>(me);
   const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
-  auto place = [&](int from, int to, comm::Tag tag) {
-    const auto sender = std::find(ranks.begin(), ranks.end(), from) - ranks.begin();
+  auto place = [&](const Flow& flow) {
+    const auto sender = std::find(ranks.begin(), ranks.end(), flow.from) - ranks.begin();
     for (const RingPlace& found : tables[static_cast<size_t>(sender)]) {
-      if (found.to == to && found.tag == tag) return window_.part(static_cast<int>(sender)) + found.offset;
+      if (found.is_of(flow)) return window_.part(static_cast<int>(sender)) + found.offset;
     }
-    throw InternalError(base::text("rank ", from, " has no ring for its flow ", static_cast<int>(tag), " to rank ", to));
+    throw InternalError(base::text("rank ", flow.from, " has no ring for shard ", flow.shard, " of slice ", flow.slice, " to rank ", me));
   };
   for (Outgoing& out : outgoing_) {
-    if (out.flow->route == Route::node) out.ring = place(me, out.flow->to, out.tag);
+    if (out.flow->route == Route::node) out.ring = place(*out.flow);
   }
   for (Incoming& in : incoming_) {
-    if (in.flow->route == Route::node) in.ring = place(in.flow->from, me, in.tag);
+    if (in.flow->route == Route::node) in.ring = place(*in.flow);
   }
 }
 
-// Relays must all be open, or a bucket to be passed on could wait for a flow whose turn never comes; their buckets are small.
+// Where messages are passed on all flows must be open, or a bucket could wait for a flow whose turn never comes; their buckets are small.
 void WeightSync::Engine::size_buffers() {
   int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader));
   for (const Outgoing& out : outgoing_) bytes = std::max(bytes, slot_bytes(*out.flow));
@@ -190,7 +189,7 @@ void WeightSync::Engine::size_buffers() {
   pool_ = std::make_unique<BufferPool>(bytes, options_.device);
   if (options_.device) scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights", "set a smaller weightsync.bucket_bytes");
   const auto fit = static_cast<size_t>(staging_bytes / (options_.in_flight * bytes));
-  most_active_ = plan_.relay ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
+  most_active_ = plan_.passes_messages ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
 }
 
 }  // namespace trireme::weightsync

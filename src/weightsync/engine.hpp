@@ -16,7 +16,7 @@ namespace trireme::weightsync {
 // A flow that this rank sends: packed from its tensors, or passed on from a flow that it receives.
 struct Outgoing {
   const Flow* flow = nullptr;
-  comm::Tag tag = comm::Tag::first_flow;
+  comm::Tag tag = comm::Tag::first_flow;  // of a message
   std::byte* ring = nullptr;  // inside a node
   size_t next = 0;            // bucket
   std::unique_ptr<SendChannel> channel;
@@ -30,7 +30,7 @@ struct Incoming {
   std::byte* ring = nullptr;
   size_t next = 0;
   std::unique_ptr<ReceiveChannel> channel;
-  std::vector<Outgoing*> passes;   // relays fed by this flow
+  std::vector<Outgoing*> passes;   // flows that are fed by this one
   std::vector<bool> passed;        // for the bucket that is being passed on
   bool unpacked = false;           // the bucket at hand is in the targets already
   bool done() const { return next == flow->buckets.size(); }
@@ -47,7 +47,7 @@ class WeightSync::Engine {
   void forget() { version_ = never; }
   int64_t version() const { return version_; }
   const Plan& plan() const { return plan_; }
-  std::string describe(const SyncCounters& counters) const;
+  SyncTotals totals(const SyncCounters& counters) const;
   void corrupt_next(int64_t bucket) { corrupt_ = bucket; }
 
  private:
@@ -75,6 +75,9 @@ class WeightSync::Engine {
   int64_t fill(const Flow& flow, const Bucket& bucket, std::byte* slot);
   int64_t encode(const Flow& flow, const Bucket& bucket, std::byte* payload);
   bool sends_deltas(const Flow& flow) const;
+  bool may_send_deltas(const Flow& flow) const;
+  bool leaves_node(const Flow& flow) const;
+  void count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes);
   std::byte* scratch() const { return scratch_.data(); }
   void note_error(const std::string& message);
   void agree();

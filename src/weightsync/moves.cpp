@@ -81,7 +81,9 @@ bool WeightSync::Engine::activate() {
     if (in.done()) continue;
     if (in.ring == nullptr && ++active > most_active_) continue;
     if (in.channel) continue;
-    in.channel = in.ring != nullptr ? ring_receiver(in.ring, options_.in_flight, slot_bytes(*in.flow))
+    const std::vector<int>& readers = in.flow->to;
+    const auto mine = std::find(readers.begin(), readers.end(), comm_.rank()) - readers.begin();
+    in.channel = in.ring != nullptr ? ring_receiver(in.ring, options_.in_flight, slot_bytes(*in.flow), static_cast<int>(readers.size()), static_cast<int>(mine))
                                     : message_receiver(comm_, in.flow->from, in.tag, options_.in_flight,
                                                        static_cast<int64_t>(in.flow->buckets.size()), *pool_);
     opened = true;
@@ -91,8 +93,9 @@ bool WeightSync::Engine::activate() {
     if (out.finished) continue;
     if (out.ring == nullptr && ++active > most_active_) continue;
     if (out.channel) continue;
-    out.channel = out.ring != nullptr ? ring_sender(out.ring, options_.in_flight, slot_bytes(*out.flow))
-                                      : message_sender(comm_, out.flow->to, out.tag, options_.in_flight, *pool_);
+    const std::vector<int>& readers = out.flow->to;
+    out.channel = out.ring != nullptr ? ring_sender(out.ring, options_.in_flight, slot_bytes(*out.flow), static_cast<int>(readers.size()))
+                                      : message_sender(comm_, readers.front(), out.tag, options_.in_flight, *pool_);
     opened = true;
   }
   return opened;
@@ -119,17 +122,27 @@ bool WeightSync::Engine::send(Outgoing& out) {
     out.finished = true;
     return true;
   }
-  if (out.flow->relayed()) return false;  // fed by pass_on
+  if (out.flow->passed_on()) return false;  // fed by pass_on
   const Bucket& bucket = out.flow->buckets[out.next];
   std::byte* slot = out.channel->acquire();
   if (slot == nullptr) return false;
   const int64_t payload = fill(*out.flow, bucket, slot);
   out.channel->post(static_cast<int64_t>(sizeof(BucketHeader)) + payload);
   ++out.next;
-  counters_.bytes_sent += payload;
-  counters_.full_bytes += bucket.elements * element_bytes_;
-  counters_.messages += out.channel->is_message() ? 1 : 0;
+  count_sent(out, payload, bucket.elements * element_bytes_);
   return true;
+}
+
+bool WeightSync::Engine::leaves_node(const Flow& flow) const {
+  return members_.node_of[static_cast<size_t>(flow.from)] != members_.node_of[static_cast<size_t>(flow.to.front())];
+}
+
+void WeightSync::Engine::count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes) {
+  const auto readers = static_cast<int64_t>(out.flow->to.size());
+  counters_.bytes_sent += payload_bytes * readers;
+  counters_.full_bytes += full_bytes * readers;
+  if (leaves_node(*out.flow)) counters_.network_sent += payload_bytes;
+  if (out.channel->is_message()) ++counters_.messages;
 }
 
 // Header and payload of a bucket into a slot; returns the payload's bytes.
@@ -154,9 +167,11 @@ int64_t WeightSync::Engine::fill(const Flow& flow, const Bucket& bucket, std::by
 }
 
 bool WeightSync::Engine::sends_deltas(const Flow& flow) const {
-  if (version_ == never || (sources_.changed.empty() && previous_.empty())) return false;
-  if (options_.delta == DeltaScope::everywhere) return true;
-  return options_.delta == DeltaScope::between_nodes && (flow.route == Route::message || plan_.relay);
+  return version_ != never && (!sources_.changed.empty() || !previous_.empty()) && may_send_deltas(flow);
+}
+
+bool WeightSync::Engine::may_send_deltas(const Flow& flow) const {
+  return options_.delta == DeltaScope::everywhere || (options_.delta == DeltaScope::between_nodes && flow.route == Route::message);
 }
 
 // The changed elements of a bucket, 0 when all of it is shorter.
@@ -196,7 +211,7 @@ bool WeightSync::Engine::receive(Incoming& in) {
     in.unpacked = true;
     moved = true;
     counters_.bytes_received += header.payload_bytes;
-    if (in.ring != nullptr) counters_.bytes_in_node += header.payload_bytes;
+    (leaves_node(*in.flow) ? counters_.network_received : counters_.bytes_in_node) += header.payload_bytes;
   }
   moved |= pass_on(in, slot, header.payload_bytes);
   if (std::find(in.passed.begin(), in.passed.end(), false) != in.passed.end()) return moved;
@@ -207,7 +222,7 @@ bool WeightSync::Engine::receive(Incoming& in) {
   return true;
 }
 
-// To the replicas that this rank feeds, as it came.
+// To the ranks that this one feeds, as it came.
 bool WeightSync::Engine::pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes) {
   bool moved = false;
   for (size_t i = 0; i < in.passes.size(); ++i) {
@@ -219,9 +234,7 @@ bool WeightSync::Engine::pass_on(Incoming& in, const std::byte* slot, int64_t pa
     std::memcpy(to, slot, static_cast<size_t>(bytes));
     out.channel->post(bytes);
     ++out.next;
-    counters_.bytes_sent += payload_bytes;
-    counters_.full_bytes += in.flow->buckets[in.next].elements * element_bytes_;
-    counters_.messages += out.channel->is_message() ? 1 : 0;
+    count_sent(out, payload_bytes, in.flow->buckets[in.next].elements * element_bytes_);
     in.passed[i] = true;
     moved = true;
   }
@@ -287,10 +300,8 @@ void WeightSync::Engine::agree() {
 
 // The shard as sent, for the comparison of the next delta. Not needed with bitmaps.
 void WeightSync::Engine::remember() {
-  const bool wanted = options_.delta != DeltaScope::off && !shard_elements_.empty() && sources_.changed.empty() &&
-                      std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) {
-                        return !out.flow->relayed() && (options_.delta == DeltaScope::everywhere || out.flow->route == Route::message || plan_.relay);
-                      });
+  const bool wanted = !shard_elements_.empty() && sources_.changed.empty() &&
+                      std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& out) { return !out.flow->passed_on() && may_send_deltas(*out.flow); });
   if (!wanted) {
     previous_.clear();
     return;

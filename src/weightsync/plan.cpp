@@ -2,116 +2,31 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <span>
 
+#include "flow_builder.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::weightsync {
 namespace {
 
-using base::CopyRun;
 using base::ShardLayout;
 
 constexpr int64_t node_staging = int64_t{64} << 20;    // bytes of rings that a rank gives to its node
 constexpr int64_t smallest_bucket = int64_t{64} << 10;
-// A relay passes a bucket on only when it has all of it, so small ones pipeline better (docs/design/0008).
-constexpr int64_t relay_bucket = int64_t{256} << 10;
+// A replica passes a bucket on only when it has all of it, so small ones pipeline better (docs/design/0008).
+constexpr int64_t passed_bucket = int64_t{256} << 10;
 
-// Splits `run` after at most `limit` elements: the part before, and the rest in place.
-CopyRun cut(CopyRun& run, int64_t limit) {
-  CopyRun head = run;
-  if (run.columns <= limit && run.rows > 1) {  // whole rows
-    head.rows = std::min(run.rows, limit / run.columns);
-    run.rows -= head.rows;
-    run.source_offset += head.rows * run.source_stride;
-    run.target_offset += head.rows * run.target_stride;
-    return head;
-  }
-  // One row, or rows longer than a bucket: a part of the first row. A run of several such rows must go row by row, so that the rest
-  // of the first one comes next; the caller has split it.
-  head.rows = 1;
-  head.columns = std::min(run.columns, limit);
-  run.columns -= head.columns;
-  run.source_offset += head.columns;
-  run.target_offset += head.columns;
-  return head;
-}
-
-// Appends `run` to a flow's pieces, row by row where its rows are longer than a bucket.
-class FlowBuilder {
- public:
-  FlowBuilder(Flow& flow, int64_t bucket_elements) : flow_(flow), limit_(bucket_elements) {}
-
-  void add(uint32_t tensor, const CopyRun& run) {
-    if (run.rows == 1 || run.columns <= limit_) {
-      add_cuttable(tensor, run);
-      return;
-    }
-    for (int64_t r = 0; r < run.rows; ++r) {
-      CopyRun row = run;
-      row.rows = 1;
-      row.source_offset += r * run.source_stride;
-      row.target_offset += r * run.target_stride;
-      add_cuttable(tensor, row);
-    }
-  }
-
-  void finish() {
-    if (open_.elements > 0) close();
-  }
-
- private:
-  void add_cuttable(uint32_t tensor, CopyRun run) {
-    for (;;) {
-      const int64_t room = limit_ - open_.elements;
-      if (run.elements() <= room) {
-        append(tensor, run);
-        return;
-      }
-      // A row that does not fit into what is left begins the next bucket, unless it alone is longer than one.
-      if (room == 0 || (run.rows > 1 && run.columns > room)) {
-        close();
-        continue;
-      }
-      append(tensor, cut(run, room));
-      close();
-    }
-  }
-
-  void append(uint32_t tensor, const CopyRun& run) {
-    flow_.pieces.push_back({tensor, run});
-    open_.last = flow_.pieces.size();
-    open_.elements += run.elements();
-  }
-
-  void close() {
-    open_.number = next_++;
-    flow_.buckets.push_back(open_);
-    open_ = Bucket{flow_.pieces.size(), flow_.pieces.size(), 0, 0};
-  }
-
-  Flow& flow_;
-  int64_t limit_;
-  Bucket open_;
-  int32_t next_ = 0;
+// The targets of one slice on one node.
+struct Target {
+  int rank = 0;
+  int replica = 0;
 };
-
-// Drops the buckets that `wanted` refuses, with their pieces.
-template <class F>
-void keep_buckets(Flow& flow, F&& wanted) {
-  Flow kept = flow;
-  kept.pieces.clear();
-  kept.buckets.clear();
-  for (Bucket bucket : flow.buckets) {
-    if (!wanted(bucket)) continue;
-    const size_t first = kept.pieces.size();
-    kept.pieces.insert(kept.pieces.end(), flow.pieces.begin() + static_cast<std::ptrdiff_t>(bucket.first),
-                       flow.pieces.begin() + static_cast<std::ptrdiff_t>(bucket.last));
-    bucket.first = first;
-    bucket.last = kept.pieces.size();
-    kept.buckets.push_back(bucket);
-  }
-  flow = std::move(kept);
-}
+struct Place {
+  int node = 0;
+  std::vector<Target> targets;
+};
 
 class Planner {
  public:
@@ -123,18 +38,22 @@ class Planner {
  private:
   void validate() const;
   int node_of(int rank) const { return members_.node_of.empty() ? rank : members_.node_of[static_cast<size_t>(rank)]; }
-  int target_rank(int replica, int slice) const {
-    return members_.targets[static_cast<size_t>(replica)][static_cast<size_t>(slice)];
-  }
   int source_rank(int group, int shard) const { return members_.sources[static_cast<size_t>(group)][static_cast<size_t>(shard)]; }
-  int holder(int shard, int replica, int slice) const;
-  Flow whole_flow(int shard, int slice, int from, int to) const;
-  void plan_direct(Plan& plan, int shard, int replica, int slice) const;
-  void plan_relayed(Plan& plan, int shard, int slice) const;
+  bool shares_memory(int rank) const { return members_.shares_memory.empty() || members_.shares_memory[static_cast<size_t>(rank)]; }
+  std::vector<std::vector<Place>> find_places() const;
+  bool is_held(int shard, int node) const;
+  int holder(int shard, int slice, const Target& target) const;
+  Flow whole_flow(int shard, int slice, int from, int to, int64_t bucket_bytes) const;
+  void plan_slice(Plan& plan, int shard, int slice, const std::vector<Place>& places) const;
+  void plan_direct(Plan& plan, int shard, int slice, const Target& target) const;
+  void plan_far(Plan& plan, int shard, int slice, std::span<const Place> places) const;
+  void pass_inside(Plan& plan, const Flow& flow, int from, const Place& place) const;
+  bool passes_messages(const Place& place) const;
+  bool takes_part(int shard, std::span<const Place> places) const;
   void keep(Plan& plan, Flow flow) const;
   Route route(int from, int to) const {
     if (from == to) return Route::local;
-    return node_of(from) == node_of(to) ? Route::node : Route::message;
+    return node_of(from) == node_of(to) && shares_memory(from) && shares_memory(to) ? Route::node : Route::message;
   }
 
   const ShardLayout& source_;
@@ -142,6 +61,7 @@ class Planner {
   const Members& members_;
   int rank_;
   PlanOptions options_;
+  int64_t passed_bytes_ = 0;  // buckets of what is passed on
 };
 
 void Planner::validate() const {
@@ -166,33 +86,50 @@ void Planner::validate() const {
            "weightsync.bucket_bytes = ", options_.bucket_bytes, " holds no element: use some MiB");
 }
 
-// Which of the groups that hold `shard` gives it to a target: the target itself, else a holder on its node, else in turn, so that
-// the groups share the work.
-int Planner::holder(int shard, int replica, int slice) const {
-  const int to = target_rank(replica, slice);
-  const int groups = static_cast<int>(members_.sources.size());
-  const int turn = (replica + slice + shard) % groups;  // every group gets every slice: slices differ in size
-  int chosen = -1;
-  for (int i = 0; i < groups; ++i) {
-    const int group = (turn + i) % groups;
-    const int from = source_rank(group, shard);
-    if (from == to) return group;
-    if (chosen < 0 && node_of(from) == node_of(to)) chosen = group;
+// By slice and node, in the order of the replicas.
+std::vector<std::vector<Place>> Planner::find_places() const {
+  std::vector<std::vector<Place>> out(static_cast<size_t>(target_.ranks()));
+  std::vector<std::map<int, size_t>> known(out.size());  // node -> place
+  for (size_t replica = 0; replica < members_.targets.size(); ++replica) {
+    for (size_t slice = 0; slice < out.size(); ++slice) {
+      const int rank = members_.targets[replica][slice];
+      const auto [at, fresh] = known[slice].try_emplace(node_of(rank), out[slice].size());
+      if (fresh) out[slice].push_back({at->first, {}});
+      out[slice][at->second].targets.push_back({rank, static_cast<int>(replica)});
+    }
   }
-  return chosen >= 0 ? chosen : turn;
+  return out;
 }
 
-// Everything of shard x slice, in buckets for the way from one rank to the other.
-Flow Planner::whole_flow(int shard, int slice, int from, int to) const {
+bool Planner::is_held(int shard, int node) const {
+  return std::any_of(members_.sources.begin(), members_.sources.end(),
+                     [&](const std::vector<int>& group) { return node_of(group[static_cast<size_t>(shard)]) == node; });
+}
+
+// The rank that gives `shard` to a target: the target itself, else a holder on its node, else one of the groups in turn, so that
+// they share the work.
+int Planner::holder(int shard, int slice, const Target& target) const {
+  const int groups = static_cast<int>(members_.sources.size());
+  const int turn = (target.replica + slice + shard) % groups;  // every group gets every slice: slices differ in size
+  int chosen = -1;
+  for (int i = 0; i < groups; ++i) {
+    const int from = source_rank((turn + i) % groups, shard);
+    if (from == target.rank) return from;
+    if (chosen < 0 && node_of(from) == node_of(target.rank)) chosen = from;
+  }
+  return chosen >= 0 ? chosen : source_rank(turn, shard);
+}
+
+// Everything of shard x slice.
+Flow Planner::whole_flow(int shard, int slice, int from, int to, int64_t bucket_bytes) const {
   Flow flow;
-  flow.from = from;
-  flow.to = to;
+  flow.from = flow.origin = from;
+  flow.to = {to};
+  flow.home = to;
   flow.shard = shard;
   flow.slice = slice;
-  flow.origin = from;
   flow.route = route(from, to);
-  const int64_t bytes = flow.route == Route::message ? options_.bucket_bytes : std::min(options_.node_bucket_bytes, options_.bucket_bytes);
-  FlowBuilder builder(flow, bytes / options_.element_bytes);
+  FlowBuilder builder(flow, bucket_bytes / options_.element_bytes);
   for (size_t i = 0; i < source_.tensors().size(); ++i) {
     const auto run = base::copy_between(source_.block(i, shard), target_.block(i, slice));
     if (run) builder.add(static_cast<uint32_t>(i), *run);
@@ -201,60 +138,104 @@ Flow Planner::whole_flow(int shard, int slice, int from, int to) const {
   return flow;
 }
 
+// Keeps a flow that is this rank's.
 void Planner::keep(Plan& plan, Flow flow) const {
-  if (flow.buckets.empty()) return;
+  const bool mine = flow.from == rank_ || std::find(flow.to.begin(), flow.to.end(), rank_) != flow.to.end();
+  if (!mine || flow.buckets.empty()) return;
   flow.pieces.shrink_to_fit();
   flow.buckets.shrink_to_fit();
   plan.memory_bytes += static_cast<int64_t>(flow.pieces.size() * sizeof(Piece) + flow.buckets.size() * sizeof(Bucket) + sizeof(Flow));
-  if (flow.from == rank_) {
-    plan.sends.push_back(std::move(flow));
-  } else {
-    plan.receives.push_back(std::move(flow));
+  (flow.from == rank_ ? plan.sends : plan.receives).push_back(std::move(flow));
+}
+
+void Planner::plan_direct(Plan& plan, int shard, int slice, const Target& target) const {
+  const int from = holder(shard, slice, target);
+  if (from != rank_ && target.rank != rank_) return;
+  const bool message = route(from, target.rank) == Route::message;
+  keep(plan, whole_flow(shard, slice, from, target.rank, message ? options_.bucket_bytes : options_.node_bucket_bytes));
+}
+
+bool Planner::takes_part(int shard, std::span<const Place> places) const {
+  for (const auto& group : members_.sources) {
+    if (group[static_cast<size_t>(shard)] == rank_) return true;
+  }
+  return std::any_of(places.begin(), places.end(), [&](const Place& place) {
+    return std::ranges::find(place.targets, rank_, &Target::rank) != place.targets.end();
+  });
+}
+
+// From trainers of other nodes to all targets of `places`: bucket b to target (b + shard) mod their number, its home; from there to one
+// target of every other place; from these to the others of the place.
+void Planner::plan_far(Plan& plan, int shard, int slice, std::span<const Place> places) const {
+  if (!takes_part(shard, places)) return;
+  size_t targets = 0;
+  for (const Place& place : places) targets += place.targets.size();
+  const int64_t bytes = targets > 1 ? passed_bytes_ : options_.bucket_bytes;
+  const Target& any = places.front().targets.front();
+  const Flow whole = whole_flow(shard, slice, holder(shard, slice, any), any.rank, bytes);
+  size_t number = 0;
+  for (const Place& near : places) {
+    for (const Target& home : near.targets) {
+      Flow flow = every_nth_bucket(whole, targets, number);
+      flow.from = flow.origin = holder(shard, slice, home);
+      flow.to = {home.rank};
+      flow.home = home.rank;
+      keep(plan, flow);
+      pass_inside(plan, flow, home.rank, near);
+      for (const Place& far : places) {
+        if (&far == &near) continue;
+        const int entry = far.targets[number % far.targets.size()].rank;
+        flow.from = home.rank;
+        flow.to = {entry};
+        keep(plan, flow);
+        pass_inside(plan, flow, entry, far);
+      }
+      ++number;
+    }
   }
 }
 
-void Planner::plan_direct(Plan& plan, int shard, int replica, int slice) const {
-  const int to = target_rank(replica, slice);
-  const int from = source_rank(holder(shard, replica, slice), shard);
-  if (from != rank_ && to != rank_) return;
-  keep(plan, whole_flow(shard, slice, from, to));
+// Whether targets of a node that cannot share memory pass on what comes from others.
+bool Planner::passes_messages(const Place& place) const {
+  if (place.targets.size() < 2 || std::ranges::all_of(place.targets, [&](const Target& target) { return shares_memory(target.rank); })) return false;
+  for (int shard = 0; shard < source_.ranks(); ++shard) {
+    if (!is_held(shard, place.node)) return true;
+  }
+  return false;
 }
 
-// Bucket b of shard x slice goes to replica (b + shard) mod R, which passes it on. All flows of one shard x slice use the same
-// buckets (those of a message), whatever their route. A replica that holds the shard itself needs no relay.
-void Planner::plan_relayed(Plan& plan, int shard, int slice) const {
-  const int replicas = static_cast<int>(members_.targets.size());
-  std::vector<int> others;  // replicas whose rank is no holder of the shard
-  for (int r = 0; r < replicas; ++r) {
-    if (source_rank(holder(shard, r, slice), shard) == target_rank(r, slice)) {
-      plan_direct(plan, shard, r, slice);
+// What `from` got goes on to the other targets of its node: once to all that share its memory.
+void Planner::pass_inside(Plan& plan, const Flow& flow, int from, const Place& place) const {
+  Flow shared = flow;
+  shared.from = from;
+  shared.to.clear();
+  shared.route = Route::node;
+  for (const Target& target : place.targets) {
+    if (target.rank == from) continue;
+    if (route(from, target.rank) == Route::node) {
+      shared.to.push_back(target.rank);
+      continue;
+    }
+    Flow pass = flow;
+    pass.from = from;
+    pass.to = {target.rank};
+    keep(plan, std::move(pass));
+  }
+  if (!shared.to.empty()) keep(plan, std::move(shared));
+}
+
+void Planner::plan_slice(Plan& plan, int shard, int slice, const std::vector<Place>& places) const {
+  std::vector<Place> far;  // of relays
+  for (const Place& place : places) {
+    if (is_held(shard, place.node)) {
+      for (const Target& target : place.targets) plan_direct(plan, shard, slice, target);
+    } else if (plan.relay) {
+      far.push_back(place);
     } else {
-      others.push_back(r);
+      plan_far(plan, shard, slice, {&place, 1});
     }
   }
-  if (others.empty()) return;
-  const int fan = static_cast<int>(others.size());
-  const int origin = source_rank(holder(shard, others[0], slice), shard);
-  const bool mine = origin == rank_ || std::any_of(others.begin(), others.end(), [&](int r) { return target_rank(r, slice) == rank_; });
-  if (!mine) return;
-  PlanOptions as_message = options_;
-  as_message.node_bucket_bytes = options_.bucket_bytes;
-  const Planner same_buckets(source_, target_, members_, rank_, as_message);
-  for (int home = 0; home < fan; ++home) {
-    const int first = target_rank(others[static_cast<size_t>(home)], slice);
-    Flow hop = same_buckets.whole_flow(shard, slice, origin, first);
-    keep_buckets(hop, [&](const Bucket& b) { return (b.number + shard) % fan == home; });
-    for (const int other : others) {
-      const int second = target_rank(other, slice);
-      if (second == first || (first != rank_ && second != rank_)) continue;
-      Flow pass = hop;
-      pass.from = first;
-      pass.to = second;
-      pass.route = route(first, second);
-      keep(plan, std::move(pass));
-    }
-    if (origin == rank_ || first == rank_) keep(plan, std::move(hop));
-  }
+  if (!far.empty()) plan_far(plan, shard, slice, far);
 }
 
 Plan Planner::make() {
@@ -265,24 +246,26 @@ Plan Planner::make() {
   plan.replicas = static_cast<int>(members_.targets.size());
   plan.total_bytes = source_.total_elements() * options_.element_bytes;
   std::map<int, int> generators_on;
+  std::set<int> nodes_of_trainers;
   for (const auto& replica : members_.targets) {
     for (const int rank : replica) plan.targets_per_node = std::max(plan.targets_per_node, ++generators_on[node_of(rank)]);
   }
-  // Staging inside a node is one ring per pair of ranks: many ranks get smaller ones.
-  options_.node_bucket_bytes = std::min(options_.node_bucket_bytes, std::max(smallest_bucket, node_staging / (2 * plan.targets_per_node)));
-  const int trainers = static_cast<int>(members_.sources.size()) * plan.sources;
-  const bool across_nodes = generators_on.size() > 1;
+  for (const auto& group : members_.sources) {
+    for (const int rank : group) nodes_of_trainers.insert(node_of(rank));
+  }
+  // Staging inside a node is a ring per pair of ranks, and one per shard for what is passed on: many of them get smaller ones.
+  const auto part_of_staging = [](int rings) { return std::max(smallest_bucket, node_staging / (2 * rings)); };
+  options_.node_bucket_bytes = std::min({options_.node_bucket_bytes, options_.bucket_bytes, part_of_staging(plan.targets_per_node)});
+  passed_bytes_ = std::min({options_.bucket_bytes, passed_bucket, part_of_staging(plan.sources)});
   plan.relay = plan.replicas > 1 && (options_.relay == PlanOptions::Relay::always ||
-                                     (options_.relay == PlanOptions::Relay::automatic && across_nodes && plan.replicas * plan.slices > trainers));
-  if (plan.relay) options_.bucket_bytes = std::min(options_.bucket_bytes, relay_bucket);
+                                     (options_.relay == PlanOptions::Relay::automatic && generators_on.size() > nodes_of_trainers.size()));
+  const auto places = find_places();
+  plan.passes_messages = plan.relay || std::any_of(places.begin(), places.end(), [&](const auto& of_slice) {
+    return std::any_of(of_slice.begin(), of_slice.end(), [&](const Place& place) { return passes_messages(place); });
+  });
+  if (plan.passes_messages) options_.bucket_bytes = passed_bytes_;  // all flows are open at a time
   for (int shard = 0; shard < plan.sources; ++shard) {
-    for (int slice = 0; slice < plan.slices; ++slice) {
-      if (plan.relay) {
-        plan_relayed(plan, shard, slice);
-        continue;
-      }
-      for (int replica = 0; replica < plan.replicas; ++replica) plan_direct(plan, shard, replica, slice);
-    }
+    for (int slice = 0; slice < plan.slices; ++slice) plan_slice(plan, shard, slice, places[static_cast<size_t>(slice)]);
   }
   return plan;
 }

@@ -1,6 +1,7 @@
 #include "trireme/weightsync/sync.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "digest.hpp"
 #include "engine.hpp"
@@ -48,24 +49,43 @@ SyncCounters sync_shared(const comm::CommView& comm, int64_t version, std::span<
   return counters;
 }
 
-std::string WeightSync::Engine::describe(const SyncCounters& counters) const {
-  const double seconds = comm_.max(counters.seconds);
-  const double stall = comm_.max(counters.stall);
-  const auto sent = comm_.sum(counters.bytes_sent);
-  const auto full = comm_.sum(counters.full_bytes);
-  const auto local = comm_.sum(counters.bytes_local);
-  const auto in_node = comm_.sum(counters.bytes_in_node);
-  const auto messages = comm_.sum(counters.messages);
-  const auto busiest = comm_.max(std::max(counters.bytes_sent, counters.bytes_received));
-  std::string out = base::text("weight sync ", counters.version, ": ", base::human_bytes(static_cast<double>(plan_.total_bytes)), " in ",
-                               base::human_seconds(seconds), " (", base::fixed(static_cast<double>(plan_.total_bytes) / seconds / 1e9, 2),
-                               " GB/s, stall ", base::human_seconds(stall), "); sent ", base::human_bytes(static_cast<double>(sent)), ", ",
-                               base::human_bytes(static_cast<double>(in_node)), " of it inside nodes, copied ",
-                               base::human_bytes(static_cast<double>(local)), ", ", messages, " messages; busiest rank ",
-                               base::human_bytes(static_cast<double>(busiest)), ", ",
-                               base::fixed(static_cast<double>(busiest) / static_cast<double>(std::max<int64_t>(plan_.bound_bytes(), 1)), 2),
-                               " x max(S/M, S/max(t, g))");
-  if (sent < full) out += base::text("; deltas: 1/", base::fixed(static_cast<double>(full) / static_cast<double>(std::max<int64_t>(sent, 1)), 1), " of the bytes");
+SyncTotals WeightSync::Engine::totals(const SyncCounters& counters) const {
+  SyncTotals out;
+  out.version = counters.version;
+  out.weights = plan_.total_bytes;
+  out.bound = plan_.bound_bytes();
+  std::map<int, int64_t> taken;
+  const auto all = comm_.gather_values(counters);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const SyncCounters& one = all[rank];
+    int64_t& node = taken[members_.node_of[rank]];
+    node += one.network_received;
+    out.network += one.network_received;
+    out.busiest_node = std::max(out.busiest_node, node);
+    out.busiest_rank = std::max({out.busiest_rank, one.network_sent, one.network_received});
+    out.in_node += one.bytes_in_node;
+    out.local += one.bytes_local;
+    out.sent += one.bytes_sent;
+    out.full += one.full_bytes;
+    out.messages += one.messages;
+    out.seconds = std::max(out.seconds, one.seconds);
+    out.stall = std::max(out.stall, one.stall);
+  }
+  return out;
+}
+
+std::string describe(const SyncTotals& totals) {
+  const auto bytes = [](int64_t count) { return base::human_bytes(static_cast<double>(count)); };
+  const auto ratio = [](int64_t of, int64_t to) { return base::fixed(static_cast<double>(of) / static_cast<double>(std::max<int64_t>(to, 1)), 2); };
+  std::string out = base::text("weight sync ", totals.version, ": ", bytes(totals.weights), " in ", base::human_seconds(totals.seconds), ", ",
+                               base::fixed(static_cast<double>(totals.weights) / totals.seconds / 1e9, 2), " GB/s, ", base::human_seconds(totals.stall),
+                               " of it waiting; ");
+  if (totals.network > 0) {
+    out += base::text(bytes(totals.network), " between nodes, the busiest took ", bytes(totals.busiest_node), ", the busiest rank moved ",
+                      bytes(totals.busiest_rank), ", ", ratio(totals.busiest_rank, totals.bound), " x max(S/M, S/max(t, g)); ");
+  }
+  out += base::text(bytes(totals.in_node), " inside nodes, copied ", bytes(totals.local), ", ", totals.messages, " messages");
+  if (totals.sent < totals.full) out += base::text("; deltas: 1/", ratio(totals.full, totals.sent), " of the bytes");
   return out;
 }
 
@@ -81,7 +101,7 @@ std::string WeightSync::differences(const Sources& sources, std::span<void* cons
 void WeightSync::forget() { engine_->forget(); }
 int64_t WeightSync::version() const { return engine_->version(); }
 const Plan& WeightSync::plan() const { return engine_->plan(); }
-std::string WeightSync::describe(const SyncCounters& counters) const { return engine_->describe(counters); }
+SyncTotals WeightSync::totals(const SyncCounters& counters) const { return engine_->totals(counters); }
 void WeightSync::corrupt_next(int64_t bucket) { engine_->corrupt_next(bucket); }
 
 }  // namespace trireme::weightsync

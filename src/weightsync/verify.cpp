@@ -65,13 +65,15 @@ class FlowDigests {
 std::string WeightSync::Engine::differences(const Sources& sources, std::span<void* const> targets) const {
   std::vector<std::vector<Record>> to(static_cast<size_t>(comm_.size()));
   for (const Flow& flow : plan_.sends) {
-    if (flow.relayed()) continue;
-    std::set<int> readers{flow.to};
-    if (plan_.relay) {
-      for (const auto& replica : members_.targets) readers.insert(replica[static_cast<size_t>(flow.slice)]);
+    if (flow.passed_on()) continue;
+    std::set<int> readers{flow.home};  // and those to whom it may go on
+    for (const auto& replica : members_.targets) {
+      const int rank = replica[static_cast<size_t>(flow.slice)];
+      const bool near = members_.node_of[static_cast<size_t>(rank)] == members_.node_of[static_cast<size_t>(flow.home)];
+      if (flow.route == Route::message && (plan_.relay || near)) readers.insert(rank);
     }
     for (const auto& [tensor, digest] : FlowDigests(flow, Side::source, element_bytes_, copier_, scratch()).of<const void*>(sources.data)) {
-      const Record record{flow.shard, flow.slice, flow.to, tensor, digest};
+      const Record record{flow.shard, flow.slice, flow.home, tensor, digest};
       for (const int reader : readers) to[static_cast<size_t>(reader)].push_back(record);
     }
   }
@@ -79,9 +81,8 @@ std::string WeightSync::Engine::differences(const Sources& sources, std::span<vo
   for (const Record& record : comm_.all_to_all_values(to)) expected[{record.shard, record.slice, record.home, record.tensor}] = record.digest;
   std::set<std::string> differing;
   auto compare = [&](const Flow& flow) {
-    const int64_t home = flow.relayed() ? flow.from : flow.to;
     for (const auto& [tensor, digest] : FlowDigests(flow, Side::target, element_bytes_, copier_, scratch()).of<void*>(targets)) {
-      const auto found = expected.find({flow.shard, flow.slice, home, tensor});
+      const auto found = expected.find({flow.shard, flow.slice, flow.home, tensor});
       if (found == expected.end() || found->second != digest) differing.insert(tensors_[tensor].name);
     }
   };

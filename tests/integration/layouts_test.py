@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 
-from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, main, timeless
+from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, adversity, main, read_safetensors, timeless
 
 # name -> (ranks, overrides)
 LAYOUTS = {
@@ -75,6 +75,32 @@ class Layouts(ProgramTest):
         self.assertEqual(self.samples("never"), self.samples("shared"))
         for line, reference in zip(self.metrics("never"), self.metrics("shared"), strict=True):
             self.assertEqual(line["grad_norm"], reference["grad_norm"])
+
+    def test_a_node_takes_the_weights_once(self):
+        """A node of trainers and two of two replicas each: a node gets every byte once from others, and its ranks share it or pass it on by messages;
+        the run is that of one node, bit for bit."""
+        layout = ["ranks.trainer=2", "ranks.generator=4", "model.dtype=bf16", "actor.adam.lr=2e-6", "run.iterations=3", "ckpt.interval=0"]
+        self.succeed("ppo", self.deck, "run.dir=one-node", *layout, ranks=6)
+        weights = 2 * sum(math.prod(shape) for _, shape, _ in read_safetensors(self.folder / "model" / "model.safetensors").values())
+        for name, *more in (("rings", "weightsync.delta=false"), ("messages", "weightsync.delta=false", "weightsync.shared_memory=never"), ("deltas",)):
+            with self.subTest(name):
+                run = f"nodes-{name}"
+                result = self.succeed("ppo", self.deck, f"run.dir={run}", *layout, *more, ranks=6, env=adversity("made_up_nodes", RANKS_OF_NODE="2"))
+                self.assertEqual(self.samples(run), self.samples("one-node"))
+                self.assertEqual(timeless(self.metrics(run)), timeless(self.metrics("one-node")))
+                self.assertEqual(len([line for line in self.sync_lines(run) if "GB/s" in line]), 4, result.text)
+                for line in self.metrics(run):
+                    sync = line["weight_sync"]
+                    self.assertEqual(sync["bytes"], weights)
+                    if name == "deltas":
+                        self.assertLess(sync["sent_share"] * 10, 1)
+                        self.assertLess(sync["busiest_node_bytes"] * 10, weights)
+                        continue
+                    self.assertEqual(sync["network_bytes"], 2 * weights, "two nodes")
+                    self.assertEqual(sync["busiest_node_bytes"], weights, "both alike")
+                    self.assertEqual(sync["node_bytes"], 2 * weights, "what one rank took went to the other")
+        for line in self.metrics("one-node"):
+            self.assertEqual(line["weight_sync"]["network_bytes"], 0)
 
     def sync_lines(self, run):
         return [line for line in (self.folder / run / "log.txt").read_text().splitlines() if "weight sync " in line]

@@ -176,8 +176,10 @@ def read_lines(path):
 
 
 def timeless(metrics):
-    """Metrics without what may differ between equal runs: times, memory, which threads had work, what the engines did in this start, how often plugins were asked."""
-    return [{key: value for key, value in line.items() if key not in ("seconds", "memory", "threads", "generation", "plugins")} for line in metrics]
+    """Metrics without what may differ between equal runs: times, memory, which threads had work, what the engines and the weight sync did in this start, how often
+    plugins were asked."""
+    own = ("seconds", "memory", "threads", "weight_sync", "generation", "plugins")
+    return [{key: value for key, value in line.items() if key not in own} for line in metrics]
 
 
 class ProgramTest(unittest.TestCase):

@@ -73,6 +73,12 @@ inline std::vector<Roles> role_mixes() {
 struct Transport {
   const char* name;
   SyncOptions options;
+  int ranks_of_node = 0;  // made-up nodes; 0: the machine's
+
+  Members of(Members members) const {
+    for (int r = 0; ranks_of_node > 0 && r < world().size(); ++r) members.node_of.push_back(r / ranks_of_node);
+    return members;
+  }
 };
 inline std::vector<Transport> transports(const SyncOptions& of_place = {}, int64_t bucket_bytes = 1024) {
   SyncOptions small = of_place;
@@ -86,7 +92,20 @@ inline std::vector<Transport> transports(const SyncOptions& of_place = {}, int64
   deltas.delta = DeltaScope::everywhere;
   SyncOptions one_slot = messages;
   one_slot.in_flight = 1;
-  return {{"rings", small}, {"messages", messages}, {"relay", relay}, {"deltas", deltas}, {"one in flight", one_slot}, {"defaults", of_place}};
+  SyncOptions relay_by_rings = small;
+  relay_by_rings.plan.relay = PlanOptions::Relay::always;
+  SyncOptions deltas_between = small;
+  deltas_between.plan.relay = PlanOptions::Relay::never;
+  return {{"rings", small},
+          {"messages", messages},
+          {"messages, nodes of one", messages, 1},
+          {"relay, nodes of one", relay, 1},
+          {"relay, nodes of two", relay, 2},
+          {"relay and rings, nodes of two", relay_by_rings, 2},
+          {"rings in nodes of two", deltas_between, 2},
+          {"deltas", deltas},
+          {"one in flight", one_slot, 1},
+          {"defaults", of_place}};
 }
 
 // Where a rank's tensors lie in a test: memory of the host, or of a device.
@@ -178,7 +197,7 @@ TEST_P(SyncIn, EveryMixOfRolesAndTransports) {
     const base::ShardLayout target = llama_slices(odd_shape(), static_cast<int>(roles.members.targets[0].size()));
     for (const Transport& transport : transports(GetParam().options, GetParam().bucket_bytes)) {
       SCOPED_TRACE(testing::Message() << roles.name << ", " << transport.name);
-      WeightSync sync(world(), source, target, roles.members, transport.options);
+      WeightSync sync(world(), source, target, transport.of(roles.members), transport.options);
       Member member(source, target, roles.members, GetParam());
       for (const int64_t version : {3, 4, 9}) {
         const Sources sources = member.sources(version, version > 3);

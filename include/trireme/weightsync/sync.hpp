@@ -1,6 +1,6 @@
 // Weight sync: trainers' shards -> generators' slices, through the plan: pack runs into buckets, move them, unpack. Several
 // buckets are in flight per flow; a rank that has both roles copies what it needs from itself and sends nothing.
-// Buckets travel as messages between nodes and through a shared window inside a node.
+// Buckets travel as messages between nodes and through a shared window inside a node; a node takes a byte from others once.
 //
 // Memory on both sides is the host's, or that of this rank's device: then its copy engines fill and empty the buckets, which are host memory.
 //
@@ -33,10 +33,12 @@ struct SyncOptions {
 
 struct SyncCounters {
   int64_t version = 0;
-  int64_t bytes_sent = 0;      // payload that left this rank, after delta encoding
+  int64_t bytes_sent = 0;      // payload that left this rank, after delta encoding, once for each rank that takes it
   int64_t bytes_received = 0;
   int64_t bytes_local = 0;     // copied inside the rank
-  int64_t bytes_in_node = 0;   // of bytes_received: through shared memory
+  int64_t bytes_in_node = 0;   // of bytes_received: from ranks of the node
+  int64_t network_sent = 0;    // of bytes_sent: to other nodes
+  int64_t network_received = 0;
   int64_t full_bytes = 0;      // what bytes_sent would be without deltas
   int64_t messages = 0;        // MPI messages sent by this rank, the agreement apart
   int64_t delta_buckets = 0;
@@ -44,6 +46,27 @@ struct SyncCounters {
   double seconds = 0;
   double stall = 0;            // nothing to pack or unpack: waiting for others
 };
+
+// A sync of all ranks, the same on every one of them.
+struct SyncTotals {
+  int64_t version = 0;
+  int64_t weights = 0;        // bytes of all tensors, once
+  int64_t network = 0;        // bytes between nodes
+  int64_t busiest_node = 0;   // most of them that one node took
+  int64_t busiest_rank = 0;   // most of them that one rank sent or took
+  int64_t bound = 0;          // the least that the busiest rank can have without deltas
+  int64_t in_node = 0;        // bytes passed between ranks of a node
+  int64_t local = 0;          // bytes copied inside ranks
+  int64_t sent = 0;           // bytes after delta encoding
+  int64_t full = 0;           // and what they would be without
+  int64_t messages = 0;
+  double seconds = 0;         // of the slowest rank
+  double stall = 0;           // most that one rank waited for others
+  bool moved() const { return sent > 0 || local > 0; }
+};
+
+// "weight sync 12: 269 MB in 41 ms, 6.5 GB/s, 3 ms of it waiting; ..." for the log.
+std::string describe(const SyncTotals& totals);
 
 // What this rank gives. `changed` are bitmaps over the stored shards, bit i (least significant first) set when element i may have
 // changed since the last sync that succeeded; without them the sender keeps a copy of what it sent last.
@@ -70,7 +93,7 @@ class WeightSync {
   // digest, number or version does not fit.
   SyncCounters run(int64_t version, const Sources& sources, std::span<void* const> targets);
 
-  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory, relayed buckets with their origin.
+  // Collective. Compares digests of every piece in the sources' memory and in the targets' memory, buckets that were passed on with their origin.
   // "" when they agree; else which rank differs in which tensors, the same on every rank.
   std::string differences(const Sources& sources, std::span<void* const> targets);
 
@@ -78,8 +101,8 @@ class WeightSync {
   void forget();
   int64_t version() const;
   const Plan& plan() const;
-  // "sync 12: 269 MB in 41 ms, 6.5 GB/s, 1.2 x bound, ..." for the log; collective (sums over ranks).
-  std::string describe(const SyncCounters& counters) const;
+  // Collective.
+  SyncTotals totals(const SyncCounters& counters) const;
 
   // For tests: corrupts one byte of the n-th bucket that this rank sends in the next run.
   void corrupt_next(int64_t bucket);

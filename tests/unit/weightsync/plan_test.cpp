@@ -35,9 +35,13 @@ void expect_both_ends_agree(const std::vector<Plan>& plans) {
   std::map<std::pair<int, int>, std::vector<const Flow*>> sent, received;
   for (const Plan& plan : plans) {
     for (const Flow& f : plan.sends) {
-      if (f.route != Route::local) sent[{f.from, f.to}].push_back(&f);
+      for (const int to : f.to) {
+        if (f.route != Route::local) sent[{f.from, to}].push_back(&f);
+      }
     }
-    for (const Flow& f : plan.receives) received[{f.from, f.to}].push_back(&f);
+  }
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    for (const Flow& f : plans[rank].receives) received[{f.from, static_cast<int>(rank)}].push_back(&f);
   }
   ASSERT_EQ(sent.size(), received.size());
   for (const auto& [pair, flows] : sent) {
@@ -150,7 +154,11 @@ TEST(Plan, RandomLayoutsWriteEveryElementOnce) {
     job.options.node_bucket_bytes = job.options.bucket_bytes;
     if (draw(seed, 12, 2) == 1) job.options.relay = PlanOptions::Relay::always;
     const int per_node = 1 + draw(seed, 13, 4);
-    for (int rank = 0; rank < job.ranks; ++rank) job.members.node_of.push_back(rank / per_node);
+    const int per_memory = 1 + draw(seed, 14, 4);
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      job.members.node_of.push_back(rank / per_node);
+      job.members.shares_memory.push_back(rank / per_memory % 3 != 0);
+    }
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const auto plans = all_plans(job);
     expect_both_ends_agree(plans);
@@ -166,7 +174,7 @@ TEST(Plan, ARankWithBothRolesSendsItselfNothing) {
   job.members = members_of(1, 2, 2, 1, 0);
   job.ranks = 2;
   for (const Plan& plan : all_plans(job)) {
-    for (const Flow& flow : plan.sends) EXPECT_EQ(flow.route == Route::local, flow.to == flow.from);
+    for (const Flow& flow : plan.sends) EXPECT_EQ(flow.route == Route::local, flow.to.front() == flow.from);
     EXPECT_EQ(plan.receives.size(), 1u);
   }
 }
@@ -218,6 +226,79 @@ TEST(Plan, RelaysMeetTheBound) {
     }
   }
   EXPECT_EQ(plans[0].bound_bytes(), total * 2);
+}
+
+// Elements that each node takes from other nodes.
+std::map<int, int64_t> from_the_network(const Job& job, const std::vector<Plan>& plans) {
+  std::map<int, int64_t> out;
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    const int node = job.members.node_of[rank];
+    for (const Flow& flow : plans[rank].receives) {
+      if (job.members.node_of[static_cast<size_t>(flow.from)] != node) out[node] += flow.elements();
+    }
+  }
+  return out;
+}
+
+// Two trainers a node, four replicas a node: all weights come once to a node, a part to each of its ranks, and with more nodes of
+// generators than of trainers each node of trainers sends them once in all.
+TEST(Plan, ANodeTakesEveryByteOnce) {
+  LlamaShape shape;
+  shape.hidden = 128;
+  shape.vocabulary = 2000;
+  for (const int generator_nodes : {1, 2, 3}) {
+    for (const bool memory : {true, false}) {
+      for (const int t : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << generator_nodes << " nodes, slices " << t << (memory ? "" : ", messages"));
+        Job job;
+        job.source = base::ShardLayout::by_rows(llama_tensors(shape), 4);
+        job.target = llama_slices(shape, t);
+        job.members = members_of(1, 4, generator_nodes * 4 / t, t, 4);
+        job.ranks = 4 + generator_nodes * 4;
+        for (int rank = 0; rank < job.ranks; ++rank) job.members.node_of.push_back(rank < 4 ? rank / 2 : 1 + rank / 4);
+        job.members.shares_memory.assign(static_cast<size_t>(job.ranks), memory);
+        job.options.bucket_bytes = 8192;
+        const auto plans = all_plans(job);
+        expect_both_ends_agree(plans);
+        expect_exact_cover(job, plans);
+        EXPECT_EQ(plans[0].relay, generator_nodes > 2);
+        EXPECT_EQ(plans[0].passes_messages, generator_nodes > 2 || !memory);
+        int64_t slices = 0;
+        for (int k = 0; k < t; ++k) slices += job.target.elements(k);
+        for (const auto& [node, elements] : from_the_network(job, plans)) EXPECT_EQ(elements, slices) << "node " << node;
+        int64_t sent = 0;
+        for (int rank = 0; rank < job.ranks; ++rank) {
+          const Plan& plan = plans[static_cast<size_t>(rank)];
+          int64_t taken = 0;
+          for (const Flow& flow : plan.receives) taken += job.members.node_of[static_cast<size_t>(flow.from)] != job.members.node_of[static_cast<size_t>(rank)] ? flow.elements() : 0;
+          if (rank < 4) {
+            for (const Flow& flow : plan.sends) sent += flow.elements();
+          } else {
+            EXPECT_GT(taken, slices / 4 * 3 / 4) << "rank " << rank;
+            EXPECT_LT(taken, slices / 4 * 5 / 4) << "rank " << rank;
+          }
+          for (const Flow& flow : plan.sends) EXPECT_EQ(flow.to.size() > 1, flow.route == Route::node && t == 1) << "one ring for all others";
+        }
+        EXPECT_EQ(sent, plans[0].relay ? slices : slices * generator_nodes);
+      }
+    }
+  }
+}
+
+// Replicas beside a part of the trainers: what these hold does not come from other nodes.
+TEST(Plan, WhatANodeHoldsStaysInside) {
+  Job job;
+  job.source = base::ShardLayout::by_rows(llama_tensors({}), 4);
+  job.target = base::ShardLayout::whole(llama_tensors({}), 1);
+  job.members = members_of(1, 4, 4, 1, 0);
+  job.ranks = 4;
+  job.members.node_of = {0, 0, 1, 1};
+  const auto plans = all_plans(job);
+  EXPECT_FALSE(plans[0].relay);
+  expect_exact_cover(job, plans);
+  auto network = from_the_network(job, plans);
+  EXPECT_EQ(network[0], job.source.elements(2) + job.source.elements(3));
+  EXPECT_EQ(network[1], job.source.elements(0) + job.source.elements(1));
 }
 
 // 70B, 128 ZeRO ranks on 16 nodes to 8 replicas of TP 8: a rank's plan stays small.

@@ -47,20 +47,71 @@ TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
       WeightSync sync(world(), source, target, roles.members, {});
       memory_can_be_shared = true;
       Member member(source, target, roles.members, host);
-      int64_t shared = 0;
       for (const int64_t version : {1, 2}) {
-        const SyncCounters counters = sync.run(version, member.sources(version, false), member.targets());
+        sync.run(version, member.sources(version, false), member.targets());
         member.expect_version(version, false);
-        shared += counters.bytes_in_node;
-      }
-      if (!two_nodes || world().rank() >= 2) {
-        EXPECT_EQ(shared, 0);
       }
       for (const Flow& flow : sync.plan().receives) {
-        if (flow.from != world().rank() && (!two_nodes || flow.from / 2 != 0 || world().rank() >= 2)) {
+        if (!two_nodes || flow.from / 2 != 0 || world().rank() >= 2) {
           EXPECT_EQ(flow.route, Route::message) << "from " << flow.from;
+        } else {
+          EXPECT_EQ(flow.route, Route::node) << "from " << flow.from;
         }
       }
+    }
+  }
+}
+
+// Made-up nodes: each takes the weights once from others, a part by each of its ranks, whole and as deltas, whether its ranks share
+// memory or not.
+TEST(Sync, ANodeTakesEveryByteOnce) {
+  if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
+  struct Case {
+    const char* name;
+    Members members;
+  };
+  for (const auto& [name, members] : {Case{"two replicas on a node", {{{0, 1}}, {{2}, {3}}, {0, 0, 1, 1}}},
+                                      Case{"relay to a node of two and one of one", {{{0}}, {{1}, {2}, {3}}, {0, 1, 1, 2}}}}) {
+    for (const bool shared_memory : {true, false}) {
+      SCOPED_TRACE(testing::Message() << name << (shared_memory ? "" : ", messages"));
+      const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(members.sources[0].size()));
+      const base::ShardLayout target = llama_slices(odd_shape(), 1);
+      SyncOptions options;
+      options.shared_memory = shared_memory;
+      options.plan.bucket_bytes = 1024;
+      WeightSync sync(world(), source, target, members, options);
+      Member member(source, target, members, host);
+      const int64_t whole = source.total_elements() * 2;
+      for (const int64_t version : {1, 2, 3}) {
+        if (version == 3) sync.forget();
+        const SyncCounters counters = sync.run(version, member.sources(version, true), member.targets());
+        member.expect_version(version, true);
+        std::vector<int64_t> of_node(3);
+        const auto all = world().gather_values(counters);
+        int64_t sent = 0;
+        for (size_t rank = 0; rank < all.size(); ++rank) {
+          of_node[static_cast<size_t>(members.node_of[rank])] += all[rank].network_received;
+          if (member.is_source() && members.node_of[rank] == 0) sent += all[rank].network_sent;
+          EXPECT_EQ(all[rank].bytes_received, all[rank].network_received + all[rank].bytes_in_node);
+        }
+        EXPECT_EQ(of_node[0], 0);
+        EXPECT_EQ(sync.totals(counters).busiest_node, std::max(of_node[1], of_node[2]));
+        for (int node = 1; node <= members.node_of.back(); ++node) {
+          const int64_t taken = of_node[static_cast<size_t>(node)];
+          if (version == 2) {
+            EXPECT_LT(taken * 20, whole) << "a delta to node " << node;
+          } else {
+            EXPECT_EQ(taken, whole) << "node " << node;
+          }
+        }
+        if (member.is_source()) EXPECT_EQ(sent, of_node[1]) << "each trainer sends its shard once";
+        if (member.is_target() && version == 1 && members.node_of[static_cast<size_t>(world().rank())] == 1) {
+          EXPECT_GT(counters.network_received, whole / 3);
+          EXPECT_LT(counters.network_received, whole * 2 / 3);
+        }
+      }
+      const Sources sources = member.sources(3, true);
+      EXPECT_EQ(sync.differences(sources, member.targets()), "");
     }
   }
 }
@@ -87,7 +138,11 @@ TEST(Sync, MessagesAreOfTheOrderOfPeersTimesBuckets) {
     for (int k = 0; k < peers; ++k) slices += target.elements(k);
     EXPECT_EQ(counters.bytes_sent, slices * 2);
   }
-  EXPECT_THAT(sync.describe(counters), testing::HasSubstr("GB/s"));
+  const SyncTotals totals = sync.totals(counters);
+  EXPECT_EQ(totals.messages, world().sum(buckets));
+  EXPECT_EQ(totals.network, 0) << "all ranks are on this machine";
+  EXPECT_EQ(totals.in_node, totals.sent);
+  EXPECT_THAT(describe(totals), testing::HasSubstr("GB/s"));
 }
 
 // A byte changed on the way: every rank learns of it, and the next sync is whole again.
