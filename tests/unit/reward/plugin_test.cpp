@@ -216,7 +216,7 @@ TEST_F(Plugin, StandardOutputClosedEarly) {
 }
 
 TEST_F(Plugin, ALineWithoutEndIsRefusedAtItsLimit) {
-  const auto source = plugin("head -c 16800000 /dev/zero | tr '\\0' x; cat >/dev/null");
+  const auto source = plugin("read -r asked; head -c 16800000 /dev/zero | tr '\\0' x; cat >/dev/null");
   expect_error(ExitCode::bad_data, "a line longer than 16777216 bytes", [&] { source->score(requests(1)); });
 }
 
