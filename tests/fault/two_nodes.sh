@@ -37,6 +37,7 @@ printf '#!/bin/bash\nshift\nexec nsenter --target %s --net --uts bash -c "$*"\n'
 chmod +x "$places/agent"
 export OMPI_MCA_plm_rsh_agent="$places/agent" OMPI_MCA_btl=self,tcp OMPI_MCA_pml=ob1
 export OMPI_MCA_btl_tcp_if_include=10.9.0.0/24 OMPI_MCA_oob_tcp_if_include=10.9.0.0/24
+export PRTE_MCA_plm_ssh_agent="$places/agent" PRTE_MCA_prte_if_include=10.9.0.0/24  # the same in Open MPI 5
 (
   until [ -e "$cut" ]; do sleep 0.02; done
   ip link set cable1 down

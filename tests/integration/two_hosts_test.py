@@ -9,6 +9,7 @@ import sys
 from trireme_run import MPIEXEC, MPI_FLAGS, ROOT, SHAPE, SKIPPED, ProgramTest, main
 
 TWO_NODES = ["bash", str(ROOT / "tests" / "fault" / "two_nodes.sh"), "/nowhere/cut"]
+LAUNCHER = [MPIEXEC, *MPI_FLAGS, "--host", "n1:1,n2:2"]
 METER = str(ROOT / "tests" / "support" / "cable_meter.py")
 HEADERS = 1.12  # of packets and buckets, and what else a short iteration says
 SYNCS = 2       # that are looked at: between the lines of three iterations
@@ -27,7 +28,7 @@ class TwoHosts(ProgramTest):
     def run_over_cable(self, run, *overrides):
         """Lines of metrics, and what the trainers' host sent from one of them to the next."""
         measured = self.folder / f"{run}.json"
-        launcher = [*TWO_NODES, sys.executable, METER, str(measured), str(self.folder / run / "metrics.jsonl"), MPIEXEC, *MPI_FLAGS, "--host", "n1:1,n2:2"]
+        launcher = [*TWO_NODES, sys.executable, METER, str(measured), str(self.folder / run / "metrics.jsonl"), *LAUNCHER]
         self.succeed("ppo", "ppo.toml", f"run.dir={run}", f"run.iterations={SYNCS + 1}", "model.path=wide-model", "model.dtype=bf16", "ckpt.interval=0",
                      "ranks.trainer=1", "ranks.generator=2", "train.batch_size=8", "algo.advantage.estimator=group_norm", "actor.adam.lr=1e-6", *overrides,
                      ranks=3, launcher=launcher)
@@ -38,6 +39,9 @@ class TwoHosts(ProgramTest):
     def test_weights_cross_the_cable_once(self):
         if subprocess.run([*TWO_NODES, "true"], check=False, capture_output=True).returncode == SKIPPED:
             self.skipTest("no network namespaces here")
+        probe = subprocess.run([*TWO_NODES, *LAUNCHER, "-n", "3", "true"], check=False, capture_output=True, text=True)
+        if probe.returncode != 0:
+            self.skipTest(f"this launcher starts nothing on the other host: {probe.stderr}")
         whole, sent = self.run_over_cable("whole", "weightsync.delta=false")
         self.assertEqual(len(whole), SYNCS)
         for line, crossed in zip(whole, sent, strict=True):
