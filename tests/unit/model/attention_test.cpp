@@ -41,7 +41,7 @@ void expect_fp64(at::ScalarType type, int64_t heads, int64_t kv_heads, int64_t h
   const at::Tensor slope = draw(heads);
   const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
   const Result want = run(attend_by_sequence, inputs, slope, at::kDouble, cu_seqlens);
-  const double tolerance = type == at::kFloat ? 2e-6 : 1e-2;
+  const double tolerance = type == at::kFloat ? 4e-6 : 2.5e-2;  // of 300 draws of each shape the worst had 2.5e-6 and 1.4e-2
   const std::string name = base::to_string(base::active_isa()) + ", " + std::to_string(heads) + "/" + std::to_string(kv_heads) +
                            " heads of " + std::to_string(head_dim);
   expect_close(got.out, want.out, tolerance, name + " value");
