@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "data/record.hpp"
+#include "data/read_together.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -98,11 +98,11 @@ class PairReader {
 
 }  // namespace
 
-PreferenceSet PreferenceSet::load(const SetOptions& options, const text::Tokenizer& tokenizer) {
+PreferenceSet PreferenceSet::load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team) {
   PreferenceSet set;
   Admission admission(options, set.counts_);
-  for_each_record(options, set.counts_, [&](const Record& record, Origin origin) {
-    PreferencePair pair = PairReader(record, options, tokenizer).read();
+  const auto encode = [&](const Record& record) { return PairReader(record, options, tokenizer).read(); };
+  read_together<PreferencePair>(options, set.counts_, team, encode, [&](const Record& record, Origin origin, PreferencePair pair) {
     pair.origin = origin;
     const size_t longest = std::max(pair.chosen.size(), pair.rejected.size());
     if (!admission.admit(record, pair.prompt_length > 0 ? longest : 0, "sequence")) return false;

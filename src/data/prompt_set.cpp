@@ -1,12 +1,10 @@
 #include "trireme/data/prompt_set.hpp"
 
-#include <algorithm>
 #include <limits>
 
 #include "data/messages.hpp"
-#include "data/record.hpp"
+#include "data/read_together.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/hash.hpp"
 
 namespace trireme::data {
 
@@ -48,83 +46,24 @@ InputRecord read_input(const Record& record) {
   return input;
 }
 
-constexpr int64_t records_of_block = 8192;
-
-struct Line {
-  Record record;
-  Origin origin;
-  uint64_t source;  // as in EncodedPrompt
-  Prompt prompt;
+// What the encoding of a prompt adds to its record.
+struct EncodedPrompt {
+  std::string text;  // PromptRecord::prompt
+  std::vector<text::TokenId> ids;
+  static constexpr auto fields = std::tuple{&EncodedPrompt::text, &EncodedPrompt::ids};
 };
 
-// Records that are parsed, then encoded together.
-class Block {
- public:
-  Block(const SetOptions& options, size_t file) : options_(options), file_(file) {}
-
-  // The next lines, `room` at most; false: the file has no more, or there is no room.
-  bool read(JsonlReader& reader, int64_t room) {
-    lines.clear();
-    while (std::ssize(lines) < room) {
-      const auto text = reader.next();
-      if (!text) return false;
-      Record record(*text, options_.files[file_].string(), reader.line());
-      Prompt prompt = parse_prompt(record, options_);
-      lines.push_back({std::move(record), {static_cast<int32_t>(file_), reader.line()}, base::fnv1a(*text), std::move(prompt)});
-    }
-    return room > 0;
-  }
-
-  // Whether a process of the team has more lines than these; `more`: this one has.
-  bool encode(const text::Tokenizer& tokenizer, const EncodingTeam& team, bool more) {
-    const auto size = static_cast<size_t>(team.size);
-    std::vector<EncodedShare> all(size);
-    if (team.gather) all = team.gather(share(tokenizer, static_cast<size_t>(team.rank), size, more));
-    for (size_t i = 0; i < lines.size(); ++i) {
-      Line& line = lines[i];
-      std::vector<EncodedPrompt>& theirs = all[i % size].prompts;
-      if (i / size < theirs.size() && theirs[i / size].source == line.source) {
-        line.prompt.text = std::move(theirs[i / size].text);
-        line.prompt.ids = std::move(theirs[i / size].ids);
-      } else {
-        encode_prompt(line.prompt, line.record, tokenizer);
-      }
-    }
-    return team.gather ? std::ranges::any_of(all, &EncodedShare::more) : more;
-  }
-
-  std::vector<Line> lines;
-
- private:
-  EncodedShare share(const text::Tokenizer& tokenizer, size_t rank, size_t size, bool more) const {
-    EncodedShare out{more, {}};
-    for (size_t i = rank; i < lines.size(); i += size) {
-      Prompt prompt = lines[i].prompt;
-      try {
-        encode_prompt(prompt, lines[i].record, tokenizer);
-        out.prompts.push_back({lines[i].source, std::move(prompt.text), std::move(prompt.ids)});
-      } catch (const UserError&) {
-        out.prompts.emplace_back();  // every process says it when it comes to this line
-      }
-    }
-    return out;
-  }
-
-  const SetOptions& options_;
-  size_t file_;
-};
-
-PromptRecord made_of(Line line, const SetOptions& options, const std::set<std::string>& known) {
+PromptRecord made_of(const Record& record, Origin origin, EncodedPrompt encoded, const SetOptions& options, const std::set<std::string>& known) {
   PromptRecord made;
-  made.origin = line.origin;
-  made.prompt = std::move(line.prompt.text);
-  made.messages = std::move(line.prompt.messages);
-  made.ids = std::move(line.prompt.ids);
-  if (const text::OrderedJson* label = line.record.find(options.keys.label)) {
+  made.origin = origin;
+  made.prompt = std::move(encoded.text);
+  made.messages = parse_prompt(record, options).messages;
+  made.ids = std::move(encoded.ids);
+  if (const text::OrderedJson* label = record.find(options.keys.label)) {
     made.label_json = label->dump();
     made.label = label->is_string() ? label->get<std::string>() : made.label_json;
   }
-  made.extra = line.record.others(known);
+  made.extra = record.others(known);
   return made;
 }
 
@@ -134,23 +73,15 @@ PromptSet PromptSet::load(const SetOptions& options, const text::Tokenizer& toke
   PromptSet set;
   Admission admission(options, set.counts_);
   const std::set<std::string> known{options.keys.prompt, options.keys.messages, options.keys.label};
-  check_files(options);
-  for (size_t file = 0; file < options.files.size(); ++file) {
-    JsonlReader reader(options.files[file]);
-    int64_t& rows = set.counts_.rows.emplace_back(0);
-    Block block(options, file);
-    for (bool mine = true, any = true; any;) {
-      const int64_t room = options.max_samples < 0 ? records_of_block : std::min(records_of_block, options.max_samples - rows);
-      mine = block.read(reader, mine ? room : 0);
-      any = block.encode(tokenizer, team, mine);
-      for (Line& line : block.lines) {
-        if (!admission.admit(line.record, line.prompt.ids.size(), "prompt")) continue;
-        set.records_.push_back(made_of(std::move(line), options, known));
-        ++rows;
-      }
-    }
-  }
-  check_rows(options, set.counts_);
+  const auto encode = [&](const Record& record) {
+    Prompt prompt = read_prompt(record, options, tokenizer);
+    return EncodedPrompt{std::move(prompt.text), std::move(prompt.ids)};
+  };
+  read_together<EncodedPrompt>(options, set.counts_, team, encode, [&](const Record& record, Origin origin, EncodedPrompt encoded) {
+    if (!admission.admit(record, encoded.ids.size(), "prompt")) return false;
+    set.records_.push_back(made_of(record, origin, std::move(encoded), options, known));
+    return true;
+  });
   return set;
 }
 

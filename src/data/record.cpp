@@ -75,10 +75,11 @@ Prompt parse_prompt(const Record& record, const SetOptions& options) {
   return prompt;
 }
 
-void encode_prompt(Prompt& prompt, const Record& record, const text::Tokenizer& tokenizer) {
+Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
+  Prompt prompt = parse_prompt(record, options);
   if (prompt.messages.empty()) {
     prompt.ids = tokenizer.encode(prompt.text, text::SpecialTokens::added);
-    return;
+    return prompt;
   }
   try {
     prompt.text = tokenizer.render_chat(prompt.messages, text::GenerationPrompt::with);
@@ -86,11 +87,6 @@ void encode_prompt(Prompt& prompt, const Record& record, const text::Tokenizer& 
     throw UserError(error.code(), record.where() + ": " + error.what());
   }
   prompt.ids = tokenizer.encode(prompt.text);
-}
-
-Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer) {
-  Prompt prompt = parse_prompt(record, options);
-  encode_prompt(prompt, record, tokenizer);
   return prompt;
 }
 

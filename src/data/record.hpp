@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/data/jsonl.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/text/json_text.hpp"
 
@@ -42,9 +41,7 @@ struct Prompt {
 // The conversation with the deck's system turn in front when it has none.
 std::vector<text::Message> with_system(std::vector<text::Message> messages, const SetOptions& options);
 Prompt read_prompt(const Record& record, const SetOptions& options, const text::Tokenizer& tokenizer);
-// Its two steps: what the record says, and what a model takes.
-Prompt parse_prompt(const Record& record, const SetOptions& options);
-void encode_prompt(Prompt& prompt, const Record& record, const text::Tokenizer& tokenizer);
+Prompt parse_prompt(const Record& record, const SetOptions& options);  // the same, not encoded
 
 // Counts and refuses what cannot be used.
 class Admission {
@@ -59,33 +56,13 @@ class Admission {
   SetCounts& counts_;
 };
 
-// Calls use(record, origin) -> bool (kept) for every record of all files, up to max_samples kept ones per file, and counts
-// the rows. Throws UserError(bad_data) when nothing is left.
-template <class Use>
-void for_each_record(const SetOptions& options, SetCounts& counts, const Use& use);
-
 // Appends `more` to `ids`.
 void append(std::vector<text::TokenId>& ids, const std::vector<text::TokenId>& more);
 // The tokenizer's eos; throws UserError(bad_data) when it has none.
 text::TokenId required_eos(const text::Tokenizer& tokenizer);
 
+// Throw UserError: configuration when no file is named, bad_data when no row is left.
 void check_files(const SetOptions& options);
 void check_rows(const SetOptions& options, const SetCounts& counts);
-
-template <class Use>
-void for_each_record(const SetOptions& options, SetCounts& counts, const Use& use) {
-  check_files(options);
-  for (size_t file = 0; file < options.files.size(); ++file) {
-    JsonlReader reader(options.files[file]);
-    int64_t& rows = counts.rows.emplace_back(0);
-    while (options.max_samples < 0 || rows < options.max_samples) {
-      const auto line = reader.next();
-      if (!line) break;
-      const Record record(*line, options.files[file].string(), reader.line());
-      if (use(record, Origin{static_cast<int32_t>(file), reader.line()})) ++rows;
-    }
-  }
-  check_rows(options, counts);
-}
 
 }  // namespace trireme::data

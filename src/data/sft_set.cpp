@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "data/record.hpp"
+#include "data/read_together.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -85,11 +85,11 @@ SftExample read_example(const Record& record, const SetOptions& options, const t
 
 }  // namespace
 
-SftSet SftSet::load(const SetOptions& options, const text::Tokenizer& tokenizer) {
+SftSet SftSet::load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team) {
   SftSet set;
   Admission admission(options, set.counts_);
-  for_each_record(options, set.counts_, [&](const Record& record, Origin origin) {
-    SftExample example = read_example(record, options, tokenizer);
+  const auto encode = [&](const Record& record) { return read_example(record, options, tokenizer); };
+  read_together<SftExample>(options, set.counts_, team, encode, [&](const Record& record, Origin origin, SftExample example) {
     example.origin = origin;
     if (!admission.admit(record, example.ids.size(), "sequence")) return false;
     set.examples_.push_back(std::move(example));

@@ -74,6 +74,7 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"messages", static_cast<double>(totals.messages)}};
   if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
   if (totals.full > 0) metrics.weight_sync["sent_share"] = static_cast<double>(totals.sent) / static_cast<double>(totals.full);
+  for (const auto& [group, share] : totals.changed) metrics.weight_sync["changed_" + group] = share;
 }
 
 void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics) {

@@ -45,6 +45,7 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   sync.device = !device.is_cpu();
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
+  if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);
   const auto groups = roles.shard_ranks();
   const auto source = base::ShardLayout::by_rows(spec.tensors(), static_cast<int>(groups.front().size()));
   const auto target = model::tensor_parallel_layout(spec, roles.tensor_parallel());

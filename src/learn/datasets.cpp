@@ -20,6 +20,21 @@ void log_counts(const data::SetCounts& counts, const char* what, int64_t max_tok
   log::info(line);
 }
 
+// The ranks of a node encode together.
+class NodeTeam {
+ public:
+  explicit NodeTeam(const comm::CommView& world)
+      : node_(comm::Comm::split(world, comm::discover(world).node, world.rank(), "ranks of a node that read data")), team_{node_->rank(), node_->size(), {}} {
+    if (team_.size > 1) team_.gather = [this](std::string_view mine) { return node_->all_gather(mine); };
+  }
+  NodeTeam(const NodeTeam&) = delete;
+  operator const data::EncodingTeam&() const { return team_; }
+
+ private:
+  comm::Comm node_;
+  data::EncodingTeam team_;
+};
+
 }  // namespace
 
 data::SetOptions set_options(const config::Options& options, const config::Strings& files, int64_t max_tokens) {
@@ -39,9 +54,7 @@ data::SetOptions set_options(const config::Options& options, const config::Strin
 data::PromptSet load_prompts(const config::Options& options, const config::Strings& files, const text::Tokenizer& tokenizer,
                              const comm::CommView& world) {
   const int64_t limit = options.max_len() - 1;
-  const comm::Comm node = comm::Comm::split(world, comm::discover(world).node, world.rank(), "ranks of a node that read data");
-  data::EncodingTeam team{node->rank(), node->size(), {}};
-  if (team.size > 1) team.gather = [&node](data::EncodedShare mine) { return node->gather_values(std::move(mine)); };
+  const NodeTeam team(world);
   auto set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
     return data::PromptSet::load(set_options(options, files, limit), tokenizer, team);
@@ -55,9 +68,10 @@ TrainingSet load_training(const config::Options& options, const config::Strings&
                           const text::Tokenizer& tokenizer, const comm::CommView& world) {
   const auto wanted = set_options(options, files, options.max_len());
   const bool pairs = command == config::Command::rm || command == config::Command::dpo;
+  const NodeTeam team(world);
   TrainingSet set = [&] {
     const trace::Region region{"read data", trace::no_argument, trace::Category::io};
-    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer)) : TrainingSet(data::SftSet::load(wanted, tokenizer));
+    return pairs ? TrainingSet(data::PreferenceSet::load(wanted, tokenizer, team)) : TrainingSet(data::SftSet::load(wanted, tokenizer, team));
   }();
   require_same_rows(world, base::join(files), set);
   if (world.rank() == 0) log_counts(set.counts(), pairs ? "pairs" : "examples", options.max_len());

@@ -10,6 +10,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/hash.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/base/text.hpp"
 
 namespace trireme::model {
 namespace {
@@ -68,6 +69,19 @@ std::vector<base::TensorSpec> ModelSpec::tensors() const {
   out.reserve(parameters.size());
   for (const auto& parameter : parameters) out.push_back(parameter.spec);
   return out;
+}
+
+std::vector<std::string> layer_groups(const ModelSpec& spec) {
+  std::vector<std::string> groups(spec.parameters.size());
+  const int layers = static_cast<int>(spec.stages.size()) - 2, together = (layers + 3) / 4;
+  for (const Stage& stage : spec.stages) {
+    const int first = stage.layer / std::max(together, 1) * together, last = std::min(first + together, layers) - 1;
+    for (const size_t p : stage.parameters) {
+      if (!groups[p].empty()) continue;  // of the embedding, which the head is tied to
+      groups[p] = stage.kind == StageKind::embedding ? "embedding" : stage.kind == StageKind::head ? "head" : base::text("layers_", first, "_", last);
+    }
+  }
+  return groups;
 }
 
 int64_t ModelSpec::elements() const {

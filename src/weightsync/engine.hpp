@@ -48,6 +48,7 @@ class WeightSync::Engine {
   int64_t version() const { return version_; }
   const Plan& plan() const { return plan_; }
   SyncTotals totals(const SyncCounters& counters) const;
+  std::vector<ChangedShare> changed_shares() const;  // of the last sync; collective
   void corrupt_next(int64_t bucket) { corrupt_ = bucket; }
 
  private:
@@ -80,6 +81,7 @@ class WeightSync::Engine {
   void count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes);
   std::byte* scratch() const { return scratch_.data(); }
   void note_error(const std::string& message);
+  void count_changes();
   void agree();
   void remember();
 
@@ -111,6 +113,7 @@ class WeightSync::Engine {
   size_t local_flow_ = 0;    // the local flow and bucket to copy next
   size_t local_bucket_ = 0;
   SyncCounters counters_;
+  std::vector<int64_t> changed_elements_;  // [tensors] of this rank's shard; empty where that is not known
   base::Stopwatch watch_;
   std::string error_;
   int64_t corrupt_ = -1;

@@ -25,6 +25,7 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   next_version_ = version;
   sources_ = std::move(sources);
   targets_ = std::move(targets);
+  count_changes();
   local_flow_ = local_bucket_ = 0;
   counters_ = {};
   counters_.version = version;

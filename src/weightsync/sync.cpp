@@ -71,6 +71,7 @@ SyncTotals WeightSync::Engine::totals(const SyncCounters& counters) const {
     out.seconds = std::max(out.seconds, one.seconds);
     out.stall = std::max(out.stall, one.stall);
   }
+  out.changed = changed_shares();
   return out;
 }
 
@@ -86,6 +87,9 @@ std::string describe(const SyncTotals& totals) {
   }
   out += base::text(bytes(totals.in_node), " inside nodes, copied ", bytes(totals.local), ", ", totals.messages, " messages");
   if (totals.sent < totals.full) out += base::text("; deltas: 1/", ratio(totals.full, totals.sent), " of the bytes");
+  for (const ChangedShare& one : totals.changed) {
+    out += base::text(&one == totals.changed.data() ? "; changed: " : ", ", one.group, " ", base::fixed(100 * one.share, 2), " %");
+  }
   return out;
 }
 

@@ -133,6 +133,11 @@ class Layouts(ProgramTest):
         self.assertTrue(any("deltas: 1/" in line for line in self.sync_lines("deltas")), self.sync_lines("deltas"))
         self.succeed("ppo", self.deck, "run.dir=whole", *layout, "weightsync.delta=false", ranks=2)
         self.assertFalse(any("deltas: 1/" in line for line in self.sync_lines("whole")))
+        for line in self.metrics("deltas"):  # every group changes; the few values of an update this small do not make the whole
+            changed = {key: share for key, share in line["weight_sync"].items() if key.startswith("changed_")}
+            self.assertEqual(set(changed), {"changed_embedding", "changed_head", "changed_layers_0_0", "changed_layers_1_1"})
+            self.assertTrue(all(0 < share < 1 for name, share in changed.items() if name != "changed_head"), changed)
+        self.assertFalse([key for line in self.metrics("whole") for key in line["weight_sync"] if key.startswith("changed_")])
         self.assertEqual(self.samples("deltas"), self.samples("whole"))
 
     def test_memory_that_went_wrong_is_healed(self):

@@ -70,23 +70,12 @@ struct SetCounts {
   int64_t empty = 0;          // skipped: no token
 };
 
-// Processes that load the same files at the same time and encode a share of the prompts each. What a process gets from another one it takes only
+// Processes that load the same files at the same time and encode a share of the records each. What a process gets from another one it takes only
 // where both have read the same line, so each has what it would have alone.
-struct EncodedPrompt {
-  uint64_t source = 0;  // hash of the line; 0: it could not be encoded
-  std::string text;     // PromptRecord::prompt
-  std::vector<text::TokenId> ids;
-  static constexpr auto fields = std::tuple{&EncodedPrompt::source, &EncodedPrompt::text, &EncodedPrompt::ids};
-};
-struct EncodedShare {
-  bool more = false;  // this process has not come to the end of its files
-  std::vector<EncodedPrompt> prompts;
-  static constexpr auto fields = std::tuple{&EncodedShare::more, &EncodedShare::prompts};
-};
 struct EncodingTeam {
   int rank = 0, size = 1;
-  // The shares of all, in order of their ranks; the same number of calls on each. Null: one process.
-  std::function<std::vector<EncodedShare>(EncodedShare mine)> gather;
+  // The bytes of all, in order of their ranks; the same number of calls on each. Null: one process.
+  std::function<std::vector<std::string>(std::string_view mine)> gather;
 };
 
 // All loaders throw UserError: input_missing, bad_data with file:line (a field is missing or has another type, a text is
@@ -108,13 +97,14 @@ struct SftExample {
   Origin origin;
   std::vector<text::TokenId> ids;
   std::vector<uint8_t> loss_mask;  // same length; 1 where the token is a target
+  static constexpr auto fields = std::tuple{&SftExample::ids, &SftExample::loss_mask};  // that the encoding gives
 };
 
 class SftSet {
  public:
   // `messages`, or `prompt` and `response` (the tokenizer's eos is put behind the response), or `text` alone, of which every
   // token but the first is a target (pretraining data).
-  static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
+  static SftSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const SftExample& operator[](int64_t row) const { return examples_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }
@@ -130,13 +120,15 @@ struct PreferencePair {
   std::vector<text::TokenId> chosen, rejected;  // prompt and answer
   int32_t prompt_length = 0;              // tokens of the prompt at the start of both
   double margin = 0;
+  // That the encoding gives.
+  static constexpr auto fields = std::tuple{&PreferencePair::chosen, &PreferencePair::rejected, &PreferencePair::prompt_length, &PreferencePair::margin};
 };
 
 class PreferenceSet {
  public:
   // `prompt` (text) or `messages`, and `chosen`, `rejected` (text, or a list of messages that continues the prompt; without
   // a prompt both are whole conversations that differ in the last turn), `margin` (number, optional).
-  static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer);
+  static PreferenceSet load(const SetOptions& options, const text::Tokenizer& tokenizer, const EncodingTeam& team = {});
   int64_t size() const { return static_cast<int64_t>(pairs_.size()); }
   const PreferencePair& operator[](int64_t row) const { return pairs_[static_cast<size_t>(row)]; }
   const SetCounts& counts() const { return counts_; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
@@ -101,6 +102,9 @@ struct ModelSpec {
 };
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
+
+// [parameters] the part of the model that each belongs to, for reports: "embedding", "layers_0_7" (a quarter of the blocks), ..., "head".
+std::vector<std::string> layer_groups(const ModelSpec& spec);
 
 // The slices of tensor-parallel rank 0 .. degree - 1: q, k, v and o by KV group (uneven is allowed, a group is never
 // split), gate, up and down by ffn columns, embedding and head by vocabulary rows, norms whole. Throws

@@ -29,6 +29,7 @@ struct SyncOptions {
   bool device = false;     // tensors lie on this rank's current device (enable_device_exchange()); its default stream is waited for
   int in_flight = 2;       // buckets per flow
   PlanOptions plan;
+  std::vector<std::string> groups{};  // [tensors] each one's group, for SyncTotals::changed; empty: not counted
 };
 
 struct SyncCounters {
@@ -47,6 +48,12 @@ struct SyncCounters {
   double stall = 0;            // nothing to pack or unpack: waiting for others
 };
 
+// How many of a group's elements changed between two syncs, 0 ... 1.
+struct ChangedShare {
+  std::string group;
+  double share = 0;
+};
+
 // A sync of all ranks, the same on every one of them.
 struct SyncTotals {
   int64_t version = 0;
@@ -62,6 +69,7 @@ struct SyncTotals {
   int64_t messages = 0;
   double seconds = 0;         // of the slowest rank
   double stall = 0;           // most that one rank waited for others
+  std::vector<ChangedShare> changed{};  // by group, in order of their tensors; empty unless every source says what changed
   bool moved() const { return sent > 0 || local > 0; }
 };
 

@@ -162,7 +162,7 @@ TEST_F(Sets, LimitsHoldToTheToken) {
     chosen.files = {folder_.write("a.jsonl", first), folder_.write("b.jsonl", "\n" + second)};
     chosen.max_tokens = limit;
     chosen.unusable = unusable;
-    return loader(chosen, tokenizer_);
+    return loader(chosen, tokenizer_, EncodingTeam{});
   };
   const auto check = [&](const std::string& fits, const std::string& too_long, int64_t limit, auto loader) {
     const auto set = load(fits, too_long, limit, Unusable::skip, loader);
@@ -172,8 +172,7 @@ TEST_F(Sets, LimitsHoldToTheToken) {
     EXPECT_NE(message.find("b.jsonl:2: "), std::string::npos) << message;
     EXPECT_NE(message.find(std::to_string(limit + 1) + " tokens, the limit is " + std::to_string(limit)), std::string::npos) << message;
   };
-  const auto prompts = [](const SetOptions& from, const text::Tokenizer& tokenizer) { return PromptSet::load(from, tokenizer); };
-  check(R"({"prompt": "1234"})", R"({"prompt": "12345"})", 4, prompts);
+  check(R"({"prompt": "1234"})", R"({"prompt": "12345"})", 4, PromptSet::load);
   check(R"({"prompt": "12", "response": "345"})", R"({"prompt": "12", "response": "3456"})", 6, SftSet::load);
   check(R"({"prompt": "12", "chosen": "3", "rejected": "456"})", R"({"prompt": "12", "chosen": "3", "rejected": "4567"})", 6, PreferenceSet::load);
   check(R"({"prompt": "12", "chosen": "345", "rejected": "4"})", R"({"prompt": "12", "chosen": "3456", "rejected": "4"})", 6, PreferenceSet::load);

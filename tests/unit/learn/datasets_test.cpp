@@ -1,4 +1,4 @@
-// The ranks of a node share the work of encoding prompts: each ends with what it would have read alone.
+// The ranks of a node share the work of encoding a data set: each ends with what it would have read alone.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -50,9 +50,38 @@ TEST(Datasets, PromptsAreThoseOfOneProcess) {
   }
 }
 
+void expect_same(const TrainingSet& got, const TrainingSet& want) {
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_EQ(got.counts().too_long, want.counts().too_long);
+  Samples all_got, all_wanted;
+  for (int64_t row = 0; row < want.size(); ++row) {
+    EXPECT_EQ(got.margin(row), want.margin(row)) << row;
+    got.append(row, all_got);
+    want.append(row, all_wanted);
+  }
+  EXPECT_EQ(all_got, all_wanted);
+}
+
+TEST(Datasets, TrainingSetsAreThoseOfOneProcess) {
+  std::string examples, pairs;
+  for (int i = 0; i < 200; ++i) {
+    const std::string number = std::to_string(i), prompt = R"({"prompt": "what )" + number, answer = i % 50 == 49 ? std::string(100, 'x') : "is " + number;
+    examples += prompt + R"(", "response": ")" + answer + "\"}\n";
+    pairs += prompt + R"(", "chosen": ")" + answer + R"(", "rejected": "none", "margin": )" + number + "}\n";
+  }
+  config::Options options;
+  options.data.max_len = 64;
+  const auto load = [&](const std::string& text, config::Command command) {
+    return load_training(options, {lines(text).files[0].string()}, command, tokenizer(), world());
+  };
+  const auto wanted = [&](const std::string& text) { return set_options(options, {lines(text).files[0].string()}, 64); };
+  expect_same(load(examples, config::Command::sft), TrainingSet(data::SftSet::load(wanted(examples), tokenizer())));
+  expect_same(load(pairs, config::Command::dpo), TrainingSet(data::PreferenceSet::load(wanted(pairs), tokenizer())));
+}
+
 // Processes that do not read the same file, or one that cannot encode a line, keep in step.
 TEST(Datasets, WhatOthersReadOtherwiseIsNotTaken) {
-  data::EncodingTeam team{world().rank(), world().size(), [](data::EncodedShare mine) { return world().gather_values(std::move(mine)); }};
+  data::EncodingTeam team{world().rank(), world().size(), [](std::string_view mine) { return world().all_gather(mine); }};
   const auto set = lines(many_prompts(world().rank() == 0 ? 9000 : 20, world().rank() == 1 ? "else " : "what is "));
   expect_same(data::PromptSet::load(set, tokenizer(), team), data::PromptSet::load(set, tokenizer()));
 }

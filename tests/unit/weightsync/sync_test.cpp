@@ -104,7 +104,9 @@ TEST(Sync, ANodeTakesEveryByteOnce) {
             EXPECT_EQ(taken, whole) << "node " << node;
           }
         }
-        if (member.is_source()) EXPECT_EQ(sent, of_node[1]) << "each trainer sends its shard once";
+        if (member.is_source()) {
+          EXPECT_EQ(sent, of_node[1]) << "each trainer sends its shard once";
+        }
         if (member.is_target() && version == 1 && members.node_of[static_cast<size_t>(world().rank())] == 1) {
           EXPECT_GT(counters.network_received, whole / 3);
           EXPECT_LT(counters.network_received, whole * 2 / 3);
@@ -143,6 +145,49 @@ TEST(Sync, MessagesAreOfTheOrderOfPeersTimesBuckets) {
   EXPECT_EQ(totals.network, 0) << "all ranks are on this machine";
   EXPECT_EQ(totals.in_node, totals.sent);
   EXPECT_THAT(describe(totals), testing::HasSubstr("GB/s"));
+}
+
+// Marked by the sources: every 3rd element of tensors of the group "few", all of "all", and bits behind the last element, which count nothing.
+TEST(Sync, TotalsHaveTheChangedShareOfEachGroup) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const Roles roles = role_mixes()[4];  // the rest to one
+  const int shards = static_cast<int>(roles.members.sources[0].size());
+  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), shards);
+  const base::ShardLayout target = llama_slices(odd_shape(), 1);
+  SyncOptions options;
+  const size_t tensors = source.tensors().size();
+  for (size_t i = 0; i < tensors; ++i) options.groups.push_back(i % 2 == 0 ? "few" : "all");
+  WeightSync sync(world(), source, target, roles.members, options);
+  Member member(source, target, roles.members, host);
+  std::vector<std::vector<uint64_t>> bits(tensors);
+  int64_t few = 0, of = 0;
+  for (int shard = 0; shard < shards; ++shard) {
+    for (size_t i = 0; i < tensors; ++i) {
+      const int64_t elements = source.block(i, shard).elements();
+      const bool all = i % 2 == 1;
+      std::vector<uint64_t> words(static_cast<size_t>(elements / 64 + 1), uint64_t{0});
+      for (int64_t e = 0; e < elements; e += all ? 1 : 3) {
+        words[static_cast<size_t>(e / 64)] |= uint64_t{1} << (e % 64);
+        if (!all) ++few;
+      }
+      words.back() |= ~uint64_t{0} << (elements % 64);
+      if (roles.members.sources[0][static_cast<size_t>(shard)] == world().rank()) bits[i] = words;
+      if (!all) of += elements;
+    }
+  }
+  Sources sources = member.sources(1, false);
+  const auto unmarked = sync.totals(sync.run(1, sources, member.targets()));
+  EXPECT_TRUE(unmarked.changed.empty()) << "nobody said what changed";
+  if (!sources.data.empty()) {
+    for (const auto& words : bits) sources.changed.push_back(words.data());
+  }
+  const auto totals = sync.totals(sync.run(2, sources, member.targets()));
+  ASSERT_EQ(totals.changed.size(), 2u);
+  EXPECT_EQ(totals.changed[0].group, "few");
+  EXPECT_DOUBLE_EQ(totals.changed[0].share, static_cast<double>(few) / static_cast<double>(of));
+  EXPECT_EQ(totals.changed[1].group, "all");
+  EXPECT_EQ(totals.changed[1].share, 1);
+  EXPECT_THAT(describe(totals), testing::HasSubstr("all 100.00 %"));
 }
 
 // A byte changed on the way: every rank learns of it, and the next sync is whole again.

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""What running ahead of the trainer does to learning: the tiny tutorial under GRPO with one rank that trains and one that generates, at depth 0, 1 and 2, and
+at depth 4 with and without the importance correction. Every run starts from the same weights; a run that is there already is kept.
+Results: perf/results/learning/depths.json, docs/dev/learning-depths.svg (needs matplotlib, as in the environment of perf/learning/setup).
+
+    perf/learning/depths.py [--seeds 1 2 3] [--program build/release/trireme]
+"""
+import argparse
+import datetime
+import json
+import pathlib
+import statistics
+
+import plots
+import settings
+from ours import MODEL, Program, columns
+
+LAYOUT = ["ranks.trainer=1", "ranks.generator=1"]
+CORRECTION = ["algo.advantage.is_correction_enable=true", "algo.advantage.is_correction_type=tis"]
+NAMES = {"reward": "reward", "staleness": "staleness", "kl": "kl_loss"}
+
+
+def ahead(depth):
+    return [f"train.async_depth={depth}", "train.partial_rollout_enable=true"]
+
+
+CASES = {"depth 0": [], "depth 1": ahead(1), "depth 2": ahead(2), "depth 4": ahead(4), "depth 4, corrected": [*ahead(4), *CORRECTION]}
+COLORS = {"depth 0": "#0b6e99", "depth 1": "#2a9d5c", "depth 2": "#8f6bb3", "depth 4": "#d1495b", "depth 4, corrected": "#edae49"}
+
+
+def run(program, folder, model, seed, keys):
+    if (folder / "summary.json").exists():
+        metrics = [json.loads(line) for line in open(folder / "metrics.jsonl")]
+    else:
+        metrics = program.run("ppo", settings.TUTORIAL / "tiny.toml", folder,
+                              [f"model.path={model}", f"run.seed={seed}", "ckpt.save_hf=never", *LAYOUT, *settings.grpo_deck(), *keys])
+    return {"seed": seed, **columns([{"staleness": 0, **line} for line in metrics], **NAMES)}
+
+
+def table(cases):
+    lines = [f"| | reward, last {plots.LAST}, by seed | mean | reward, whole run, by seed | mean | versions that tokens were old |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, runs in cases.items():
+        last, whole = zip(*map(plots.figures, runs), strict=True)
+        row = [part for values in (last, whole) for part in (", ".join(f"{value:.3f}" for value in values), f"{statistics.mean(values):.3f}")]
+        old = statistics.mean(value for run in runs for value in run["staleness"])
+        lines.append(f"| {name} | " + " | ".join(row) + f" | {old:.2f} |")
+    return "\n".join(lines)
+
+
+def draw(cases, path):
+    import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "trireme", "svg.fonttype": "none", "path.simplify": True, "font.size": 9})
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
+    for name, runs in cases.items():
+        curves = [one["reward"] for one in runs]
+        steps = range(1, len(curves[0]) + 1)
+        for curve in curves:
+            axes.plot(steps, curve, color=COLORS[name], linewidth=0.4, alpha=0.4)
+        axes.plot(steps, [statistics.mean(values) for values in zip(*curves, strict=True)], color=COLORS[name], linewidth=1.8, label=name)
+    axes.set_title(f"GRPO: mean reward, {len(runs)} seeds")
+    axes.set_xlabel("iteration")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--work", type=pathlib.Path, default=settings.ROOT / "runs/learning/depths")
+    parser.add_argument("--program", type=pathlib.Path, default=settings.ROOT / "build/release/trireme")
+    options = parser.parse_args()
+    program = Program(options.program)
+    work = options.work.resolve()
+    model = work / "sft" / MODEL
+    if not (model / "model.safetensors").exists():
+        program.run("sft", settings.TUTORIAL / "tiny-sft.toml", work / "sft", [])
+    cases = {}
+    for name, keys in CASES.items():
+        cases[name] = [run(program, work / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}", model, seed, keys) for seed in options.seeds]
+    result = {"date": datetime.date.today().isoformat(), "deck": [*LAYOUT, *settings.grpo_deck()], "keys": CASES, "cases": cases}
+    settings.RESULTS.mkdir(parents=True, exist_ok=True)
+    (settings.RESULTS / "depths.json").write_text(json.dumps(result, indent=None) + "\n")
+    draw(cases, settings.ROOT / "docs/dev/learning-depths.svg")
+    print(table(cases), flush=True)
+
+
+if __name__ == "__main__":
+    main()
