@@ -10,7 +10,9 @@ import math
 import pathlib
 import random
 import re
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 
 from . import demo, machine
@@ -133,6 +135,32 @@ def train_rows(quick):
 # ---- generate ----------------------------------------------------------------------------------------------------------
 
 
+def timed(run):
+    """Seconds from the start of a process to its end."""
+    def measure():
+        begun = time.perf_counter()
+        run()
+        return time.perf_counter() - begun
+    return measure
+
+
+def start_rows():
+    """G8: a process that loads the model, answers one prompt with one token, and ends; files in the cache."""
+    threads, model = machine.cores(), demo.MODEL
+
+    def ours_once():
+        with tempfile.TemporaryDirectory() as folder:
+            prompt = pathlib.Path(folder, "one.jsonl")
+            prompt.write_text('{"prompt": "Once upon a time"}\n')
+            arguments = ["generate", "--model", model, "--input", prompt, "--output", f"{folder}/answer.jsonl", "--max-new-tokens", 1, "--temperature", 0]
+            machine.run_ours("trireme", arguments, threads=threads, folder=machine.ROOT)
+    side = timed(ours_once)
+    side.command = "trireme generate --model SmolLM2-135M --max-new-tokens 1"
+    peers = [Peer("HF generate", timed(lambda: machine.run_peer("start_hf.py", [model], threads=threads)), 5.0),
+             Peer("llama.cpp", timed(lambda: machine.run_peer("start_llama.py", [], threads=threads)))]
+    return [Row("G8", "process start to first token and end, 135M bf16", "s", side, peers, lower=True, limit=lambda limits: 0.8, limit_target=1.0)]
+
+
 def decode_figure(dtype, batch, what, threads, new):
     return ours("perf_decode", f"{what}_tokens_per_s_best", "--dtype", dtype, "--batch", batch, "--new", new, "--repetitions", 1,
                 "--threads", threads, threads=threads)
@@ -162,7 +190,7 @@ def generate_rows(quick):
         peers = [Peer(who, peer(script, "prefill_tokens_per_s_best", "--dtype", dtype, "--batch", 8, "--new", 2, threads=threads), 1.05)
                  for who, script in (("HF generate", "generate_hf.py"), ("llama.cpp", "generate_llama.py"))]
         rows.append(Row("G4", f"prefill 135M {dtype}, 8 x 128 tokens", "tokens/s", side, peers))
-    return rows + rollout_rows(quick)
+    return rows + rollout_rows(quick) + start_rows()
 
 
 def rollout_rows(quick):
@@ -303,6 +331,32 @@ def ppo_rows(quick):
     return rows
 
 
+# Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. Eight of them together take a core about as
+# long to write as to learn from.
+LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.batch_size=16", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256",
+             "data.max_len=320", f"rollout.stop_token_ids={list(range(300, 482))}", "generate.max_batch=8", "train.batch_size=32")
+
+
+def ahead_rows(quick):
+    """W8, P3: a rank that trains beside one that generates, one batch ahead and taking turns."""
+    depth = ("train.async_depth=1", "train.partial_rollout_enable=true")
+    iterations = 5 if quick else 8
+
+    def middle(lines, _):  # the last one has nobody ahead
+        return statistics.mean(line["seconds"]["total"] for line in lines[:-1])
+
+    def idle(lines, summary):
+        return max(role["wait"] / role["seconds"] for role in summary["roles"])
+
+    def figure(of, *more):
+        return iteration_figure("25M", "bf16", *LONG_TAIL, f"run.iterations={iterations}", *more, figure=of)
+    what = "1 + 1 ranks, 128 answers with a long tail, 25M bf16"
+    return [
+        Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, *depth), [Peer("taking turns", figure(middle), 1 / 0.65)], lower=True),
+        Row("P3", f"share of a run that a role waits, {what}", "", figure(idle, *depth), [Peer("taking turns", figure(idle))], lower=True,
+            limit=lambda limits: 0.08, limit_target=1.0)]
+
+
 def demo_rows(quick):
     """The demo's iteration against what its products and reads cost at the machine's own rates: within 2.2 times of that."""
     rows = []
@@ -312,5 +366,5 @@ def demo_rows(quick):
     return rows
 
 
-GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
+GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "ahead": ahead_rows, "checkpoint": checkpoint_rows,
           "guards": guards_rows, "collectives": collectives_rows, "scale": scale_rows, "demo": demo_rows}

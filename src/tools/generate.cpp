@@ -80,8 +80,8 @@ class GenerateTool {
     feed_.emplace(command_.input, tokenizer_, survey_.prompts, ranks_.place(comm::Axis::data), ranks_.size(comm::Axis::data));
     open_output();
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
-    load_weights(spec_, *folder_.weights, weights_);
     threads_.use();
+    load_weights(spec_, *folder_.weights, weights_);
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), ranks_.along(comm::Axis::tensor));
   }
 

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "trireme/base/checked.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/model/stored_type.hpp"
 
 namespace trireme::tools {
 namespace {
 
-// What goes through fp32 together: no embedding as a whole.
-constexpr int64_t elements_at_a_time = int64_t{1} << 20;
+// What goes through fp32 together, on one thread: no embedding as a whole, and pieces for all threads of a larger matrix.
+constexpr int64_t elements_at_a_time = int64_t{1} << 16;
 
 }  // namespace
 
@@ -18,16 +20,19 @@ void load_weights(const model::ModelSpec& spec, const model::WeightSource& sourc
   const auto type = weights.dtype() == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32;
   const int64_t element_bytes = config::bytes_per_element(weights.dtype());
   const auto storage = weights.storage();
-  std::vector<float> values;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     const base::Block block = weights.block(p);
     const int64_t rows = std::max<int64_t>(1, elements_at_a_time / std::max<int64_t>(1, block.columns));
-    for (int64_t first = 0; first < block.rows; first += rows) {
-      const base::Block part{block.row + first, std::min(rows, block.rows - first), block.column, block.columns};
-      values.resize(static_cast<size_t>(part.elements()));
-      model::load_parameter(spec, p, part, source, 0, values.data());
-      model::from_float(type, values.data(), values.size(), storage[p] + first * block.columns * element_bytes);
-    }
+    kernels::parallel_for(0, base::ceil_div(block.rows, rows), 1, [&](int64_t piece, int64_t last) {
+      std::vector<float> values;
+      for (; piece < last; ++piece) {
+        const int64_t first = piece * rows;
+        const base::Block part{block.row + first, std::min(rows, block.rows - first), block.column, block.columns};
+        values.resize(static_cast<size_t>(part.elements()));
+        model::load_parameter(spec, p, part, source, 0, values.data());
+        model::from_float(type, values.data(), values.size(), storage[p] + first * block.columns * element_bytes);
+      }
+    });
   }
   weights.set_version(1);
 }
