@@ -5,6 +5,7 @@
 
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
+#include "trireme/machine/start_log.hpp"
 #include "driver/resume_point.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/base/error.hpp"
@@ -50,7 +51,7 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
       kernels(threads.trainer.count, device.is_cpu() ? -1 : device.index()) {
   VALIDATE(!device.is_cpu() || !options.train.optimizer_offload, ExitCode::configuration,
            "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
-  log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
+  machine::log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
   options.model.dtype = config::to_choice(machine::settle_compute_type(asked_type, stored, roles.world, roles.topology, device));

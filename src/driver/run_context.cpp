@@ -7,7 +7,6 @@
 #include <map>
 
 #include "driver/faults.hpp"
-#include "trireme/machine/instruction_set.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -15,14 +14,9 @@
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
-#include "trireme/config/placement.hpp"
 #include "trireme/data/jsonl.hpp"
-#include "trireme/job/affinity.hpp"
-#include "trireme/job/core_share.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/end_of_job.hpp"
-#include "trireme/job/facts.hpp"
-#include "trireme/kernels/runtime.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/trace/guards.hpp"
 #include "trireme/trace/perfetto.hpp"
@@ -35,22 +29,6 @@ std::string crash_file(const RunFolder& folder, int rank) {
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.crash", rank);
   return std::filesystem::absolute(folder.path() / "logs" / name.data());
-}
-
-void warn_of_placement(const config::Options& options, const comm::Roles& roles) {
-  for (const auto& warning : config::placement_warnings(options, roles.map, roles.topology.node_of)) log::warning(warning);
-}
-
-// What the log says of cores and threads: the plan, what is seldom meant, what stays idle.
-void log_threads(const config::Options& options, const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads) {
-  log::info(base::text("threads: ", job::describe_threads(places), ", ",
-                       threads.not_pinned.empty() ? "pinned one to a core" : "not pinned (" + threads.not_pinned + ")"));
-  const auto node_cores = static_cast<int>(places.front().node_cores.size());
-  for (const auto& warning : job::affinity_warnings_of_job(places, node_cores)) log::warning(warning);
-  const bool threads_of_ours = std::any_of(places.begin(), places.end(), [](const job::RankPlace& place) { return place.threads[1] > 1 && place.gpus == 0; });
-  const std::string spinning = threads_of_ours ? job::spinning_warning(job::process_environment) : "";
-  if (!spinning.empty()) log::warning(spinning);
-  for (const auto& note : job::idle_notes_of_job(places, options.train.async_depth == 0)) log::info("NOTE: " + note);
 }
 
 std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
@@ -97,25 +75,6 @@ std::string role_summary(const trace::RoleTable& role) {
 }
 
 }  // namespace
-
-void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads) {
-  const auto& facts = session.facts();
-  machine::log_instruction_set(roles.world);
-  if (roles.world.rank() != 0) return;
-  log::info("launcher: " + job::describe(facts.launch));
-  log::debug(base::text("kernels: ", kernels::runtime_name()));
-  log::info(base::text("Trireme ", command, ": ", roles.world.size(), roles.world.size() == 1 ? " rank" : " ranks", " on ",
-                       roles.topology.nodes, roles.topology.nodes == 1 ? " node" : " nodes", " (", facts.library, ", ",
-                       base::join(roles.topology.host_of_node), ")"));
-  if (command == "ppo") {
-    log::info(base::text("roles: ", config::describe(roles.map)));
-    warn_of_placement(options, roles);
-  }
-  log_threads(options, places, threads);
-  log::info(base::text("run folder: ", options.run.dir));
-  if (!facts.thread_multiple) log::warning("this MPI gives less than MPI_THREAD_MULTIPLE: checkpoints are written synchronously");
-}
 
 RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, Watch& watch)
     : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {

@@ -16,10 +16,8 @@
 #include "driver/run_folder.hpp"
 #include "driver/watch.hpp"
 #include "trireme/job/stop_file.hpp"
-#include "trireme/machine/threads.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
-#include "trireme/comm/session.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
 #include "trireme/job/term_watch.hpp"
@@ -108,9 +106,5 @@ class RunContext {
   double clock_offset_ = 0;
   double origin_ = 0;
 };
-
-// Facts about machine and run for the top of the log; `places` with the threads of all ranks, `threads` of this one.
-void log_start(const config::Options& options, const comm::Roles& roles, const comm::Session& session, const std::string& command,
-               const std::vector<job::RankPlace>& places, const machine::ThreadPlan& threads);
 
 }  // namespace trireme::driver
