@@ -351,7 +351,7 @@ install_interop() {
   base=$(matching_python) || { say "no Python fits the torch wheel in $wheels: tests of label interop will be skipped"; return; }
   say "making $venv (transformers, tokenizers, safetensors: what the results are compared with)"
   "$base" -m venv "$venv" || { say "python3 -m venv failed: tests of label interop will be skipped"; return; }
-  retry "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r tests/interop/requirements.txt ||
+  retry "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r tests/interop/requirements.lock ||
     { say "pip failed: tests of label interop will be skipped"; return; }
   "$venv/bin/python" tests/interop/environment.py prepare "$wheels" || say "torch cannot be imported: tests of label interop will be skipped"
 }

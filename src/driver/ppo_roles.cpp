@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "trireme/machine/device.hpp"
+#include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
@@ -15,12 +16,12 @@
 namespace trireme::driver {
 
 PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::PromptSet& prompts, int64_t schedule_steps)
-    : run(of_run), actor_start(driver::actor_start(run.options)) {
+    : run(of_run), actor_start(learn::actor_start(run.options)) {
   const config::Options& options = run.options;
   const comm::Roles& roles = run.roles;
   tokenizer.check_model(actor_start.spec.shape.vocab);
-  if (options.has_critic()) critic_start = driver::critic_start(options, actor_start);
-  check_positions(options, actor_start, critic_start);
+  if (options.has_critic()) critic_start = learn::critic_start(options, actor_start);
+  learn::check_positions(options, actor_start, critic_start);
   if (roles.reward) {
     scorer = std::make_unique<reward::Scorer>(options, roles.rewards.all(), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
                                             [this] { return run.context.stop_wanted(); });
@@ -30,7 +31,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (roles.reward) {
     scorer->make_sources();
     if (options.needs_reference()) {
-      const ModelStart reference = reference_start(options, actor_start);
+      const learn::ModelStart reference = learn::reference_start(options, actor_start);
       scorer->add_reference(reference.spec, reference.reader());
     }
   }

@@ -9,7 +9,7 @@
 #include "driver/checkpointing.hpp"
 #include "trireme/rollout/generator.hpp"
 #include "trireme/report/iteration_metrics.hpp"
-#include "driver/models.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "driver/run.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
@@ -40,8 +40,8 @@ struct PpoRoles {
   void export_trained(const std::string& name) const;
 
   Run& run;
-  ModelStart actor_start;
-  std::optional<ModelStart> critic_start;
+  learn::ModelStart actor_start;
+  std::optional<learn::ModelStart> critic_start;
   // Null where this rank lacks the role.
   std::unique_ptr<reward::Scorer> scorer;
   std::unique_ptr<Trainer> trainer;

@@ -8,6 +8,7 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/machine/device.hpp"
+#include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/same_inputs.hpp"
@@ -40,7 +41,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
       rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
-      start_(trained_start(run_.options, learn::head_of(command))),
+      start_(learn::trained_start(run_.options, learn::head_of(command))),
       iterations_(steps_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
       objective_(make_objective()),
@@ -57,7 +58,7 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   machine::use_device(run_.device, run_.options.train.deterministic);
   run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world, run_.roles.topology, start_.spec, nullptr, run_.device);
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
-  const ModelStart start = reference_start(run_.options, start_);
+  const learn::ModelStart start = learn::reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
                                 {.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen, .rings = run_.roles.rings});
   reference->load(start.reader());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/models.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/sampler.hpp"
@@ -45,7 +45,7 @@ class StepLoop {
   text::Tokenizer tokenizer_;
   learn::TrainingSet rows_;
   data::PromptSampler sampler_;
-  ModelStart start_;
+  learn::ModelStart start_;
   int64_t iterations_;  // of the whole run
   std::optional<learn::TrainingSet> held_out_;
   std::unique_ptr<learn::Objective> objective_;

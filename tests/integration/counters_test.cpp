@@ -15,6 +15,7 @@
 #include "trireme/learn/datasets.hpp"
 #include "trireme/rollout/generator.hpp"
 #include "driver/models.hpp"
+#include "trireme/learn/model_start.hpp"
 #include "driver/trainer.hpp"
 #include "driver/weight_bridge.hpp"
 #include "mpi_meter.hpp"
@@ -93,7 +94,7 @@ struct TinyRun {
   explicit TinyRun(config::Options deck)
       : options(std::move(deck)),
         roles(comm::make_roles(options, test::world())),
-        start(actor_start(options)),
+        start(learn::actor_start(options)),
         trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
 
   std::unique_ptr<rollout::Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
@@ -119,7 +120,7 @@ struct TinyRun {
 
   config::Options options;
   comm::Roles roles;
-  ModelStart start;
+  learn::ModelStart start;
   Trainer trainer;
 };
 
@@ -166,7 +167,7 @@ TEST(Counters, ExportSendsNoWeights) {
   EXPECT_LT(test::bytes_given_to_mpi() - sent, kTalk) << "rank 0 gathers nothing";
   config::Options again = run.options;
   again.model.path = hf.string();
-  const ModelStart exported = actor_start(again);
+  const learn::ModelStart exported = learn::actor_start(again);
   for (size_t p = 0; p < run.start.spec.parameters.size(); ++p) {
     const auto& spec = run.start.spec.parameters[p].spec;
     const base::Block whole{0, spec.rows(), 0, spec.elements() / spec.rows()};

@@ -1,0 +1,36 @@
+// Where the models of a run start from: folders of weights, or shapes that are filled at random.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "trireme/config/options.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/model/weight_source.hpp"
+#include "trireme/zero/sharded_model.hpp"
+
+namespace trireme::learn {
+
+// A model before training: its spec and rows on demand, from a folder or drawn at random (model.shape).
+struct ModelStart {
+  model::ModelSpec spec;
+  std::shared_ptr<const model::WeightSource> weights;  // null: random
+  uint64_t seed = 0;
+
+  zero::ReadRows reader() const;
+};
+// model.path or model.shape with this head; a score head is drawn when the weights have none. Every rank opens the files; nothing
+// is collective. UserErrors name the path.
+ModelStart trained_start(const config::Options& options, model::HeadKind head);
+ModelStart actor_start(const config::Options& options);  // with a language-model head
+// critic.path, else the first reward model, else the actor; a score head is drawn when the weights have none.
+ModelStart critic_start(const config::Options& options, const ModelStart& actor);
+ModelStart reference_start(const config::Options& options, const ModelStart& actor);
+
+// Whether every model of a PPO run takes sequences as long as the deck allows: actor, and as far as the run has them critic,
+// reference and reward models. Reads config.json only, on every rank; nothing is collective. Throws UserError(configuration)
+// naming the keys of all that are too short.
+void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
+
+}  // namespace trireme::learn
