@@ -194,6 +194,6 @@ std::optional<ByteMailbox::Letter> ByteMailbox::take() {
 }
 
 bool ByteMailbox::congested() const { return impl_->waiting > 0; }
-bool ByteMailbox::quiet() const { return impl_->waiting == 0 && impl_->under_way == 0; }
+int64_t ByteMailbox::outstanding() const { return impl_->waiting + impl_->under_way; }
 
 }  // namespace trireme::comm

@@ -42,12 +42,14 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
 void add_generation_metrics(const comm::CommView& world, const rollout::GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
   const auto all = world.all_gather<rollout::GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
   rollout::GeneratorWork sum, most;
+  double rate = 0;
   for (const rollout::GeneratorWork& one : all) {
     most.steps = std::max(most.steps, one.steps);
     most.tokens = std::max(most.tokens, one.tokens);
     sum.tokens += one.tokens;
     sum.preemptions += one.preemptions;
     sum.shared_tokens += one.shared_tokens;
+    if (one.seconds > 0) rate += static_cast<double>(one.tokens) / one.seconds;
   }
   if (sum.tokens == 0) return;
   const auto replicas = static_cast<double>(all.size());
@@ -56,6 +58,7 @@ void add_generation_metrics(const comm::CommView& world, const rollout::Generato
   metrics.generation["busiest_replica"] = static_cast<double>(most.tokens) * replicas / tokens;
   metrics.generation["steps"] = static_cast<double>(most.steps);
   metrics.generation["tokens"] = tokens;
+  metrics.generation["tokens_per_second"] = rate;
   metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
 }

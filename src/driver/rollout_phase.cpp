@@ -97,6 +97,15 @@ void RolloutPhase::poll() {
   while (auto written = written_.take()) accept(std::move(*written));
   if (finished_) finished_->receive();
   if (roles_.scorer) roles_.scorer->poll();
+  show_queues();
+}
+
+void RolloutPhase::show_queues() {
+  int64_t unscored = 0;
+  for (const Batch& batch : batches_) unscored += batch.scored ? 0 : batch.samples.size();
+  under_way_.set(written_.outstanding());
+  to_score_.set(unscored);
+  ahead_.set(std::ssize(batches_));
 }
 
 bool RolloutPhase::go_on(bool may_write) {

@@ -23,6 +23,7 @@
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/progress.hpp"
 #include "trireme/text/tokenizer.hpp"
+#include "trireme/trace/gauge.hpp"
 
 namespace trireme::driver {
 
@@ -104,6 +105,8 @@ class RolloutPhase {
   // The tasks of this rank's replica, in the order in which it begins them. Collective over the generators.
   std::vector<size_t> hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks);
   void accept(Written written);
+  // How long the queues are now, into the trace.
+  void show_queues();
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
@@ -150,6 +153,9 @@ class RolloutPhase {
   Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
   rollout::Dispatch dispatch_;
   std::optional<rollout::FinishedGroups> finished_;
+  trace::Gauge under_way_{"finished sequences under way"};  // posted by this rank and not taken yet
+  trace::Gauge to_score_{"sequences to score"};             // that are here
+  trace::Gauge ahead_{"batches under way"};
 };
 
 }  // namespace trireme::driver

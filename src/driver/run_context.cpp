@@ -71,6 +71,7 @@ GuardCost guards_of_all(const comm::CommView& world, double run_seconds) {
 std::string role_summary(const trace::RoleTable& role) {
   return base::text("{\"role\":\"", role.role, "\",\"ranks\":", role.ranks, ",\"seconds\":", role.seconds.avg,
                     ",\"communication\":", role.communication.avg, ",\"wait\":", role.wait.avg, ",\"io\":", role.io.avg,
+                    ",\"iterations\":{\"count\":", role.iterations.count, ",\"seconds\":", role.iterations.seconds, ",\"wait\":", role.iterations.wait, "}",
                     ",\"host_peak\":", role.host_peak, ",\"device_peak\":", role.device_peak, "}");
 }
 
@@ -296,7 +297,8 @@ void RunContext::merge_trace() {
   report::side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
 
-void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last) {
+void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
+                        const report::GenerationTotals& generation) {
   if (options_.trace.enabled) merge_trace();
   const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
   const std::string counts = counts_of_all(roles_.world);
@@ -304,14 +306,19 @@ void RunContext::finish(const std::string& title, const std::vector<double>& cur
   if (roles_.world.rank() != 0) return;
   std::vector<std::string> roles;
   for (const auto& role : table) roles.push_back(role_summary(role));
+  const std::string engines = generation.to_json();
   report::side_output("summary.json", [&] {
     base::write_file_atomically(folder_.path() / "summary.json",
-                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles),
-                                           "],\"counts\":", counts, ",\"guards\":", guards.json, ",\"last\":", to_json(last), "}\n"));
+                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles), "],\"counts\":", counts,
+                                           engines.empty() ? "" : ",\"generation\":", engines, ",\"guards\":", guards.json,
+                                           ",\"last\":", to_json(last), "}\n"));
   });
   log::info("\n" + trace::to_text(table));
-  const auto advice = trace::notes(table, options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns);
-  for (const auto& note : advice) log::info(note);
+  const auto run = options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns;
+  for (const std::string& line : {generation.describe(), trace::overlap_text(table, run)}) {
+    if (!line.empty()) log::info(line);
+  }
+  for (const auto& note : trace::notes(table, run)) log::info(note);
   log::info(guards.words);
   const std::string plot = report::text_plot(curve, title);
   if (!plot.empty()) log::info("\n" + plot);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "driver/checkpointing.hpp"
+#include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
@@ -59,7 +60,8 @@ class RunContext {
   // Writes trace.json with what was recorded so far. Collective.
   void write_trace();
   // The end: trace, table, summary.json, plot. Collective.
-  void finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last);
+  void finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
+              const report::GenerationTotals& generation);
 
  private:
   // How the run stands, for the thread that leaves after SIGTERM. Seconds; 0: not known.

@@ -124,6 +124,7 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   }
   progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
   last_ = metrics;
+  generation_.add(metrics);
   divergence_.look_at({.kl = metrics.get("kl"), .entropy = metrics.get("entropy"), .reward = metrics.get("reward")});
 }
 
@@ -240,7 +241,7 @@ ExitCode RunControl::leave_inside(const Progress& progress, std::string unfinish
 }
 
 ExitCode RunControl::leave(const std::vector<double>& rewards) {
-  run_.context.finish(curve(), rewards, last_);
+  run_.context.finish(curve(), rewards, last_, generation_);
   const std::string memory = machine::MemoryCheck::compare(last_.memory);
   if (run_.leads() && !memory.empty()) log::info(memory);
   if (run_.leads()) log::info("stopped with a checkpoint: start the same command again to go on (exit code 75)");
@@ -250,7 +251,7 @@ ExitCode RunControl::leave(const std::vector<double>& rewards) {
 ExitCode RunControl::finish(const Progress& progress) {
   if (checkpoints_.committed() != progress.iteration) save(progress, true);
   const bool exported = run_.options.ckpt.save_hf == config::SaveHf::never || export_or_go_on("hf");
-  run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_);
+  run_.context.finish(base::text("mean ", curve(), " by iteration"), progress.rewards, last_, generation_);
   if (run_.leads()) {
     log::info(machine::MemoryCheck::compare(last_.memory));
     log::info(base::text("metrics:     ", (run_.folder.path() / "metrics.jsonl").string()));

@@ -11,6 +11,7 @@
 
 #include "driver/checkpointing.hpp"
 #include "trireme/learn/divergence.hpp"
+#include "trireme/report/generation_totals.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/report/metrics_file.hpp"
 #include "trireme/driver/progress.hpp"
@@ -90,6 +91,7 @@ class RunControl {
   Checkpointing checkpoints_;
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   report::IterationMetrics last_;
+  report::GenerationTotals generation_;
   learn::Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;
   std::string unfinished_;

@@ -85,6 +85,7 @@ StepPlan Scheduler::plan() {
   StepPlan plan;
   admit(plan);
   plan_rows(plan);
+  counters_.running = static_cast<int64_t>(running_.size());
   counters_.pages_used = pool_.used();
   counters_.pages_peak = std::max(counters_.pages_peak, counters_.pages_used);
   return plan;
@@ -296,6 +297,7 @@ Result Scheduler::retire(Sequence* sequence) {
   release_pages(sequence->pages);
   running_.erase(at);
   counters_.pages_used = pool_.used();
+  counters_.running = static_cast<int64_t>(running_.size());
   ++counters_.finished;
   return result;
 }

@@ -1,5 +1,6 @@
 #include "reward/plugin_child.hpp"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,11 +81,15 @@ void PluginChild::check_deadline() const {
 // "1 of 3"
 std::string PluginChild::standing() const { return base::text(given_ - unanswered_.size(), " of ", given_); }
 
-// What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id.
+// What came while nothing was asked for: an answer there would otherwise be taken for one to a request with the same id. Of a process that never falls
+// silent it is what lies in the pipe now.
 void PluginChild::refuse_unasked() {
-  char buffer[4096];
-  ssize_t n = 0;
-  while ((n = ::read(process_->output(), buffer, sizeof buffer)) > 0) partial_.append(buffer, static_cast<size_t>(n));
+  int there = 0;
+  if (::ioctl(process_->output(), FIONREAD, &there) != 0) base::throw_errno(errno, "cannot read from the reward plugin", setup_.command[0]);
+  const size_t before = partial_.size();
+  partial_.resize(before + static_cast<size_t>(there));
+  const ssize_t n = there == 0 ? 0 : ::read(process_->output(), partial_.data() + before, static_cast<size_t>(there));
+  partial_.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   VALIDATE(partial_.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", setup_.name,
            ": an answer that nobody asked for: ", excerpt(partial_));
   if (!partial_.empty()) note(partial_);

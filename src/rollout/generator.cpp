@@ -8,6 +8,7 @@
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/sampling.hpp"
 #include "trireme/plan/job.hpp"
@@ -98,9 +99,10 @@ GeneratorMemory Generator::memory() const {
 
 GeneratorWork Generator::take_work() {
   const auto& counters = engine_->counters();
-  const GeneratorWork all{counters.steps, counters.generated_tokens, counters.preemptions, counters.shared_tokens};
+  const GeneratorWork all{counters.steps, counters.generated_tokens, counters.preemptions, counters.shared_tokens, stepping_};
   const GeneratorWork before = std::exchange(reported_, all);
-  return {all.steps - before.steps, all.tokens - before.tokens, all.preemptions - before.preemptions, all.shared_tokens - before.shared_tokens};
+  return {all.steps - before.steps, all.tokens - before.tokens, all.preemptions - before.preemptions, all.shared_tokens - before.shared_tokens,
+          all.seconds - before.seconds};
 }
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {
@@ -167,7 +169,11 @@ void Generator::go_on(const data::PromptSet& prompts, const Samples& unfinished,
 void Generator::step(const RolloutHooks& hooks) {
   const at::NoGradGuard no_grad;
   const generate::EngineCounters before = engine_->counters();
+  const base::Stopwatch watch;
   generate::StepOutput output = engine_->step();
+  stepping_ += watch.seconds();
+  running_.set(engine_->counters().running);
+  waiting_.set(engine_->unfinished() - engine_->counters().running);
   const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
   count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
   count("tokens_decoded", &generate::EngineCounters::decode_tokens);

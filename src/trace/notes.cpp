@@ -12,7 +12,11 @@ namespace {
 // "trainer" of "trainer, reward": the key of [ranks] that sizes this group
 std::string first_role(const RoleTable& table) { return table.role.substr(0, table.role.find(',')); }
 
-double busy(const RoleTable& table) { return std::max(0.0, table.seconds.avg - table.wait.avg); }
+double busy(const RoleTable& table) { return table.iterations.busy(); }
+
+double idle_share(const RoleTable& table) { return table.iterations.seconds > 0 ? table.iterations.wait / table.iterations.seconds : 0; }
+
+bool has_role(const RoleTable& table, const char* role) { return (", " + table.role + ",").find(base::text(" ", role, ",")) != std::string::npos; }
 
 std::string percent(double share) { return base::fixed(100 * share, 0) + " %"; }
 
@@ -49,7 +53,7 @@ std::vector<int> balanced_split(const Table& table) {
   return split;
 }
 
-// Wall time with that split, if work divides evenly over ranks.
+// Seconds of the iterations with that split, if work divides evenly over ranks.
 double expected_seconds(const Table& table, const std::vector<int>& split) {
   double longest = 0;
   for (size_t i = 0; i < table.size(); ++i) {
@@ -70,7 +74,7 @@ std::string split_text(const Table& table, const std::vector<int>& split) {
 std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run) {
   const auto busiest =
       std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return busy(a) < busy(b); });
-  std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(waiting.wait.avg / waiting.seconds.avg),
+  std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(idle_share(waiting)),
                                 " of the time, because the ", busiest->role, " ranks had more to do. ");
   if (run == RolesRun::in_turns) {
     return note +
@@ -78,7 +82,7 @@ std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run
   }
   const auto split = balanced_split(table);
   const double expected = expected_seconds(table, split);
-  const double now = busiest->seconds.avg;
+  const double now = busiest->iterations.seconds;
   if (expected > 0.97 * now) return note + "No other split of these ranks would be better";
   return note + base::text("Try ", split_text(table, split), " (about ", base::fixed(expected / now, 2),
                            " of the present time, if the work divides evenly)");
@@ -105,10 +109,8 @@ std::string imbalance_note(const RoleTable& table) {
 std::vector<std::string> notes(const Table& table, RolesRun run, double threshold) {
   std::vector<std::string> out;
   if (table.size() > 1) {
-    const auto most = std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) {
-      return a.wait.avg * b.seconds.avg < b.wait.avg * a.seconds.avg;
-    });
-    if (most->seconds.avg > 0 && most->wait.avg > threshold * most->seconds.avg) out.push_back(role_note(table, *most, run));
+    const auto most = std::ranges::max_element(table, {}, idle_share);
+    if (idle_share(*most) > threshold) out.push_back(role_note(table, *most, run));
   }
   for (const RoleTable& role : table) {
     if (std::string note = imbalance_note(role); role.ranks > 1 && !note.empty()) out.push_back(std::move(note));
@@ -118,6 +120,28 @@ std::vector<std::string> notes(const Table& table, RolesRun run, double threshol
   if (dropped > 0)
     out.push_back(base::text("NOTE: trace.json leaves out ", dropped, " of the shortest regions (the table above counts all)"));
   return out;
+}
+
+std::string overlap_text(const Table& table, RolesRun run) {
+  const auto longest = std::ranges::max_element(table, {}, [](const RoleTable& role) { return role.iterations.seconds; });
+  if (table.size() < 2 || longest->iterations.seconds <= 0) return "";
+  std::vector<std::string> idle;
+  double generators = 0, trainers = 0, both = 0;  // what the busiest ranks of the kind have to do
+  for (const RoleTable& role : table) {
+    if (!is_role(role)) continue;
+    idle.push_back(base::text(role.role, " ", percent(idle_share(role))));
+    const bool generates = has_role(role, "generator"), trains = has_role(role, "trainer");
+    if (generates || trains) {
+      double& kind = generates && trains ? both : generates ? generators : trainers;
+      kind = std::max(kind, busy(role));
+    }
+  }
+  const auto count = static_cast<double>(longest->iterations.count);
+  std::string out = base::text("an iteration took ", base::human_seconds(longest->iterations.seconds / count), "; idle: ", base::join(idle, ", "));
+  const double in_turns = std::max(both, generators + trainers);
+  if (run == RolesRun::in_turns || in_turns <= 0) return out;
+  return out + base::text("; with generators and trainers in turns (train.async_depth = 0) about ", base::human_seconds(in_turns / count), ", ",
+                          base::fixed(in_turns / longest->iterations.seconds, 2), " times as long");
 }
 
 }  // namespace trireme::trace

@@ -1,4 +1,6 @@
 // One rank's totals, and their form on the wire.
+#include <utility>
+
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
 #include "trireme/base/error.hpp"
@@ -18,21 +20,24 @@ class Walk {
  public:
   Walk(const ThreadRecord::Copy& copy, Summary& out) : nodes_(copy.nodes), out_(out), now_(ticks()), scale_(TickScale::now()) {}
 
-  void run() { children(0, "", Exposed{}); }
+  void run() { out_.wait = children(0, "", Exposed{}); }
 
  private:
-  // Whether a region of the kind lies around this one: only the outermost counts.
+  // Whether a region of the kind lies around this one: only the outermost counts. What a rank works on while it waits for others is not waiting.
   struct Exposed {
     bool communication = false, wait = false, io = false;
   };
 
-  void children(int32_t parent, const std::string& prefix, Exposed around) {
+  // Seconds of waiting below, less those of work within what is waiting around it.
+  double children(int32_t parent, const std::string& prefix, Exposed around) {
+    double wait = 0;
     for (int32_t i = nodes_[static_cast<size_t>(parent)].first_child; i >= 0; i = nodes_[static_cast<size_t>(i)].next_sibling) {
-      visit(i, prefix, around);
+      wait += visit(i, prefix, around);
     }
+    return wait;
   }
 
-  void visit(int32_t index, const std::string& prefix, Exposed around) {
+  double visit(int32_t index, const std::string& prefix, Exposed around) {
     const Node& node = nodes_[static_cast<size_t>(index)];
     const uint64_t open = node.open_since > 0 && now_ > node.open_since ? now_ - node.open_since : 0;
     RegionTotal total;
@@ -46,11 +51,15 @@ class Walk {
     total.peak = node.peak;
     total.device = node.device;
     add(Category::communication, around.communication, out_.communication, total);
-    add(Category::wait, around.wait, out_.wait, total);
     add(Category::io, around.io, out_.io, total);
+    const bool was_waiting = std::exchange(around.wait, total.category == Category::wait || (around.wait && total.category == Category::communication));
     const std::string path = total.path + "/";
+    const double seconds = total.seconds;
+    const size_t at = out_.regions.size();
     out_.regions.push_back(std::move(total));
-    children(index, path, around);
+    const double below = children(index, path, around);
+    out_.regions[at].wait = (around.wait ? seconds : 0) + below;
+    return out_.regions[at].wait - (was_waiting ? seconds : 0);
   }
 
   static void add(Category kind, bool& inside, double& sum, const RegionTotal& total) {

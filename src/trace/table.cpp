@@ -54,7 +54,7 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
   row.path = std::move(path);
   row.category = branch.category;
   row.depth = depth;
-  double sum = 0;
+  double sum = 0, wait = 0;
   row.seconds.min = branch.totals.size() < ranks || branch.totals.empty() ? 0 : branch.totals[0]->seconds;
   for (const RegionTotal* total : branch.totals) {
     row.calls = std::max(row.calls, total->calls);
@@ -65,7 +65,9 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
     row.device = std::max(row.device, total->device);
     row.bytes += static_cast<double>(total->bytes) / static_cast<double>(ranks);
     sum += total->seconds;
+    wait += total->wait;
   }
+  row.wait = wait / static_cast<double>(ranks);
   row.seconds.avg = sum / static_cast<double>(ranks);
   row.percent = wall > 0 ? 100 * row.seconds.avg / wall : 0;
   return row;
@@ -95,6 +97,9 @@ RoleTable make_role_table(std::span<const Summary* const> ranks) {
     for (const RegionTotal& total : rank->regions) insert(root, total);
   }
   add_rows(root, "", 0, table);
+  for (const TableRow& row : table.rows) {
+    if (row.path == "iteration") table.iterations = {row.calls, row.seconds.avg, row.wait};
+  }
   return table;
 }
 

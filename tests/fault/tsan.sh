@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The unit tests of the modules with threads (base, trace, job, comm, checkpoint) under ThreadSanitizer, at one rank and, where they talk, at two. Findings in
-# libraries of others are suppressed by name (tsan.supp); any other ends a program with exit code 66. Builds what it needs, nothing with LibTorch, in build/tsan.
+# The unit tests of the modules with threads (base, trace, job, comm, checkpoint) under ThreadSanitizer, at one rank and, where they talk, at two;
+# mailboxes at eight. Findings in libraries of others are suppressed by name (tsan.supp); any other ends a program with exit code 66. Builds what it
+# needs, nothing with LibTorch, in build/tsan.
 set -eu
 cd "$(dirname "$0")/../.."
 cmake --preset tsan >/dev/null
@@ -23,5 +24,6 @@ check() {  # ranks, module, filter of cases
 }
 for module in base trace job comm checkpoint; do check 1 "$module" "*:-$exhaustive"; done
 check 2 comm '*'
+TRIREME_MAILBOX_MESSAGES=10000 TRIREME_TEST_LIMIT=600 check 8 comm 'Mailbox.*:Barrier.*'
 check 2 checkpoint "*:-$exhaustive"
 exit $bad

@@ -43,8 +43,9 @@ class ByteMailbox {
 
   // Something that was posted has found no room yet: post no more.
   bool congested() const;
-  // Everything that was posted here was taken.
-  bool quiet() const;
+  // Messages that were posted here and not taken yet.
+  int64_t outstanding() const;
+  bool quiet() const { return outstanding() == 0; }
 
  private:
   struct Impl;
@@ -65,6 +66,7 @@ class Mailbox {
   }
   void progress() { mail_.progress(); }
   bool congested() const { return mail_.congested(); }
+  int64_t outstanding() const { return mail_.outstanding(); }
   bool quiet() const { return mail_.quiet(); }
 
  private:

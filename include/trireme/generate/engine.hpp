@@ -52,6 +52,7 @@ struct EngineCounters {
   int64_t page_bytes = 0;        // of one page on this rank
   int64_t generated_tokens = 0;
   int64_t finished = 0;
+  int64_t running = 0;           // sequences, now
   int64_t attention_calls = 0;   // on LibTorch's path: one a step and layer
   int64_t uploads = 0;           // of a step's indices to where it is computed, one each
   int64_t device_waits = 0;      // times that the host waited for the device: once a step that draws

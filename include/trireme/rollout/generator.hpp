@@ -19,6 +19,7 @@
 #include "trireme/generate/weights.hpp"
 #include "trireme/text/stops.hpp"
 #include "trireme/text/tokenizer.hpp"
+#include "trireme/trace/gauge.hpp"
 
 namespace trireme::rollout {
 
@@ -60,6 +61,7 @@ struct GeneratorWork {
   int64_t tokens = 0;         // of answers
   int64_t preemptions = 0;    // sequences put back for want of pages, to be computed again
   int64_t shared_tokens = 0;  // of prompts, that others had computed
+  double seconds = 0;         // in steps
 };
 
 class Generator {
@@ -122,6 +124,9 @@ class Generator {
   machine::ThreadMeter meter_;
   int64_t kv_bytes_ = 0;
   GeneratorWork reported_;  // of the work, so far
+  double stepping_ = 0;     // seconds in steps
+  trace::Gauge running_{"sequences running"};
+  trace::Gauge waiting_{"sequences waiting"};
   generate::GeneratorWeights weights_;
   std::unique_ptr<generate::Engine> engine_;
   struct Writing {

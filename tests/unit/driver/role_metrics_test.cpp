@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "support/samples.hpp"
+#include "trireme/report/generation_totals.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -72,7 +73,7 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
 // Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
 TEST(GenerationMetrics, AreOfAllReplicas) {
   const int64_t place = world().rank() + 1, n = world().size();
-  const rollout::GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3};
+  const rollout::GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3, .seconds = 2};
   report::IterationMetrics metrics;
   add_generation_metrics(world(), &work, 4, metrics);
   const int64_t tokens = 10 * n * (n + 1) / 2;
@@ -82,9 +83,26 @@ TEST(GenerationMetrics, AreOfAllReplicas) {
   EXPECT_DOUBLE_EQ(metrics.generation.at("busiest_replica"), static_cast<double>(10 * n * n) / static_cast<double>(tokens));
   EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
   EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
+  EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
   report::IterationMetrics nothing;
   add_generation_metrics(world(), nullptr, 4, nothing);
   EXPECT_TRUE(nothing.generation.empty()) << "nobody wrote";
+}
+
+// 100 tokens of 400 slot-steps in 2 s, then 300 of 400 in 6 s.
+TEST(GenerationTotals, AreOfAllIterations) {
+  report::GenerationTotals totals;
+  EXPECT_EQ(totals.describe(), "");
+  EXPECT_EQ(totals.to_json(), "");
+  report::IterationMetrics metrics;
+  totals.add(metrics);
+  metrics.generation = {{"tokens", 100}, {"occupancy", 0.25}, {"tokens_per_second", 50}, {"preemptions", 1}, {"shared_tokens", 7}};
+  totals.add(metrics);
+  metrics.generation = {{"tokens", 300}, {"occupancy", 0.75}, {"tokens_per_second", 50}, {"preemptions", 0}, {"shared_tokens", 5}};
+  totals.add(metrics);
+  EXPECT_EQ(totals.describe(),
+            "generation: 400 tokens, 50 a second while the engines worked, occupancy 50 % (tokens per slot and step), 1 preemptions, 12 prompt tokens shared");
+  EXPECT_EQ(totals.to_json(), R"({"tokens":400,"tokens_per_second":50,"occupancy":0.5,"preemptions":1,"shared_tokens":12})");
 }
 
 TEST(LearningRate, StaysWhereTheScheduleEnded) {

@@ -162,6 +162,21 @@ TEST_F(Plugin, AnswersThatNobodyAskedFor) {
   }
 }
 
+// Empty lines without end, in pieces that are written whole so that none tears an answer apart. Of those that come while nothing is asked, the log has
+// what a pipe holds.
+TEST_F(Plugin, OneThatNeverFallsSilentIsStillAsked) {
+  const std::filesystem::path lines = folder_ / "lines";
+  std::ofstream(lines) << std::string(size_t{8} << 20, '\n');
+  const std::string flood = base::text("for i in $(seq 16); do dd if=", lines.string(), " bs=4096 2>/dev/null; done & ");
+  const std::string answer = read_ids(1) + "echo '{\"id\":'$ids',\"reward\":1}'; ";
+  const auto source = plugin(answer + flood + flood + answer + answer + "cat >/dev/null");
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(source->score(requests(1)).values, std::vector<float>{1});
+    ::usleep(20000);  // for the pipe to be full
+  }
+  EXPECT_LE(log().size(), size_t{2} << 20);
+}
+
 TEST_F(Plugin, AnswersInPieces) {
   const auto source = plugin(read_ids(2) + "set -- $ids; printf '{\"id\":'; sleep 0.02; printf '%s,\"reward\":1}' $1; sleep 0.02; printf '\\n'; sleep 0.02; " +
                              "echo '{\"id\":'$2',\"reward\":2}'; cat >/dev/null");

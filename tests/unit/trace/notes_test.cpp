@@ -22,6 +22,7 @@ RoleTable role(std::string name, int ranks, double seconds, double wait) {
   table.ranks = ranks;
   table.seconds = {seconds, seconds, seconds};
   table.wait = {wait, wait, wait};
+  table.iterations = {10, seconds, wait};
   return table;
 }
 
@@ -43,6 +44,34 @@ TEST(Notes, KeepsOneRankPerRole) {
 TEST(Notes, RolesInTurns) {
   const Table table{role("trainer", 2, 100, 50), role("generator", 2, 100, 45)};
   EXPECT_THAT(notes(table, RolesRun::in_turns), ElementsAre(HasSubstr("train.async_depth=1")));
+}
+
+// What a run does before and behind its iterations is the same whatever the split.
+TEST(Notes, SeeIterationsOnly) {
+  Table table{role("trainer", 4, 100, 50), role("generator", 4, 100, 0)};
+  for (RoleTable& one : table) one.seconds = {1000, 1000, 1000};
+  EXPECT_THAT(notes(table, RolesRun::together), ElementsAre(HasSubstr("Try ranks.trainer=3 ranks.generator=5 (about 0.80 of the present time")));
+}
+
+// Trainers work 50 s of 100, generators 90: in turns 140.
+TEST(Overlap, IsComparedWithTurns) {
+  const Table table{role("trainer, reward", 4, 100, 50), role("generator", 4, 100, 10), role("idle", 1, 100, 100)};
+  EXPECT_EQ(overlap_text(table, RolesRun::together),
+            "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %; with generators and trainers in turns (train.async_depth = 0) about 14.0 s, "
+            "1.40 times as long");
+  EXPECT_EQ(overlap_text(table, RolesRun::in_turns), "an iteration took 10.0 s; idle: trainer, reward 50 %, generator 10 %");
+}
+
+// Rank 1 does both, 100 s of 100: nothing to gain by more overlap, and none there.
+TEST(Overlap, RanksOfBothRolesTakeTurnsAnyway) {
+  const Table table{role("trainer", 1, 100, 60), role("trainer, generator", 1, 100, 0), role("generator", 1, 100, 50)};
+  EXPECT_THAT(overlap_text(table, RolesRun::together), HasSubstr("1.00 times as long"));
+}
+
+TEST(Overlap, NothingToSay) {
+  EXPECT_EQ(overlap_text({}, RolesRun::together), "");
+  EXPECT_EQ(overlap_text({role("all", 4, 100, 50)}, RolesRun::together), "");
+  EXPECT_EQ(overlap_text({role("trainer", 4, 0, 0), role("generator", 4, 0, 0)}, RolesRun::together), "") << "no iteration yet";
 }
 
 TEST(Notes, NothingToSay) {

@@ -88,6 +88,30 @@ TEST_F(RegionTest, OnlyOutermostWaitAndCommunicationAreExposed) {
   EXPECT_EQ(summary.communication, 0);
 }
 
+// A generator that writes while it waits for trainers is not idle, but where it waits for the other ranks of its replica.
+TEST_F(RegionTest, WorkWithinAWaitIsNoWait) {
+  {
+    Region iteration{"iteration", 1};
+    Region wait{"wait for trainers", no_argument, Category::wait};
+    sleep_ms(4);
+    Region step{"generate step"};
+    sleep_ms(8);
+    Region sum{"sum", no_argument, Category::communication};
+    Region room{"wait for room", no_argument, Category::wait};
+    sleep_ms(2);
+  }
+  const Summary summary = summarize(0, "");
+  const RegionTotal& waits = find(summary, "iteration/wait for trainers");
+  const RegionTotal& step = find(summary, waits.path + "/generate step");
+  const RegionTotal& sum = find(summary, step.path + "/sum");
+  const RegionTotal& room = find(summary, sum.path + "/wait for room");
+  EXPECT_GT(room.seconds, 0.002);
+  EXPECT_NEAR(summary.wait, waits.seconds - step.seconds + room.seconds, 1e-9);
+  EXPECT_NEAR(find(summary, "iteration").wait, summary.wait, 1e-9);
+  EXPECT_NEAR(step.wait, room.seconds, 1e-9);
+  EXPECT_DOUBLE_EQ(summary.communication, sum.seconds);
+}
+
 TEST_F(RegionTest, PhaseSecondsSinceReset) {
   { Phase phase{"rollout", 1}; }
   reset_phases();

@@ -1,0 +1,37 @@
+#include "trireme/report/generation_totals.hpp"
+
+#include "trireme/base/text.hpp"
+#include "trireme/data/jsonl.hpp"
+
+namespace trireme::report {
+
+void GenerationTotals::add(const IterationMetrics& metrics) {
+  const auto& generation = metrics.generation;
+  if (generation.empty()) return;
+  const double more = generation.at("tokens");
+  tokens += more;
+  slot_steps += more / generation.at("occupancy");
+  seconds += more / generation.at("tokens_per_second");
+  preemptions += generation.at("preemptions");
+  shared_tokens += generation.at("shared_tokens");
+}
+
+std::string GenerationTotals::describe() const {
+  if (tokens == 0) return "";
+  return base::text("generation: ", base::fixed(tokens, 0), " tokens, ", base::fixed(tokens / seconds, 0), " a second while the engines worked, occupancy ",
+                    base::fixed(100 * tokens / slot_steps, 0), " % (tokens per slot and step), ", base::fixed(preemptions, 0), " preemptions, ",
+                    base::fixed(shared_tokens, 0), " prompt tokens shared");
+}
+
+std::string GenerationTotals::to_json() const {
+  if (tokens == 0) return "";
+  return data::JsonObject()
+      .add("tokens", tokens)
+      .add("tokens_per_second", tokens / seconds)
+      .add("occupancy", tokens / slot_steps)
+      .add("preemptions", preemptions)
+      .add("shared_tokens", shared_tokens)
+      .str();
+}
+
+}  // namespace trireme::report
