@@ -42,7 +42,7 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
 
 RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, int64_t iteration) {
   const auto is_chosen = [&](uint64_t id) { return std::ranges::binary_search(groups, learn::group_of(id)); };
-  Batch chosen{.number = ++opened_, .iteration = iteration, .prompts = &prompts_, .samples = {}};
+  Batch chosen{.number = ++opened_, .iteration = iteration, .prompts = &prompts_};
   for (Batch& batch : batches_) {
     for (const uint64_t group : groups) {
       if (batch.groups.erase(group) == 0) continue;

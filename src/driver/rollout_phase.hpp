@@ -73,10 +73,10 @@ class RolloutPhase {
     int64_t expected = 0;  // sequences that come to this rank
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
-    Samples samples;       // what is here
+    Samples samples = {};  // what is here
     rollout::GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
-    Samples skipped;       // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
+    Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
   };
 

@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <map>
 
 #include "driver/faults.hpp"
+#include "trireme/report/run_end.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
@@ -14,11 +14,8 @@
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
-#include "trireme/data/jsonl.hpp"
 #include "trireme/job/crash.hpp"
 #include "trireme/job/end_of_job.hpp"
-#include "trireme/report/metrics_file.hpp"
-#include "trireme/trace/guards.hpp"
 #include "trireme/trace/perfetto.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -32,48 +29,6 @@ std::string crash_file(const RunFolder& folder, int rank) {
 }
 
 std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node)); }
-
-trace::Gather gather_of(const comm::CommView& world) {
-  return [world](const std::string& mine) { return world.gather(mine, 0); };
-}
-
-// Totals over ranks, as a JSON object.
-std::string counts_of_all(const comm::CommView& world) {
-  std::vector<std::pair<std::string, int64_t>> mine;
-  for (const auto& entry : trace::counts()) mine.emplace_back(entry.first, entry.second);
-  std::map<std::string, int64_t> all;
-  for (const auto& [name, count] : world.all_gather<std::pair<std::string, int64_t>>(mine)) all[name] += count;
-  data::JsonObject out;
-  for (const auto& [name, count] : all) out.add(name, count);
-  return out.str();
-}
-
-// Seconds that guards took, all ranks together, and in words what that is of the run.
-struct GuardCost {
-  std::string json;
-  std::string words;
-};
-GuardCost guards_of_all(const comm::CommView& world, double run_seconds) {
-  data::JsonObject json;
-  std::vector<std::string> parts;
-  double all = 0;
-  for (const auto& [name, mine] : trace::guard_seconds()) {
-    const double seconds = world.sum(mine);
-    all += seconds;
-    json.add(name, seconds);
-    if (seconds > 0) parts.push_back(base::text(name, " ", base::human_seconds(seconds)));
-  }
-  const double share = all / (run_seconds * world.size());
-  json.add("share", share);
-  return {json.str(), base::text("guards: ", base::fixed(100 * share, 2), " % of the ranks' time (", base::join(parts, ", "), ")")};
-}
-
-std::string role_summary(const trace::RoleTable& role) {
-  return base::text("{\"role\":\"", role.role, "\",\"ranks\":", role.ranks, ",\"seconds\":", role.seconds.avg,
-                    ",\"communication\":", role.communication.avg, ",\"wait\":", role.wait.avg, ",\"io\":", role.io.avg,
-                    ",\"iterations\":{\"count\":", role.iterations.count, ",\"seconds\":", role.iterations.seconds, ",\"wait\":", role.iterations.wait, "}",
-                    ",\"host_peak\":", role.host_peak, ",\"device_peak\":", role.device_peak, "}");
-}
 
 }  // namespace
 
@@ -292,7 +247,7 @@ void RunContext::merge_trace() {
   identity.host = host_of(roles_);
   identity.clock_offset = clock_offset_;
   identity.origin = origin_;
-  const std::vector<std::string> fragments = gather_of(roles_.world)(trace::trace_events(identity));
+  const std::vector<std::string> fragments = roles_.world.gather(trace::trace_events(identity), 0);
   if (roles_.world.rank() != 0) return;
   report::side_output(options_.trace.file, [&] { base::write_file_atomically(folder_.path() / options_.trace.file, trace::merge_trace(fragments)); });
 }
@@ -300,28 +255,8 @@ void RunContext::merge_trace() {
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
                         const report::GenerationTotals& generation) {
   if (options_.trace.enabled) merge_trace();
-  const auto table = trace::gather_table(roles_.world.rank(), roles_.text(), gather_of(roles_.world));
-  const std::string counts = counts_of_all(roles_.world);
-  const GuardCost guards = guards_of_all(roles_.world, since_start_.seconds());
-  if (roles_.world.rank() != 0) return;
-  std::vector<std::string> roles;
-  for (const auto& role : table) roles.push_back(role_summary(role));
-  const std::string engines = generation.to_json();
-  report::side_output("summary.json", [&] {
-    base::write_file_atomically(folder_.path() / "summary.json",
-                                base::text("{\"seconds\":", since_start_.seconds(), ",\"roles\":[", base::join(roles), "],\"counts\":", counts,
-                                           engines.empty() ? "" : ",\"generation\":", engines, ",\"guards\":", guards.json,
-                                           ",\"last\":", to_json(last), "}\n"));
-  });
-  log::info("\n" + trace::to_text(table));
   const auto run = options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns;
-  for (const std::string& line : {generation.describe(), trace::overlap_text(table, run)}) {
-    if (!line.empty()) log::info(line);
-  }
-  for (const auto& note : trace::notes(table, run)) log::info(note);
-  log::info(guards.words);
-  const std::string plot = report::text_plot(curve, title);
-  if (!plot.empty()) log::info("\n" + plot);
+  report::write_end(roles_.world, roles_.text(), folder_.path(), {since_start_.seconds(), run, generation, last, title, curve});
 }
 
 }  // namespace trireme::driver
