@@ -84,7 +84,11 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.enable_ema), "Keeps an exponential moving average of the actor's weights.");
   keys.add(KEY(train.ema_beta), "Its decay per optimizer step.").range(0, 1);
   keys.add(KEY(train.deterministic),
-           "GPUs: only kernels and reductions of a fixed order. CPUs are bitwise reproducible in any case.")
+           "GPUs: only kernels and reductions of a fixed order; CPUs have no others. With train.partial_rollout_enable also: which weights write which token "
+           "depends on the deck alone, so runs, and starts from a checkpoint after a kill or a stop (but one that is heard while plugins score an "
+           "evaluation), have the same numbers bit for bit while the layout and the pages of the KV cache (generate.kv_memory) stay what they were. "
+           "Generators then write a batch's share of what is under way and wait for new weights, and a stop waits for the end of the rollout. Without "
+           "partial rollouts that holds at every train.async_depth.")
       .departs("OpenRLHF: train.full_determinism_enable.");
   keys.add(KEY(train.old_log_probs),
            "auto: the generator's log-probs serve as old log-probs, without a forward pass, while samples come from the current weights "

@@ -105,8 +105,9 @@ void Checks::general() {
             "train.partial_rollout_enable with train.async_depth = 0 (nobody writes while weights change): set at least 1");
   refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && !o_.train.partial_rollout_enable,
             "train.partial_rollout_order = \"finished\" without train.partial_rollout_enable (nothing is carried over): switch that on");
-  refuse_if(o_.train.partial_rollout_enable && o_.train.deterministic,
-            "train.partial_rollout_enable with train.deterministic (when new weights arrive depends on time): switch one of them off");
+  refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && o_.train.deterministic,
+            "train.partial_rollout_order = \"finished\" with train.deterministic (which answers are finished first depends on time): take drawn, or switch one "
+            "of them off");
   refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ",
             to_string(command_), "): remove it");
 }

@@ -209,6 +209,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
                             bad_batches_.save(step, iteration, number);
                           },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
+  if (texts_) rollouts_.meet(roles_.trainer == nullptr);  // generators that still write need the others to take it, not to sum
   if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;

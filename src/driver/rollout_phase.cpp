@@ -35,6 +35,8 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
       partial_(run.options.train.partial_rollout_enable),
+      paced_(partial_ && run.options.train.deterministic),
+      stands_still_(run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
       turns_(run.roles),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
@@ -110,7 +112,7 @@ void RolloutPhase::show_queues() {
 
 bool RolloutPhase::go_on(bool may_write) {
   poll();
-  if (!partial_ || !roles_.generator) return false;
+  if (!partial_ || paced_ || !roles_.generator) return false;
   if (!turns_.next(may_write && !roles_.generator->idle() && !written_.congested())) return false;
   roles_.generator->step(hooks(false));
   return true;
@@ -119,10 +121,11 @@ bool RolloutPhase::go_on(bool may_write) {
 void RolloutPhase::meet(bool may_write) {
   control_.meet([&] { return go_on(may_write); });
   settle();
+  if (paced_ && roles_.generator) dispatch_.learn_lengths();  // at the same places in every run
 }
 
 void RolloutPhase::settle() {
-  if (partial_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
+  if (partial_ && !paced_) turns_.settle([this] { roles_.generator->step(hooks(false)); });
 }
 
 rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
@@ -171,7 +174,7 @@ RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch, cons
 
 void RolloutPhase::write(Batch& batch, bool may_leave) {
   if (!roles_.generator) return;
-  const bool whole = roles_.generator->finish(batch.number, hooks(may_leave));
+  const bool whole = roles_.generator->finish(batch.number, hooks(may_leave && !paced_));
   trace::count("sequences_received_while_writing", batch.samples.size());
   if (whole) return;
   batch.whole = false;
@@ -184,12 +187,27 @@ void RolloutPhase::write(Batch& batch) {
   write(batch, partial_ || run_.options.train.async_depth == 0);
 }
 
+void RolloutPhase::begin_anew() {
+  if (paced_ && roles_.generator) roles_.generator->begin_anew();
+}
+
+void RolloutPhase::write_ahead() {
+  begin_anew();
+  if (!roles_.generator || stands_still_ || batches_.empty()) return;
+  rollout::Generator& generator = *roles_.generator;
+  const auto batches = std::ssize(batches_);
+  const int64_t outstanding = generator.outstanding([this](int64_t row) { return dispatch_.lengths().expected(row); });
+  const int64_t enough = generator.counters().generated_tokens + (outstanding + batches - 1) / batches;
+  generator.write_until([&] { return generator.idle() || generator.counters().generated_tokens >= enough; }, hooks(false));
+}
+
 void RolloutPhase::begin_ahead(int64_t iteration) {
   const int64_t last = std::min(iteration + run_.options.train.async_depth, iterations_);
-  if (begun_ >= last) return;  // the end of the run, or a checkpoint had it
+  if (begun_ >= last && !paced_) return;  // the end of the run, or a checkpoint had it
   {
     const trace::Phase phase{"rollout", last};
     while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
+    if (paced_) write_ahead();
     if (partial_) return;
     write(batches_.back());
     if (!roles_.scorer || scorers_train_) return;
@@ -242,7 +260,8 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
 
 std::optional<Samples> RolloutPhase::collect(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
-  if (const auto stored = std::exchange(pending_, std::nullopt)) take_back(*stored, iteration);
+  take_back(iteration);
+  begin_anew();
   if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
   if (finished_) return collect_finished(metrics);
   const bool ahead = !batches_.empty();
@@ -312,6 +331,7 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
 
 bool RolloutPhase::evaluate(const data::PromptSet& held_out, report::IterationMetrics& metrics) {
   const trace::Phase phase{"evaluate", metrics.iteration};
+  take_back(metrics.iteration + 1);  // they are written beside those that are evaluated, as without a restart
   rollout::PromptBatch batch;
   batch.iteration = metrics.iteration;
   batch.first_ordinal = int64_t{1} << 19;  // apart from the training prompts of the same iteration

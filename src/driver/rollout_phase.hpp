@@ -101,7 +101,9 @@ class RolloutPhase {
   // The unfinished sequences of one of them, on generators, which take them on. Collective over these.
   void go_on_with(Batch& batch, const Samples& unfinished);
   // What a checkpoint has, in the first iteration behind it.
-  void take_back(const learn::StoredSamples& stored, int64_t iteration);
+  void take_back(int64_t iteration);
+  // Generators go on as behind a start from a checkpoint. Local.
+  void begin_anew();
   // The tasks of this rank's replica, in the order in which it begins them. Collective over the generators.
   std::vector<size_t> hand_out(Batch& batch, const std::vector<rollout::PromptTask>& tasks);
   void accept(Written written);
@@ -114,6 +116,9 @@ class RolloutPhase {
   Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
   bool go_on(bool may_write);
+  // Where that must not depend on time: while the trainers begin to learn, the replica writes a batch's share of what it has to write yet. Collective over
+  // the replica.
+  void write_ahead();
   // Behind each wait in which this rank may have gone on. Collective over the replica.
   void settle();
   rollout::RolloutHooks hooks(bool may_leave);
@@ -142,6 +147,8 @@ class RolloutPhase {
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
   bool partial_;       // new weights come while sequences are written
+  bool paced_;         // how much is written with which weights does not depend on time (train.deterministic)
+  bool stands_still_;  // this rank's replica, while trainers learn: some rank of it is one
   rollout::ReplicaTurns turns_;
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;

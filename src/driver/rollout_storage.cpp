@@ -15,7 +15,8 @@ StoredParts RolloutPhase::stored() {
   StoredParts parts;
   rollout::GroupsOfReplicas writers;
   for (const Batch& batch : batches_) writers.insert(writers.end(), batch.writers.begin(), batch.writers.end());
-  parts.dispatch = dispatch_.stored(std::move(writers));
+  const bool has_queue = run_.roles.leads_replica() && !pending_;
+  parts.dispatch = dispatch_.stored(std::move(writers), has_queue ? roles_.generator->queue() : std::vector<uint64_t>());
   if (pending_) {
     parts.pending = learn::to_stored(pending_->scored) + learn::to_stored(pending_->others);
     return parts;
@@ -93,15 +94,18 @@ void RolloutPhase::reopen(const Samples& stored) {
   }
 }
 
-void RolloutPhase::take_back(const learn::StoredSamples& stored, int64_t iteration) {
-  reopen(stored.others);
+void RolloutPhase::take_back(int64_t iteration) {
+  const auto stored = std::exchange(pending_, std::nullopt);
+  if (!stored) return;
+  reopen(stored->others);
   if (finished_) {
     // The newest of the batches that were drawn may be the first of which no group is left.
     int64_t open = 0;
     for (const Batch& batch : batches_) open += std::ssize(batch.groups);
     begun_ = std::max(begun_, iteration - 1 + open / run_.options.rollout.batch_size);
   }
-  surplus_ = learn::Exchange(run_.roles.world).spread(stored.scored, run_.roles.map.reward);
+  surplus_ = learn::Exchange(run_.roles.world).spread(stored->scored, run_.roles.map.reward);
+  if (roles_.generator) roles_.generator->arrange(dispatch_.queue());
   dispatch_.forget_writers();
 }
 

@@ -217,6 +217,9 @@ StepOutput Engine::step() { return impl_->step(); }
 bool Engine::idle() const { return impl_->scheduler.idle(); }
 int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
 std::vector<Result> Engine::standing() const { return impl_->scheduler.standing(); }
+std::vector<uint64_t> Engine::queue() const { return impl_->scheduler.queue(); }
+void Engine::arrange(std::span<const uint64_t> order) { impl_->scheduler.arrange(order); }
+void Engine::begin_anew() { impl_->scheduler.preempt_all(); }
 
 void Engine::run(std::vector<Request> requests, const std::function<void(Result)>& on_finish) {
   for (Request& request : requests) submit(std::move(request));

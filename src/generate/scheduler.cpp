@@ -46,6 +46,23 @@ std::vector<Result> Scheduler::standing() const {
   return out;
 }
 
+std::vector<uint64_t> Scheduler::queue() const {
+  std::vector<uint64_t> ids;
+  for (const auto& sequence : running_) ids.push_back(sequence->result.id);
+  for (const auto& sequence : waiting_) ids.push_back(sequence->result.id);
+  return ids;
+}
+
+void Scheduler::arrange(std::span<const uint64_t> order) {
+  std::unordered_map<uint64_t, size_t> places;
+  for (const uint64_t id : order) places.emplace(id, places.size());
+  const auto place = [&](const SequencePtr& sequence) {
+    const auto known = places.find(sequence->result.id);
+    return known == places.end() ? places.size() : known->second;
+  };
+  std::ranges::stable_sort(waiting_, {}, place);
+}
+
 void Scheduler::begin_group(Sequence& sequence) {
   auto& same_hash = groups_[prompt_hash(sequence.request.prompt)];
   for (const auto& group : same_hash) {
@@ -307,6 +324,11 @@ void Scheduler::preempt_all() {
   while (drop_one_group()) {
   }
   pool_.forget_contents();
+  groups_.clear();
+  for (const auto& sequence : waiting_) {
+    sequence->group.reset();
+    if (options_.sample_sharing && sequence->result.output_ids.empty()) begin_group(*sequence);
+  }
 }
 
 }  // namespace trireme::generate

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -42,11 +43,14 @@ class Scheduler {
   void computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
-  // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back.
+  // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back. Behind it all is as if
+  // the sequences had been added now, in the order of the queue.
   void preempt_all();
 
   bool idle() const { return waiting_.empty() && running_.empty(); }
   std::vector<Result> standing() const;
+  std::vector<uint64_t> queue() const;
+  void arrange(std::span<const uint64_t> order);
   int64_t unfinished() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
   const PagePool& pool() const { return pool_; }
   EngineCounters& counters() { return counters_; }

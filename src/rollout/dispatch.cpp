@@ -50,24 +50,41 @@ Dispatch::Share Dispatch::share(const std::vector<PromptTask>& tasks, int64_t ou
   return share;
 }
 
-std::string Dispatch::stored(GroupsOfReplicas open) {
+std::vector<uint64_t> Dispatch::queue() const {
+  std::vector<uint64_t> mine;
+  for (const Queued& one : queued_) {
+    if (one.replica == roles_.generators.place(comm::Axis::data)) mine.push_back(one.id);
+  }
+  return mine;
+}
+
+std::string Dispatch::stored(GroupsOfReplicas open, const std::vector<uint64_t>& queue) {
   if (!roles_.generator) return {};
   learn_lengths();
+  std::vector<Queued> mine;
+  for (const uint64_t id : queue) mine.push_back({roles_.generators.place(comm::Axis::data), id});
+  std::vector<Queued> queues = roles_.generators.all().all_gather<Queued>(mine);
+  queues.insert(queues.end(), queued_.begin(), queued_.end());
   if (roles_.world.rank() != roles_.map.generator.front()) return {};
   open.insert(open.end(), recorded_.begin(), recorded_.end());  // of batches that are not open again yet
   std::ranges::sort(open);
-  return base::to_bytes(Stored{roles_.replicas(), std::move(open), lengths_.to_bytes()});
+  return base::WireWriter().put(Stored{roles_.replicas(), std::move(open), lengths_.to_bytes()}).put(queues).take();
 }
 
 void Dispatch::restore(const std::string& bytes) {
-  const auto stored = base::from_bytes<Stored>(roles_.world.broadcast(bytes, 0), "the dispatch of the checkpoint");
+  const std::string all = roles_.world.broadcast(bytes, 0);
+  base::WireReader reader(all, "the dispatch of the checkpoint");
+  const auto stored = reader.take<Stored>();
+  const auto queues = reader.done() ? std::vector<Queued>() : reader.take<std::vector<Queued>>();  // older checkpoints have none
+  reader.must_be_done();
   lengths_ = generate::AnswerLengths::from_bytes(stored.lengths);
-  recorded_.clear();
+  forget_writers();
   if (!roles_.generator || stored.replicas != roles_.replicas()) return;
   for (const auto& [group, replica] : stored.open) {
     VALIDATE(replica >= 0 && replica < stored.replicas, ExitCode::bad_data, "the dispatch of the checkpoint names replica ", replica, " of ", stored.replicas);
     recorded_.emplace(group, replica);
   }
+  queued_ = queues;
 }
 
 }  // namespace trireme::rollout

@@ -81,8 +81,9 @@ std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run
            "These roles take turns: let them share all ranks (leave [ranks] out), or overlap them with train.async_depth=1";
   }
   const auto split = balanced_split(table);
-  const double expected = expected_seconds(table, split);
+  // What all of them wait for in the meantime (answers on their way, the slowest rank) no split shortens.
   const double now = busiest->iterations.seconds;
+  const double expected = now - (busy(*busiest) - expected_seconds(table, split));
   if (expected > 0.97 * now) return note + "No other split of these ranks would be better";
   return note + base::text("Try ", split_text(table, split), " (about ", base::fixed(expected / now, 2),
                            " of the present time, if the work divides evenly)");

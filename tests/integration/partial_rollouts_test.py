@@ -2,11 +2,12 @@
 """Generators ahead of the trainers that take new weights between two tokens: every sequence is learned from once, in order, none with a
 token older than train.async_depth, and a stop or a kill at any place loses and repeats none."""
 
+import json
 import math
 import signal
 import time
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, main, read_lines
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, main, read_lines, timeless
 
 SLOW = """
 import json, sys, time
@@ -126,8 +127,18 @@ class PartialRollouts(ProgramTest):
 
     def test_short_queues(self):
         ranks, roles = LAYOUTS["1+1, reward apart"]
-        self.succeed("ppo", "ppo.toml", "run.dir=short", "train.async_depth=2", "rollout.queue_messages=1", *DECK, *roles, ranks=ranks)
-        self.assert_whole("short", 2)
+        result = self.succeed("ppo", "ppo.toml", "run.dir=short", "train.async_depth=2", "rollout.queue_messages=1", *DECK, *roles, ranks=ranks)
+        lines = self.assert_whole("short", 2)
+        # What is seen of it: the engines' work, idle shares, the queues.
+        summary = json.loads((self.folder / "short" / "summary.json").read_text())
+        self.assertEqual(summary["generation"]["tokens"], sum(line["generation"]["tokens"] for line in lines if "generation" in line))
+        self.assertTrue(0 < summary["generation"]["occupancy"] <= 1)
+        for role in summary["roles"]:
+            self.assertEqual(role["iterations"]["count"], ITERATIONS)
+            self.assertLessEqual(role["iterations"]["wait"], role["iterations"]["seconds"])
+        self.assertRegex(result.text, r"an iteration took .*; idle: trainer \d+ %, generator \d+ %, reward \d+ %; with generators and trainers in turns")
+        queues = {event["name"] for event in json.loads((self.folder / "short" / "trace.json").read_text())["traceEvents"] if event["ph"] == "C"}
+        self.assertLessEqual({"sequences running", "sequences waiting", "finished sequences under way", "sequences to score", "batches under way"}, queues)
 
     def test_old_tokens_are_left_out(self):
         """Those that older weights wrote, and only those; the rest is corrected by segment, under top-p."""
@@ -152,7 +163,7 @@ class PartialRollouts(ProgramTest):
         """When the lock of a killed run has gone still."""
         deadline = time.monotonic() + 60
         while True:
-            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks)
+            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks, timeout=200)
             if result.code != LOCKED or time.monotonic() > deadline:
                 self.assertEqual(result.code, 0, result.text)
                 return result
@@ -176,10 +187,40 @@ class PartialRollouts(ProgramTest):
                         self.assertIn("resumed after iteration", again.text)
                     self.assert_whole(run, 2)
 
+    def test_deterministic(self):
+        """Which weights write which token depends on the deck alone: a slow trainer, a slow generator, a kill and a stop at any place leave the numbers
+        as they are, bit for bit."""
+        for depth, name in ((1, "1+1, reward apart"), (2, "1+2"), (2, "2+1, reward with the generator")):
+            ranks, roles = LAYOUTS[name]
+            common = ["ppo", "ppo.toml", f"train.async_depth={depth}", "train.deterministic=true", 'eval.dataset=["prompts.jsonl"]', "eval.steps=4",
+                      *DECK, *roles]
+            run = f"deterministic-{depth}-" + "".join(c for c in name if c.isalnum())
+            generator = roles[1].removeprefix("ranks.generator=").split("-")[0]
+            self.succeed(*common, f"run.dir={run}", ranks=ranks, timeout=200)
+            wanted, samples = self.assert_whole(run, depth), self.samples(run)
+            self.assertGreater(max(line["staleness"] for line in wanted), 0, "somebody was ahead")
+            faults = {"slow-trainer": "delay:0:actor step:*:30", "slow-generator": f"delay:{generator}:generate step:*:2",
+                      "kill-write": f"kill:{generator}:generate step:150", "kill-train": "kill:0:actor step:14", "kill-sync": f"kill:{generator}:sync:5",
+                      "stop-train": f"signal:0:actor step:14:{int(signal.SIGUSR1)}",
+                      "stop-write": f"signal:{generator}:generate step:150:{int(signal.SIGUSR1)}", "stop-score": f"signal:0:reward:4:{int(signal.SIGUSR1)}"}
+            few = ("slow-generator", "kill-train", "stop-write")
+            for fault, at in faults.items():
+                if fault not in few and name != "1+2":
+                    continue
+                with self.subTest(depth=depth, layout=name, fault=fault):
+                    again = [*common, f"run.dir={run}-{fault}"]
+                    result = self.run_program(*again, f'fault.at=["{at}"]', ranks=ranks, timeout=200)
+                    self.assertEqual(result.code == 0, "slow" in fault, result.text)
+                    if result.code:
+                        self.start_again(again, ranks)
+                    self.assertEqual(timeless(self.assert_whole(f"{run}-{fault}", depth)), timeless(wanted))
+                    self.assertEqual(self.samples(f"{run}-{fault}"), samples)
+
     def test_what_is_refused(self):
         for overrides, words in ((["train.async_depth=2"], "without train.partial_rollout_enable"),
                                  (["train.partial_rollout_enable=true"], "nobody writes while weights change"),
-                                 (["train.partial_rollout_enable=true", "train.async_depth=1", "train.deterministic=true"], "train.deterministic")):
+                                 (["train.partial_rollout_enable=true", "train.async_depth=1", "train.partial_rollout_order=finished",
+                                   "train.deterministic=true"], "train.deterministic")):
             with self.subTest(words):
                 result = self.succeed("ppo", "ppo.toml", "run.dir=refused", *overrides, code=CONFIGURATION)
                 self.assertIn(words, result.text)

@@ -88,6 +88,13 @@ class Engine {
   int64_t unfinished() const;
   // What is written so far of each unfinished request, in id order; nothing of some.
   std::vector<Result> standing() const;
+  // Ids of the unfinished requests, in the order in which they get slots.
+  std::vector<uint64_t> queue() const;
+  // Puts requests that wait into this order, those that it does not name behind. All ranks of the replica alike.
+  void arrange(std::span<const uint64_t> order);
+  // Forgets what it has computed, not what it has written: what it does from now on depends on the requests and their order alone. Keys and values of
+  // running sequences are computed again. Local.
+  void begin_anew();
 
   // Submits all and steps until all are finished; `on_finish` is called in order of completion. Collective.
   void run(std::vector<Request> requests, const std::function<void(Result)>& on_finish);

@@ -45,15 +45,22 @@ class Dispatch {
   // Groups that a checkpoint says who writes stay there while the number of replicas is what it was. `outstanding`: tokens that this rank's replica
   // has to write already. Collective over the generators, which give the same tasks.
   Share share(const std::vector<PromptTask>& tasks, int64_t outstanding);
+  // Counts the answers that the replicas have finished since the last time; share() and stored() do it as well. Collective over the generators.
+  void learn_lengths();
   const generate::AnswerLengths& lengths() const { return lengths_; }
 
-  // For a checkpoint: who writes what of the open batches, and how long answers were. On the first generator; nothing on others. Collective over the
-  // generators.
-  std::string stored(GroupsOfReplicas open);
+  // For a checkpoint: who writes what of the open batches, in which order, and how long answers were. `queue`: what this rank's replica has to write
+  // yet, on its first rank. On the first generator; nothing on others. Collective over the generators.
+  std::string stored(GroupsOfReplicas open, const std::vector<uint64_t>& queue);
   // What rank 0 has of it. Collective over world.
   void restore(const std::string& bytes);
+  // What this rank's replica had to write then, in its order; empty where there are other replicas now.
+  std::vector<uint64_t> queue() const;
   // The checkpoint's batches are open again.
-  void forget_writers() { recorded_.clear(); }
+  void forget_writers() {
+    recorded_.clear();
+    queued_.clear();
+  }
 
  private:
   struct Stored {
@@ -62,13 +69,16 @@ class Dispatch {
     std::string lengths;
     static constexpr auto fields = std::tuple{&Stored::replicas, &Stored::open, &Stored::lengths};
   };
-  // What the replicas have finished since the last time. Collective over the generators.
-  void learn_lengths();
+  struct Queued {
+    int64_t replica;
+    uint64_t id;
+  };
 
   const comm::Roles& roles_;
   generate::AnswerLengths lengths_;
   std::vector<std::pair<int64_t, int64_t>> news_;       // rows and tokens of this replica's answers
   std::unordered_map<uint64_t, int32_t> recorded_;      // from a checkpoint
+  std::vector<Queued> queued_;                          // from a checkpoint: of all replicas
 };
 
 }  // namespace trireme::rollout

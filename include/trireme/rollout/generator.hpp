@@ -107,6 +107,10 @@ class Generator {
   int64_t outstanding(const std::function<int64_t(int64_t row)>& expected) const;
   // What is not finished of a batch, in id order, on the replica's first rank; nothing on its others.
   Samples standing(int64_t number) const;
+  // As the engine's.
+  std::vector<uint64_t> queue() const { return engine_->queue(); }
+  void arrange(std::span<const uint64_t> order) { engine_->arrange(order); }
+  void begin_anew() { engine_->begin_anew(); }
 
  private:
   // The most urgent of what the ranks of the replica say before `step`, which counts the engine's steps in this rollout.

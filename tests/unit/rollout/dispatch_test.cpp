@@ -62,16 +62,19 @@ TEST(Dispatch, TheRecordIsKept) {
   before.finished(7, 50);
   const GroupsOfReplicas open = before.share(tasks_of(40, 6, 3), world().rank() * 100).all;
   std::string bytes;
-  for (const auto& part : world().all_gather(before.stored(open))) bytes += part;
+  const std::vector<uint64_t> queue{static_cast<uint64_t>(world().rank()) + 900, 7, static_cast<uint64_t>(world().rank())};
+  for (const auto& part : world().all_gather(before.stored(open, queue))) bytes += part;
   Dispatch after(roles);
   after.restore(world().rank() == 0 ? bytes : std::string());
   EXPECT_EQ(after.lengths().expected(7), 50);
   // Read back before the batches are open again, it is still there.
   std::string again;
-  for (const auto& part : world().all_gather(after.stored({}))) again += part;
+  for (const auto& part : world().all_gather(after.stored({}, {}))) again += part;
   EXPECT_EQ(again, bytes);
+  EXPECT_EQ(after.queue(), queue);
   EXPECT_EQ(after.share(tasks_of(40, 6, 3), (world().size() - world().rank()) * 1000).all, open);
   after.forget_writers();
+  EXPECT_TRUE(after.queue().empty());
   EXPECT_EQ(after.share(tasks_of(40, 6, 3), (world().size() - world().rank()) * 1000).all == open, world().size() == 1);
 }
 
