@@ -17,8 +17,11 @@ cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStre
   constexpr int kThreads = 256;
   constexpr int64_t kMostBlocks = 2048;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
-  add<<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads, 0, stream>>>(into, values, count);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, add, into, values, count);
 }
 
 }  // namespace trireme::comm

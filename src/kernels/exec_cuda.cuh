@@ -1,4 +1,5 @@
-// The launcher of exec.hpp's functors for a Kokkos that has no device space: a team is a block of threads.
+// The launcher of exec.hpp's functors for a Kokkos that has no device space: a team is a block of threads. Plain C++ but for CUDA's words, as each of our
+// kernels: started by a function, not by <<<>>>, so that tests run it without a GPU (tests/fakegpu/cuda_language.hpp).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -54,13 +55,11 @@ struct BlockTeam {
   }
 
  private:
-#if defined(__CUDACC__)
   template <class Value>
   __device__ static Value over_warp(Value value) {
     for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffffu, value, offset);
     return value;
   }
-#endif
 };
 
 template <class Functor>
@@ -73,8 +72,10 @@ template <class Functor>
 cudaError_t start_teams(int64_t teams, int threads, const Functor& functor) {
   if (teams == 0) return cudaSuccess;
   constexpr int64_t most_blocks = int64_t{1} << 20;
-  run_teams<<<static_cast<unsigned>(teams < most_blocks ? teams : most_blocks), static_cast<unsigned>(threads)>>>(functor, teams);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(teams < most_blocks ? teams : most_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  return cudaLaunchKernelEx(&config, run_teams<Functor>, functor, teams);
 }
 
 }  // namespace trireme::kernels::exec

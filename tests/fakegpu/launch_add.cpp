@@ -1,4 +1,5 @@
-// What stands in for src/comm/shard_exchange_add.cu: the same sum, as an operation of the stream.
+// What stands in for src/comm/shard_exchange_add.cu where the order of operations is followed: the same sum, and the bytes that it uses, which a kernel's
+// start does not tell. fakegpu_kernels runs the kernel itself.
 #include "comm/cuda_support.hpp"
 #include "fakegpu/fake_gpu.hpp"
 

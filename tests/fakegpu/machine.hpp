@@ -35,6 +35,7 @@ class Order {
   void add(size_t timeline, const Clock& clock, const std::string& what, const std::vector<Range>& ranges);
   void end(const void* data, size_t bytes, const Clock& clock);  // the memory is freed, by the host
   void forget(const Clock& over);  // all later operations come after these
+  void find(std::string what) { findings_.push_back(std::move(what)); }
   std::vector<std::string> take_findings() { return std::exchange(findings_, {}); }
 
  private:
