@@ -186,6 +186,9 @@ class Parser {
     sub->add_option("--stop-token-ids", c->stop_token_ids, "Tokens that end an answer, also with --ignore-eos")->delimiter(',');
     sub->add_option("--logit-bias", c->logit_bias, "ID=BIAS or text:TEXT=BIAS, added before drawing (-100: never drawn); may be given several times");
     sub->add_option("--max-batch", c->max_batch, "Sequences that a replica decodes together")->check(CLI::Range(1, 65536));
+    sub->add_option("--speculation-tokens", c->speculation_tokens,
+                    "Guesses of the next tokens that a step computes while up to 4 sequences run, by what stood there before; same answers; 0: off")
+        ->check(CLI::Range(0, 7));
     sub->add_option("--tp", c->tensor_parallel, "Ranks that share one replica")->check(CLI::PositiveNumber);
     sub->add_option_function<std::string>(
            "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },

@@ -38,6 +38,12 @@ void add_generate_keys(KeyList<Options>& keys) {
   keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
       .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
+  keys.add(KEY(generate.speculation_tokens),
+           "On CPUs: while no more than 4 sequences run on a replica, a step also computes up to so many guesses of a sequence's next tokens (what "
+           "followed the last time that its last tokens stood in it; of 4 sequences one each) and keeps those that are drawn too. Texts and log-probs "
+           "stay the same, bit for bit. 0: off.")
+      .range(0, 7)
+      .departs("Not in OpenRLHF.");
 }
 
 void add_async_keys(KeyList<Options>& keys) {

@@ -24,11 +24,9 @@ struct DrawRequest {
 
 struct Drawn {
   int32_t id = 0;
-  float log_prob = 0;         // under the softmax of all logits as they are, forbidden ones included, without biases
+  // Under the softmax of all logits as they are, forbidden ones included, without biases. Not finite where these are not: then the id means nothing.
+  float log_prob = 0;
   std::optional<float> sample_log_prob;  // under top-p or top-k
 };
-
-// Throws UserError(bad_data): the logits that this draw is from are not finite.
-[[noreturn]] void refuse_logits(const DrawRequest& request);
 
 }  // namespace trireme::generate

@@ -3,6 +3,7 @@
 #include "trireme/generate/engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <unordered_set>
 
@@ -23,13 +24,24 @@ void check_options(const EngineOptions& o) {
   VALIDATE(o.max_batch >= 1 && o.prefill_chunk_tokens >= 1 && o.threads >= 0, ExitCode::configuration,
            "generation needs at least one sequence per batch and one token per prefill chunk (max_batch ", o.max_batch,
            ", prefill_chunk_tokens ", o.prefill_chunk_tokens, ", threads ", o.threads, ")");
+  VALIDATE(o.speculation_tokens >= 0, ExitCode::configuration, "speculation_tokens ", o.speculation_tokens, " is negative: 0 switches guesses off");
 }
 
 BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& weights) {
-  if (options.backend == BackendKind::automatic) return weights.place() == Place::host ? BackendKind::fused : BackendKind::torch;
+  const bool fused = options.backend == BackendKind::fused || (options.backend == BackendKind::automatic && weights.place() == Place::host);
+  VALIDATE(fused || options.speculation_tokens == 0, ExitCode::configuration,
+           "guesses of next tokens (generate.speculation_tokens, --speculation-tokens) need the fused generation kernels, whose rows do not depend "
+           "on how many are computed together; LibTorch's products do: set 0, or generate on CPUs with the fused backend");
+  if (options.backend == BackendKind::automatic) return fused ? BackendKind::fused : BackendKind::torch;
   VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host, ExitCode::configuration,
            "the fused generation kernels run on the host, but the weights are on a GPU: set generate.backend = \"auto\" or \"torch\"");
   return options.backend;
+}
+
+[[noreturn]] void refuse_logits(const DrawRequest& request) {
+  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
+                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
+                                                 "the learning rate)"));
 }
 
 // Pages of the cache: the same number on every tensor-parallel rank. Collective.
@@ -66,7 +78,8 @@ struct Engine::Impl {
   }
   StepBatch make_batch(const StepPlan& plan) const;
   std::vector<DrawRequest> draws(const StepPlan& plan, std::vector<Sequence*>& owners) const;
-  void append(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  void take(Sequence& sequence, std::span<const DrawRequest> requests, std::span<const Drawn> drawn, std::span<const int32_t> proposed, StepOutput& out);
+  bool append(Sequence& sequence, const Drawn& drawn, StepOutput& out);
   bool finished(Sequence& sequence, int32_t token) const;
   StepOutput step();
 
@@ -117,27 +130,32 @@ StepBatch Engine::Impl::make_batch(const StepPlan& plan) const {
     const Sequence& s = *planned.sequence;
     batch.sequences.push_back({s.pages, s.computed, planned.rows});
     for (int64_t i = s.computed; i < s.computed + planned.rows; ++i) {
-      batch.ids.push_back(s.tokens[static_cast<size_t>(i)]);
+      batch.ids.push_back(i < s.length() ? s.tokens[static_cast<size_t>(i)] : planned.proposed[static_cast<size_t>(i - s.length())]);
       batch.positions.push_back(i);
     }
-    if (planned.draws) batch.logit_rows.push_back(static_cast<int32_t>(batch.ids.size() - 1));
+    if (!planned.draws) continue;
+    for (int64_t behind = std::ssize(planned.proposed); behind >= 0; --behind) {
+      batch.logit_rows.push_back(static_cast<int32_t>(std::ssize(batch.ids) - 1 - behind));
+    }
   }
   return batch;
 }
 
 std::vector<DrawRequest> Engine::Impl::draws(const StepPlan& plan, std::vector<Sequence*>& owners) const {
   std::vector<DrawRequest> out;
-  const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept) {
+  // Of the token behind the sequence's last one and so many guesses.
+  const auto add = [&](Sequence& s, int64_t row, const KeptLogits& kept, int64_t guesses) {
     const SamplingParams& p = s.request.sampling;
-    const bool may_end = static_cast<int64_t>(s.result.output_ids.size()) >= p.min_new_tokens;
-    out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length()), may_end ? std::span<const int32_t>{} : p.stop_ids});
+    const bool may_end = std::ssize(s.result.output_ids) + guesses >= p.min_new_tokens;
+    out.push_back({row, kept, &p, s.request.id, static_cast<uint32_t>(s.length() + guesses), may_end ? std::span<const int32_t>{} : p.stop_ids});
     owners.push_back(&s);
   };
   int64_t next = 0;
   for (const PlannedRows& planned : plan.rows) {
-    if (planned.draws) add(*planned.sequence, next++, nullptr);
+    if (!planned.draws) continue;
+    for (int64_t guesses = 0; guesses <= std::ssize(planned.proposed); ++guesses) add(*planned.sequence, next++, nullptr, guesses);
   }
-  for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits);
+  for (Sequence* s : plan.forked) add(*s, 0, s->prompt_logits, 0);
   return out;
 }
 
@@ -162,11 +180,35 @@ StepOutput Engine::Impl::step() {
   scheduler.computed(plan, [&](const Sequence& s) {
     return backend->keep(requests[static_cast<size_t>(std::ranges::find(owners, &s) - owners.begin())].row);
   });
-  for (size_t i = 0; i < drawn.size(); ++i) append(*owners[i], drawn[i], out);
+  size_t next = 0;
+  for (const PlannedRows& planned : plan.rows) {
+    if (!planned.draws) continue;
+    const size_t count = 1 + planned.proposed.size();
+    take(*planned.sequence, std::span(requests).subspan(next, count), std::span(drawn).subspan(next, count), planned.proposed, out);
+    next += count;
+  }
+  for (Sequence* s : plan.forked) {
+    take(*s, std::span(requests).subspan(next, 1), std::span(drawn).subspan(next, 1), {}, out);
+    ++next;
+  }
   return out;
 }
 
-void Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+// The token behind its last one, and those behind guesses that were drawn too.
+void Engine::Impl::take(Sequence& sequence, std::span<const DrawRequest> requests, std::span<const Drawn> drawn,
+                        std::span<const int32_t> proposed, StepOutput& out) {
+  size_t accepted = 0;
+  for (;; ++accepted) {
+    if (!std::isfinite(drawn[accepted].log_prob)) refuse_logits(requests[accepted]);
+    if (!append(sequence, drawn[accepted], out)) return;
+    if (accepted == proposed.size() || drawn[accepted].id != proposed[accepted]) break;
+    scheduler.accept(sequence);
+  }
+  scheduler.settle(sequence, std::ssize(proposed), static_cast<int64_t>(accepted));
+}
+
+// False: the sequence ended and is gone.
+bool Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
   sequence.prompt_logits.reset();
   sequence.tokens.push_back(drawn.id);
   Result& result = sequence.result;
@@ -176,9 +218,10 @@ void Engine::Impl::append(Sequence& sequence, const Drawn& drawn, StepOutput& ou
   result.versions.push_back(version);
   ++scheduler.counters().generated_tokens;
   out.tokens.push_back({result.id, drawn.id, drawn.log_prob});
-  if (!finished(sequence, drawn.id)) return;
+  if (!finished(sequence, drawn.id)) return true;
   ids.erase(result.id);
   out.finished.push_back(scheduler.retire(&sequence));
+  return false;
 }
 
 bool Engine::Impl::finished(Sequence& sequence, int32_t token) const {
@@ -208,9 +251,10 @@ void Engine::submit(Request request) {
   if (request.stop) {
     for (const int32_t token : request.begun.output_ids) request.stop(token);  // its decoder must not miss one
   }
-  impl_->backend->reserve_positions(impl_->longest(request));
+  const int64_t longest = impl_->longest(request);
+  impl_->backend->reserve_positions(longest);
   impl_->ids.insert(request.id);
-  impl_->scheduler.add(std::move(request));
+  impl_->scheduler.add(std::move(request), longest);
 }
 
 StepOutput Engine::step() { return impl_->step(); }

@@ -69,12 +69,6 @@ std::vector<T> gather_rows(const comm::CommView& comm, const std::vector<T>& min
 
 }  // namespace
 
-void refuse_logits(const DrawRequest& request) {
-  throw UserError(ExitCode::bad_data, base::text("the logits of request ", request.request, " at position ", request.position,
-                                                 " are not finite: the weights are damaged or training diverged (look at grad_norm, lower "
-                                                 "the learning rate)"));
-}
-
 std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits) {
   std::vector<Row> rows(requests.size());
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -92,7 +86,6 @@ std::vector<Drawn> Sampler::draw(std::span<const DrawRequest> requests, std::spa
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     out.push_back({row.chosen.id, row.chosen.z - row.full.log_sum_exp(), row.sample_log_prob});
-    if (!std::isfinite(out.back().log_prob)) refuse_logits(requests[i]);
   }
   return out;
 }
@@ -200,7 +193,10 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
         still_open.push_back(open[j]);
         continue;
       }
-      if (all[j].empty()) refuse_logits(r);
+      if (all[j].empty()) {  // not one logit is a number
+        row.chosen = {std::numeric_limits<float>::quiet_NaN(), -1};
+        continue;
+      }
       const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
       const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, row.total, uniform);
       row.chosen = {drawn.z, drawn.id};

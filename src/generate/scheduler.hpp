@@ -23,6 +23,7 @@ struct PlannedRows {
   Sequence* sequence = nullptr;
   int64_t rows = 0;
   bool draws = false;  // its last row's logits give the next token
+  std::vector<int32_t> proposed = {};  // guesses behind its last token; the last rows are theirs, and each draws what follows it
 };
 
 struct StepPlan {
@@ -35,12 +36,17 @@ class Scheduler {
   // `copy_page` copies the cache content of one page to another.
   Scheduler(const EngineOptions& options, int64_t pages, std::function<void(int32_t from, int32_t to)> copy_page);
 
-  void add(Request request);
+  // `longest`: tokens that the sequence can have, the prompt's included.
+  void add(Request request, int64_t longest);
   // Takes back preempted work, admits new sequences, gives pages to all rows of the step. What it returns stays valid
   // until the next call of plan(), retire() or preempt_all().
   StepPlan plan();
-  // After the forward pass of a plan: records what was computed. `logits_of` keeps a planned row's logits.
+  // After the forward pass of a plan: records what was computed, but for guesses. `logits_of` keeps a planned row's logits.
   void computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of);
+  // The sequence's last token is what was guessed: its keys and values are in the pages.
+  void accept(Sequence& sequence);
+  // After a sequence's last token of a step: `accepted` of `proposed` guesses were right. Pages of the others go back.
+  void settle(Sequence& sequence, int64_t proposed, int64_t accepted);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
   // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back. Behind it all is as if
@@ -67,6 +73,8 @@ class Scheduler {
   void take_known_prefix(Sequence& sequence);
   std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
   void plan_rows(StepPlan& plan);
+  void propose(StepPlan& plan);
+  int64_t rows_with_pages(Sequence& sequence, int64_t rows);
   bool give_pages(Sequence& sequence, int64_t rows, size_t index);
   std::optional<int32_t> page_or_preempt(size_t index);
   bool drop_one_group();

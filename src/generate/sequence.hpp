@@ -17,6 +17,8 @@ struct Sequence {
   Request request;
   Result result;
   std::vector<int32_t> tokens;    // prompt and output
+  int64_t longest = 0;            // tokens that it can have
+  int64_t guesses = 0;            // that are worth computing: more where they were right, fewer where they were wrong
   std::vector<int32_t> pages;     // of the cache, positions from 0 on
   int64_t computed = 0;           // tokens whose keys and values lie in the pages
   int64_t published_pages = 0;    // full pages that are in the index (or equal one that is)

@@ -34,12 +34,11 @@ DrawRow row_of(const DrawRequest& request, int64_t vocabulary) {
   return row;
 }
 
-Drawn drawn_of(const DrawRequest& request, const DrawRow& row, const DrawResult& result) {
+Drawn drawn_of(const DrawRow& row, const DrawResult& result) {
   kernels::LogSumExp full;
   full.max = result.full_max;
   full.sum = result.full_sum;
   Drawn out{result.id, result.full_z - full.log_sum_exp(), std::nullopt};
-  if (!std::isfinite(out.log_prob)) refuse_logits(request);
   if (row.kind == DrawRow::Kind::truncated) {
     out.sample_log_prob = static_cast<float>(static_cast<double>(result.z) - static_cast<double>(result.best) - std::log(result.kept));
   }
@@ -121,7 +120,7 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   return a;
 }
 
-std::vector<Drawn> TensorSampler::draw(std::span<const DrawRequest> requests, const at::Tensor& logits, const Upload& upload) {
+std::vector<Drawn> TensorSampler::draw(const at::Tensor& logits, const Upload& upload) {
   const kernels::DrawArguments a = arguments(logits, upload);
   kernels_.summarise(a);
   if (sums_) {
@@ -134,7 +133,7 @@ std::vector<Drawn> TensorSampler::draw(std::span<const DrawRequest> requests, co
   std::vector<Drawn> out;
   for (size_t i = 0; i < rows_.size(); ++i) {
     const auto of_rank = [&](int r) { return all[static_cast<size_t>(r) * rows_.size() + i]; };
-    out.push_back(drawn_of(requests[i], rows_[i], of_rank(of_rank(rank_).owner)));
+    out.push_back(drawn_of(rows_[i], of_rank(of_rank(rank_).owner)));
   }
   return out;
 }
@@ -171,7 +170,7 @@ std::string draws_problem(at::Device device, const kernels::DrawKernels& kernels
       Upload upload;
       sampler.plan(requests, upload);
       upload.send(where);
-      return sampler.draw(requests, values.to(scalar).to(where), upload);
+      return sampler.draw(values.to(scalar).to(where), upload);
     };
     const auto want = draw(at::kCPU, kernels::draws_on_host), got = draw(device, kernels);
     for (size_t i = 0; i < want.size(); ++i) {

@@ -29,7 +29,7 @@ class TensorSampler {
   void plan(std::span<const DrawRequest> requests, Upload& upload);
   // What was planned, from logits [rows, this rank's slice] on the device, once the upload is sent; the same on every rank. Waits for the device
   // once. Collective over the ranks.
-  std::vector<Drawn> draw(std::span<const DrawRequest> requests, const at::Tensor& logits, const Upload& upload);
+  std::vector<Drawn> draw(const at::Tensor& logits, const Upload& upload);
 
  private:
   kernels::DrawArguments arguments(const at::Tensor& logits, const Upload& upload);

@@ -139,7 +139,7 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
   if (batch.rows() > 0) forward(batch, indices);
   if (draws.empty()) return {};
   if (!on_host()) ++device_waits_;  // of the copy of logits or ids
-  return sampler_->draw(draws, logits_.defined() ? logits_ : at::empty({0}), of_draws);
+  return sampler_->draw(logits_.defined() ? logits_ : at::empty({0}), of_draws);
 }
 
 // Leaves the logits of the step where they are drawn from.

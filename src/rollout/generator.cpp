@@ -27,6 +27,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.threads = threads.count;
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
+  engine.speculation_tokens = options.generate.speculation_tokens;
   engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
       plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
@@ -99,10 +100,16 @@ GeneratorMemory Generator::memory() const {
 
 GeneratorWork Generator::take_work() {
   const auto& counters = engine_->counters();
-  const GeneratorWork all{counters.steps, counters.generated_tokens, counters.preemptions, counters.shared_tokens, stepping_};
+  const GeneratorWork all{counters.steps,           counters.generated_tokens, counters.preemptions,    counters.shared_tokens,
+                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens};
   const GeneratorWork before = std::exchange(reported_, all);
-  return {all.steps - before.steps, all.tokens - before.tokens, all.preemptions - before.preemptions, all.shared_tokens - before.shared_tokens,
-          all.seconds - before.seconds};
+  return {all.steps - before.steps,
+          all.tokens - before.tokens,
+          all.preemptions - before.preemptions,
+          all.shared_tokens - before.shared_tokens,
+          all.seconds - before.seconds,
+          all.proposed_tokens - before.proposed_tokens,
+          all.accepted_tokens - before.accepted_tokens};
 }
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {

@@ -155,6 +155,7 @@ class GenerateTool {
     options.cpus = threads_.cpus;
     options.backend = generate::backend_kind(command_.backend);
     options.max_batch = command_.max_batch;
+    options.speculation_tokens = command_.speculation_tokens;
     const int64_t longest = std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
@@ -224,14 +225,16 @@ class GenerateTool {
     const generate::EngineCounters& mine = engine_->counters();
     const auto of_replicas = [&](int64_t value) { return world_.sum(leads_replica() ? value : int64_t{0}); };
     const int64_t tokens = of_replicas(mine.generated_tokens), computed = of_replicas(mine.prefill_tokens), shared = of_replicas(mine.shared_tokens);
-    const int64_t decoded = of_replicas(mine.decode_tokens), places = of_replicas(mine.decode_steps * command_.max_batch);
+    const int64_t proposed = of_replicas(mine.proposed_tokens), accepted = of_replicas(mine.accepted_tokens);
+    const int64_t decoded = of_replicas(mine.decode_tokens) - accepted, places = of_replicas(mine.decode_steps * command_.max_batch);
     if (world_.rank() != 0) return;
     const double seconds = std::max(1e-9, watch_.seconds());
     log::info(base::text(survey_.prompts, " prompts, ", done_.wanted(), " answers",
                          done_.size() > 0 ? base::text(" (", done_.size(), " of them by earlier runs)") : "", ", ", tokens, " tokens in ",
                          base::fixed(seconds, 1), " s: ", base::fixed(static_cast<double>(tokens) / seconds, 1), " tokens/s; prompt tokens: ",
                          computed, " computed, ", shared, " shared; batch of ", command_.max_batch, ": ",
-                         base::fixed(100 * static_cast<double>(decoded) / static_cast<double>(std::max<int64_t>(places, 1)), 0), " % full"));
+                         base::fixed(100 * static_cast<double>(decoded) / static_cast<double>(std::max<int64_t>(places, 1)), 0), " % full",
+                         command_.speculation_tokens > 0 ? base::text("; ", accepted, " of ", proposed, " guessed tokens accepted") : ""));
   }
 
   GenerateCommand command_;

@@ -73,6 +73,7 @@ class Agreement(ProgramTest):
             self.run_deck(reference, f"model.dtype={dtype}", *settings)
             for name, ranks, override in (("unshared", 1, "generate.prefix_sharing=false"), ("one-by-one", 1, "generate.max_batch=1"),
                                           ("chunks", 1, "generate.max_batch_tokens=5"), ("pages", 1, "generate.page_size=64"),
+                                          ("guesses", 1, "generate.speculation_tokens=5"),
                                           ("few-pages", 1, f"generate.kv_memory={40 if dtype == 'fp32' else 20}KiB"),
                                           ("replicas", 3, "run.log_level=info")):
                 with self.subTest(dtype=dtype, name=name):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -143,6 +144,26 @@ class Tools(ProgramTest):
         self.assertTrue(all(value < -2 for line in sevens for value in line["log_probs"]), "they stay those of the model")
         self.refuse_options(options, "none.jsonl", '"7=much": write', "--logit-bias", "7=much")
         self.refuse_options(options, "none.jsonl", 'the text "77" is 2 tokens', "--logit-bias", "text:77=1")
+
+    def test_generate_with_guesses(self):
+        """The same answers and log-probs, in fewer steps; on a replica of two ranks as well."""
+        biases = [f"--logit-bias=text:{digit}=30" for digit in "17"]  # what stood there before comes again
+        options = ["generate", "--model", "model", "--input", "hundred.jsonl", "--max-new-tokens", "24", "--max-batch", "3", "--ignore-eos",
+                   "--log-probs", "--seed", "5", *biases]
+        for dtype, ranks in (("fp32", 1), ("bf16", 1), ("fp32", 2)):
+            with self.subTest(dtype=dtype, ranks=ranks):
+                name = f"{dtype}-{ranks}.jsonl"
+                layout = ["--dtype", dtype, "--tp", str(ranks), "--output"]
+                plain = self.succeed(*options, *layout, "plain-" + name, ranks=ranks)
+                self.assertNotIn("guessed", plain.text)
+                guessed = self.succeed(*options, "--speculation-tokens", "5", *layout, "guessed-" + name, ranks=ranks)
+                accepted, proposed = map(int, re.search(r"(\d+) of (\d+) guessed tokens accepted", guessed.text).groups())
+                self.assertTrue(0 < accepted < proposed, guessed.text)
+                lines = [sorted(read_lines(self.folder / (kind + name)), key=lambda line: line["index"]) for kind in ("plain-", "guessed-")]
+                self.assertEqual(lines[0], lines[1])
+        refused = self.run_program(*options, "--speculation-tokens", "5", "--backend", "torch", "--output", "none.jsonl")
+        self.assertEqual(refused.code, 78, refused.text)
+        self.assertIn("need the fused generation kernels", refused.text)
 
     def test_generate_takes_any_number_of_prompts(self):
         """Thirty times as many prompts need no more memory."""

@@ -295,6 +295,9 @@ struct TrainOptions {
   bool operator==(const TrainOptions&) const = default;
 };
 
+// Sequences of a step up to which guesses are computed beside their next tokens: with more, the products of more rows take longer.
+inline constexpr int64_t speculating_sequences = 4;
+
 struct GenerateOptions {
   GenerateBackend backend = GenerateBackend::automatic;
   int64_t tensor_parallel = 1;
@@ -303,6 +306,7 @@ struct GenerateOptions {
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
   bool prefix_sharing = true;
+  int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };
 

@@ -35,13 +35,19 @@ struct EngineOptions {
   bool prefix_sharing = true;           // full pages are found again by content, across prompts
   bool sample_sharing = true;           // requests with equal prompts compute it once
   BackendKind backend = BackendKind::automatic;
+  // Guesses of a sequence's next tokens (prompt_lookup.hpp) that a step computes beside it, 7 over all sequences at most, when no more than
+  // config::speculating_sequences run and none is at its prompt; those that are drawn too are kept, so texts and log-probs have the same bits.
+  // 0: none. Fused backend only.
+  int64_t speculation_tokens = 0;
 };
 
 // Sums since the construction. Pages count per engine, not per tensor-parallel rank.
 struct EngineCounters {
   int64_t steps = 0;
   int64_t decode_steps = 0;      // steps with at least one decoding sequence
-  int64_t decode_tokens = 0;     // rows that decoded
+  int64_t decode_tokens = 0;     // rows that gave a token, but for a prompt's last
+  int64_t proposed_tokens = 0;   // guesses that were computed
+  int64_t accepted_tokens = 0;   // those of them that gave a token: as many steps of a sequence were saved
   int64_t prefill_tokens = 0;    // prompt tokens computed (recomputed ones after a preemption included)
   int64_t shared_tokens = 0;     // prompt tokens taken from pages that were there
   int64_t pages_copied = 0;      // copy on write
@@ -82,7 +88,7 @@ class Engine {
   // All ranks of the replica submit the same requests in the same order.
   void submit(Request request);
 
-  // One forward pass over the running sequences. Collective over the replica.
+  // One forward pass over the running sequences: a token of each, and those behind it that were guessed. Collective over the replica.
   StepOutput step();
   bool idle() const;        // nothing waits, nothing runs
   int64_t unfinished() const;

@@ -57,11 +57,13 @@ struct GeneratorMemory {
 
 // What a replica's engine did.
 struct GeneratorWork {
-  int64_t steps = 0;          // at most one token for each slot (generate.max_batch)
+  int64_t steps = 0;          // at most one token for each slot (generate.max_batch), beside accepted guesses
   int64_t tokens = 0;         // of answers
   int64_t preemptions = 0;    // sequences put back for want of pages, to be computed again
   int64_t shared_tokens = 0;  // of prompts, that others had computed
   double seconds = 0;         // in steps
+  int64_t proposed_tokens = 0;  // guesses (generate.speculation_tokens)
+  int64_t accepted_tokens = 0;  // of answers, that were guessed
 };
 
 class Generator {
@@ -93,7 +95,7 @@ class Generator {
   void begin(const data::PromptSet& prompts, const PromptBatch& batch, const SamplingPlan& plan, std::span<const size_t> mine);
   // The same of sequences that a generator has written a part of, as standing() gave them.
   void go_on(const data::PromptSet& prompts, const Samples& unfinished, int64_t number, const SamplingPlan& plan);
-  // One token of each running sequence. Collective over the replica.
+  // One token of each running sequence, and those behind it that were guessed. Collective over the replica.
   void step(const RolloutHooks& hooks);
   // Steps until `done`, asked before each step, says so. False when it was left before, on all ranks of the replica alike, as `done` must be too.
   // Collective over the replica.

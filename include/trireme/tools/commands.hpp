@@ -30,6 +30,7 @@ struct GenerateCommand {
   std::vector<int64_t> stop_token_ids;
   std::vector<std::string> logit_bias;  // text/logit_bias.hpp
   int64_t max_batch = 64;               // sequences that a replica decodes together
+  int64_t speculation_tokens = 0;       // generate::EngineOptions
   config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
   int tensor_parallel = 1;

@@ -50,6 +50,16 @@ TEST(Validate, FusedKernelsAreForCpus) {
               HasSubstr("the fused kernels are for CPUs"));
 }
 
+TEST(Validate, GuessesNeedTheFusedKernels) {
+  Options guessing = good();
+  guessing.generate.speculation_tokens = 4;
+  EXPECT_NO_THROW(validate(guessing, Command::ppo, no_files()));
+  EXPECT_THAT(refusal_after([](Options& o) { o.generate.speculation_tokens = 4, o.run.device = Device::cuda; }),
+              HasSubstr("generate.speculation_tokens = 4 with run.device"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.generate.speculation_tokens = 4, o.generate.backend = GenerateBackend::torch; }),
+              HasSubstr("generate.speculation_tokens = 4 with generate.backend"));
+}
+
 TEST(Validate, CombinationsOfTheAlgorithm) {
   for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo, Estimator::max_rl}) {
     EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),

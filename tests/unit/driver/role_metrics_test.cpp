@@ -84,6 +84,13 @@ TEST(GenerationMetrics, AreOfAllReplicas) {
   EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
   EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
   EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
+  EXPECT_FALSE(metrics.generation.contains("proposed_tokens")) << "nothing was guessed";
+  const rollout::GeneratorWork guessing{.steps = 5, .tokens = 12, .proposed_tokens = 9, .accepted_tokens = 2};
+  report::IterationMetrics guessed;
+  add_generation_metrics(world(), &guessing, 4, guessed);
+  EXPECT_EQ(guessed.generation.at("proposed_tokens"), 9 * n);
+  EXPECT_EQ(guessed.generation.at("accepted_tokens"), 2 * n);
+  EXPECT_DOUBLE_EQ(guessed.generation.at("occupancy"), 0.5) << "ten tokens of 20 places";
   report::IterationMetrics nothing;
   add_generation_metrics(world(), nullptr, 4, nothing);
   EXPECT_TRUE(nothing.generation.empty()) << "nobody wrote";

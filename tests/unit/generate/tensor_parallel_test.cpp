@@ -63,6 +63,31 @@ TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
   expect_agreement(got);
 }
 
+TEST(TensorParallel, GuessesChangeNoBit) {
+  const auto& comm = world();
+  const auto spec = tiny_spec(vocab);
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const auto mine = tiny_weights(spec, type, comm.rank(), comm.size());
+    EngineOptions o = options(BackendKind::fused);
+    o.max_batch = 3;
+    const auto biased = [] {  // two tokens are left, so that what stood there before comes again
+      auto all = requests();
+      for (Request& r : all) {
+        r.sampling.logit_bias = {{1, 90}, {3, 90}};
+        r.sampling.max_new_tokens = 50;
+      }
+      return all;
+    };
+    Engine plain(spec, mine, o, comm);
+    o.speculation_tokens = 6;
+    Engine guessing(spec, mine, o, comm);
+    const Results got = run_all(guessing, biased());
+    expect_same(run_all(plain, biased()), got);
+    expect_agreement(got);
+    EXPECT_GT(guessing.counters().accepted_tokens, 0);
+  }
+}
+
 TEST(TensorParallel, ShortOfPagesAllRanksPreemptAlike) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab);
