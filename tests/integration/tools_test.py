@@ -148,7 +148,8 @@ class Tools(ProgramTest):
     def test_generate_with_guesses(self):
         """The same answers and log-probs, in fewer steps; on a replica of two ranks as well."""
         biases = [f"--logit-bias=text:{digit}=30" for digit in "17"]  # what stood there before comes again
-        options = ["generate", "--model", "model", "--input", "hundred.jsonl", "--max-new-tokens", "24", "--max-batch", "3", "--ignore-eos",
+        write_lines(self.folder / "five.jsonl", [{"prompt": f"{i}+{7 * i}="} for i in range(5)])
+        options = ["generate", "--model", "model", "--input", "five.jsonl", "--max-new-tokens", "24", "--max-batch", "3", "--ignore-eos",
                    "--log-probs", "--seed", "5", *biases]
         for dtype, ranks in (("fp32", 1), ("bf16", 1), ("fp32", 2)):
             with self.subTest(dtype=dtype, ranks=ranks):
