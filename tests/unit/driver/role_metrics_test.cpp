@@ -102,7 +102,7 @@ TEST(GenerationTotals, AreOfAllIterations) {
   totals.add(metrics);
   EXPECT_EQ(totals.describe(),
             "generation: 400 tokens, 50 a second while the engines worked, occupancy 50 % (tokens per slot and step), 1 preemptions, 12 prompt tokens shared");
-  EXPECT_EQ(totals.to_json(), R"({"tokens":400,"tokens_per_second":50,"occupancy":0.5,"preemptions":1,"shared_tokens":12})");
+  EXPECT_EQ(totals.to_json(), R"({"tokens": 400, "tokens_per_second": 50, "occupancy": 0.5, "preemptions": 1, "shared_tokens": 12})");
 }
 
 TEST(LearningRate, StaysWhereTheScheduleEnded) {
