@@ -331,10 +331,10 @@ def ppo_rows(quick):
     return rows
 
 
-# Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. Eight of them together take a core about as
+# Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. Two of them together take a core about as
 # long to write as to learn from.
 LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.batch_size=16", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256",
-             "data.max_len=320", f"rollout.stop_token_ids={list(range(300, 482))}", "generate.max_batch=8", "train.batch_size=32")
+             "data.max_len=320", f"rollout.stop_token_ids={list(range(300, 482))}", "generate.max_batch=2", "train.batch_size=32")
 
 
 def ahead_rows(quick):

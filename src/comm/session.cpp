@@ -57,6 +57,7 @@ Session::Session() {
   if (running) {
     check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
   } else {
+    setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);  // without a launcher Open MPI 4 starts a daemon, which we need for nothing
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

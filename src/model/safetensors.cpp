@@ -150,7 +150,8 @@ const base::TensorSpec& SafetensorsSource::spec(std::string_view name) const { r
 StoredType SafetensorsSource::type(std::string_view name) const { return place(name).entry->type; }
 std::string_view SafetensorsSource::type_name(std::string_view name) const { return name_of(type(name)); }
 
-void SafetensorsSource::read(std::string_view name, const base::Block& block, float* out) const {
+template <class Take>
+void SafetensorsSource::for_rows(std::string_view name, const base::Block& block, const Take& take) const {
   const auto [file, entry] = place(name);
   VALIDATE(is_weight_type(entry->type), ExitCode::bad_data, file->path().string(), ": '", name, "' has the type ",
            name_of(entry->type), "; weights must be F32, BF16, F16 or F64: convert the model first");
@@ -160,10 +161,21 @@ void SafetensorsSource::read(std::string_view name, const base::Block& block, fl
   const auto size = bytes_of(entry->type);
   const int64_t columns = entry->spec.columns();
   for (int64_t row = 0; row < block.rows; ++row) {
-    const auto offset = static_cast<uint64_t>((block.row + row) * columns + block.column) * size;
-    to_float(entry->type, bytes.data() + offset, static_cast<size_t>(block.columns), out + row * block.columns);
+    take(bytes.data() + static_cast<uint64_t>((block.row + row) * columns + block.column) * size, row);
   }
   count_bytes(static_cast<uint64_t>(block.elements()) * size);
+}
+
+void SafetensorsSource::read(std::string_view name, const base::Block& block, float* out) const {
+  const StoredType stored = type(name);
+  for_rows(name, block, [&](const std::byte* from, int64_t row) { to_float(stored, from, static_cast<size_t>(block.columns), out + row * block.columns); });
+}
+
+bool SafetensorsSource::copy(std::string_view name, const base::Block& block, StoredType wanted, std::byte* out) const {
+  if (type(name) != wanted) return false;
+  const auto bytes = static_cast<size_t>(block.columns) * bytes_of(wanted);
+  for_rows(name, block, [&](const std::byte* from, int64_t row) { std::memcpy(out + static_cast<size_t>(row) * bytes, from, bytes); });
+  return true;
 }
 
 }  // namespace trireme::model

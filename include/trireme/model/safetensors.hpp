@@ -68,6 +68,7 @@ class SafetensorsSource : public WeightSource {
   const base::TensorSpec& spec(std::string_view name) const override;
   std::string_view type_name(std::string_view name) const override;
   void read(std::string_view name, const base::Block& block, float* out) const override;
+  bool copy(std::string_view name, const base::Block& block, StoredType type, std::byte* out) const override;
   std::string describe() const override { return path_.string(); }
 
   StoredType type(std::string_view name) const;
@@ -78,6 +79,9 @@ class SafetensorsSource : public WeightSource {
     const SafetensorsEntry* entry;
   };
   Place place(std::string_view name) const;
+  // take(bytes of a row of the block, row of the block)
+  template <class Take>
+  void for_rows(std::string_view name, const base::Block& block, const Take& take) const;
   void open_index(const std::filesystem::path& index);
 
   std::filesystem::path path_;

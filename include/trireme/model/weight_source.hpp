@@ -3,12 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
+#include "trireme/model/stored_type.hpp"
 
 namespace trireme::model {
 
@@ -26,6 +28,8 @@ class WeightSource {
   // Elements of `block` as fp32, row-major, into out[block.elements()]. Reads the block's bytes only. Thread-safe.
   // UserError(bad_data): no such tensor, not a weight type, or the file changed since it was opened.
   virtual void read(std::string_view name, const base::Block& block, float* out) const = 0;
+  // The same elements as they are stored, into `out`, where they are stored as `type`; else false: read() has them.
+  virtual bool copy(std::string_view /*name*/, const base::Block& /*block*/, StoredType /*type*/, std::byte* /*out*/) const { return false; }
   // What the source is, for messages: a path.
   virtual std::string describe() const = 0;
 

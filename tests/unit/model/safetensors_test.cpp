@@ -323,5 +323,22 @@ TEST(SafetensorsWriter, bf16_bits_are_written_as_they_are) {
   }
 }
 
+// A part of rows and columns, as it is stored and only then; a value that is no number keeps its bits.
+TEST(SafetensorsSource, copies_what_is_stored) {
+  const Scratch scratch;
+  const std::vector<uint16_t> bits{1, 2, 3, 4, 0x7F81, 6, 7, 8, 9, 10, 11, 12};  // [3, 4]
+  SafetensorsWriter writer(scratch.path(), {{"w", {3, 4}}}, StoredType::bf16);
+  writer.create();
+  writer.write("w", {0, 3, 0, 4}, bits.data());
+  writer.commit();
+  const SafetensorsSource source(scratch.path());
+  std::vector<uint16_t> got(6);
+  const base::Block part{1, 2, 0, 3};
+  EXPECT_TRUE(source.copy("w", part, StoredType::bf16, reinterpret_cast<std::byte*>(got.data())));
+  EXPECT_EQ(got, (std::vector<uint16_t>{0x7F81, 6, 7, 9, 10, 11}));
+  EXPECT_EQ(source.bytes_read(), 12u);
+  EXPECT_FALSE(source.copy("w", part, StoredType::f32, nullptr));
+}
+
 }  // namespace
 }  // namespace trireme::model
