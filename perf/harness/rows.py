@@ -346,14 +346,14 @@ def ahead_rows(quick):
         return statistics.mean(line["seconds"]["total"] for line in lines[:-1])
 
     def idle(lines, summary):
-        return max(role["wait"] / role["seconds"] for role in summary["roles"])
+        return max(role["iterations"]["wait"] / role["iterations"]["seconds"] for role in summary["roles"])
 
     def figure(of, *more):
         return iteration_figure("25M", "bf16", *LONG_TAIL, f"run.iterations={iterations}", *more, figure=of)
     what = "1 + 1 ranks, 128 answers with a long tail, 25M bf16"
     return [
         Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, *depth), [Peer("taking turns", figure(middle), 1 / 0.65)], lower=True),
-        Row("P3", f"share of a run that a role waits, {what}", "", figure(idle, *depth), [Peer("taking turns", figure(idle))], lower=True,
+        Row("P3", f"share of its iterations that a role waits, {what}", "", figure(idle, *depth), [Peer("taking turns", figure(idle))], lower=True,
             limit=lambda limits: 0.08, limit_target=1.0)]
 
 
