@@ -287,21 +287,26 @@ def fastest_iteration(lines, _):
     return min(line["seconds"]["total"] for line in lines)
 
 
-def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None):
-    """`figure` of the lines of metrics.jsonl but the first, and of summary.json."""
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=()):
+    """`figure` of the lines of metrics.jsonl but the first, and of summary.json. `plugin`: the lines of a reward source in place of the deck's."""
     folder = "perf/ppo/shape-25m" if shape == "25M" else "inputs/models/smollm2-135m"
-    settings = ["ppo", "perf/ppo/iteration.toml", f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
+    settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
+    deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
+    if plugin:
+        deck = re.sub(r"(\[\[reward\.source\]\]\n)(.+\n)+", lambda found: found[1] + "".join(f"{line}\n" for line in plugin), deck)
 
     def measure():
         with tempfile.TemporaryDirectory(dir=scratch) as run_folder:
             prompts = pathlib.Path(run_folder) / "prompts.jsonl"
             lines = ({"prompt": f"{i:031d}", "label": ""} for i in range(512))  # with the begin token 32 tokens
             prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            machine.run_ours("trireme", [*settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
+            written = pathlib.Path(run_folder, "deck.toml")
+            written.write_text(deck)
+            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             return figure(metrics[1:], json.loads((run / "summary.json").read_text()))
-    measure.command = f"mpirun -n 2 trireme {' '.join(map(str, settings))}"
+    measure.command = f"mpirun -n 2 trireme ppo perf/ppo/iteration.toml {' '.join(map(str, settings))}"
     return measure
 
 
@@ -338,7 +343,7 @@ LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.b
 
 
 def ahead_rows(quick):
-    """W8, P3: a rank that trains beside one that generates, one batch ahead and taking turns."""
+    """W8, P3, P5: a rank that trains beside one that generates, one batch ahead and taking turns."""
     depth = ("train.async_depth=1", "train.partial_rollout_enable=true")
     iterations = 5 if quick else 8
 
@@ -348,10 +353,13 @@ def ahead_rows(quick):
     def idle(lines, summary):
         return max(role["iterations"]["wait"] / role["iterations"]["seconds"] for role in summary["roles"])
 
-    def figure(of, *more):
-        return iteration_figure("25M", "bf16", *LONG_TAIL, f"run.iterations={iterations}", *more, figure=of)
+    def figure(of, *more, plugin=()):
+        return iteration_figure("25M", "bf16", *LONG_TAIL, f"run.iterations={iterations}", *more, figure=of, plugin=plugin)
     what = "1 + 1 ranks, 128 answers with a long tail, 25M bf16"
+    plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
     return [
+        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {what}", "s", figure(middle, plugin=plugin), [Peer("a rule", figure(middle), 0.9)],
+            lower=True),
         Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, *depth), [Peer("taking turns", figure(middle), 1 / 0.65)], lower=True),
         Row("P3", f"share of its iterations that a role waits, {what}", "", figure(idle, *depth), [Peer("taking turns", figure(idle))], lower=True,
             limit=lambda limits: 0.08, limit_target=1.0)]
