@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What running ahead of the trainer does to learning: the tiny tutorial under GRPO with one rank that trains and one that generates, at depth 0, 1 and 2, and
-at depth 4 with and without the importance correction. Every run starts from the same weights; a run that is there already is kept.
+"""What running ahead of the trainer does to learning: the tiny tutorial under GRPO with one rank that trains and one that generates, at depth 0, and at
+depths 1, 2 and 4 with and without the importance correction. Every run starts from the same weights; a run that is there already is kept.
 Results: perf/results/learning/depths.json, docs/dev/learning-depths.svg (needs matplotlib, as in the environment of perf/learning/setup).
 
     perf/learning/depths.py [--seeds 1 2 3] [--program build/release/trireme]
@@ -24,14 +24,14 @@ def ahead(depth):
     return [f"train.async_depth={depth}", "train.partial_rollout_enable=true"]
 
 
-CASES = {"depth 0": [], "depth 1": ahead(1), "depth 2": ahead(2), "depth 4": ahead(4), "depth 4, corrected": [*ahead(4), *CORRECTION]}
-COLORS = {"depth 0": "#0b6e99", "depth 1": "#2a9d5c", "depth 2": "#8f6bb3", "depth 4": "#d1495b", "depth 4, corrected": "#edae49"}
+CASES = {"depth 0": []} | {f"depth {depth}{name}": [*ahead(depth), *keys] for depth in (1, 2, 4) for name, keys in (("", []), (", corrected", CORRECTION))}
+COLORS = {0: "#0b6e99", 1: "#2a9d5c", 2: "#8f6bb3", 4: "#d1495b"}
 
 
 def run(program, folder, model, seed, keys):
-    if (folder / "summary.json").exists():
-        metrics = [json.loads(line) for line in open(folder / "metrics.jsonl")]
-    else:
+    lines = (folder / "metrics.jsonl").read_text().splitlines() if folder.exists() else []
+    metrics = [json.loads(line) for line in lines]
+    if len(metrics) < settings.GRPO["iterations"]:
         metrics = program.run("ppo", settings.TUTORIAL / "tiny.toml", folder,
                               [f"model.path={model}", f"run.seed={seed}", "ckpt.save_hf=never", *LAYOUT, *settings.grpo_deck(), *keys])
     return {"seed": seed, **columns([{"staleness": 0, **line} for line in metrics], **NAMES)}
@@ -55,10 +55,11 @@ def draw(cases, path):
     figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
     for name, runs in cases.items():
         curves = [one["reward"] for one in runs]
+        style = {"color": COLORS[int(name.split(",")[0].split()[1])], "linestyle": "-" if "corrected" in name or name == "depth 0" else ":"}
         steps = range(1, len(curves[0]) + 1)
         for curve in curves:
-            axes.plot(steps, curve, color=COLORS[name], linewidth=0.4, alpha=0.4)
-        axes.plot(steps, [statistics.mean(values) for values in zip(*curves, strict=True)], color=COLORS[name], linewidth=1.8, label=name)
+            axes.plot(steps, curve, linewidth=0.4, alpha=0.3, **style)
+        axes.plot(steps, [statistics.mean(values) for values in zip(*curves, strict=True)], linewidth=1.8, label=name, **style)
     axes.set_title(f"GRPO: mean reward, {len(runs)} seeds")
     axes.set_xlabel("iteration")
     axes.grid(alpha=0.3)
