@@ -73,7 +73,8 @@ std::vector<Change> single_changes(const Job& job) {
   if (now.train.enable_ema) out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});
   if (job.compute == config::DType::fp32) out.push_back({"model.dtype=bf16", [](auto&) {}, config::DType::bf16, true});
   const auto per_node = static_cast<int>(std::count(job.node_of_rank.begin(), job.node_of_rank.end(), 0));
-  for (int degree = 2 * static_cast<int>(now.generate.tensor_parallel); ppo && degree <= per_node; degree *= 2) {
+  const int64_t widest = std::min<int64_t>(per_node, job.models.actor.shape.kv_heads);  // a KV head is never split
+  for (int degree = 2 * static_cast<int>(now.generate.tensor_parallel); ppo && degree <= widest; degree *= 2) {
     Change change{base::text("generate.tensor_parallel=", degree), [degree](auto& o) { o.generate.tensor_parallel = degree; }};
     change.degree = degree;
     out.push_back(std::move(change));

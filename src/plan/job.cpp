@@ -269,6 +269,19 @@ class RankLedger {
   } ring_;
 };
 
+// Of the generator's slices on each rank, 0 where it has none. Any place of a replica may have the largest: units of 64 leave a rest.
+std::vector<int64_t> slice_bytes(const Job& job) {
+  std::vector<int64_t> out(job.node_of_rank.size(), 0);
+  if (job.command != config::Command::ppo || job.roles.generator.empty()) return out;
+  const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
+  std::vector<int64_t> of_place;
+  for (int place = 0; place < degree; ++place) of_place.push_back(generator_weight_bytes(job.models.slices, place, config::bytes_per_element(job.compute)));
+  for (const auto& replica : config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {
+    for (size_t place = 0; place < replica.size(); ++place) out[static_cast<size_t>(replica[place])] = of_place[place];
+  }
+  return out;
+}
+
 // Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
 int64_t pass_tokens(const Job& job, int64_t sequences, int64_t ranks, int64_t micro_batch) {
   const int64_t longest = job.options.max_len();
@@ -304,12 +317,15 @@ Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).b
 std::vector<RoleKind> role_kinds(const Job& job) {
   std::map<std::array<bool, 3>, size_t> place;  // in `out`
   std::vector<RoleKind> out;
+  const auto slices = slice_bytes(job);
   const int nodes = *std::max_element(job.node_of_rank.begin(), job.node_of_rank.end()) + 1;
   for (int rank = 0; rank < static_cast<int>(job.node_of_rank.size()); ++rank) {
     const std::array roles{contains(job.roles.trainer, rank), contains(job.roles.generator, rank), contains(job.roles.reward, rank)};
     const auto [found, fresh] = place.emplace(roles, out.size());
     if (fresh) out.push_back({rank, std::vector<int>(static_cast<size_t>(nodes), 0)});
-    ++out[found->second].ranks_on_node[static_cast<size_t>(job.node_of_rank[static_cast<size_t>(rank)])];
+    RoleKind& kind = out[found->second];
+    if (slices[static_cast<size_t>(rank)] > slices[static_cast<size_t>(kind.first)]) kind.first = rank;
+    ++kind.ranks_on_node[static_cast<size_t>(job.node_of_rank[static_cast<size_t>(rank)])];
   }
   return out;
 }

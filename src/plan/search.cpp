@@ -57,7 +57,8 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
   for (const int64_t group : {int64_t{per_node}, int64_t{8} * per_node}) {
     if (group < trainers && trainers % group == 0) groups.push_back(group);
   }
-  for (int degree = 1; degree <= per_node; degree *= 2) {
+  const int64_t widest = std::min<int64_t>(per_node, job.models.actor.shape.kv_heads);  // a KV head is never split
+  for (int degree = 1; degree <= widest; degree *= 2) {
     if (split.roles.generator.size() % static_cast<size_t>(degree) != 0) continue;
     for (const int64_t tokens : {2048, 4096, 8192, 16384}) {
       if (tokens < job.options.max_len()) continue;
@@ -65,6 +66,7 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
         for (const int64_t recompute : {-1, 0}) {
           for (const int64_t depth : {0, 1}) {
             if (depth == 1 && (!split.together || job.options.algo.dynamic_filtering_enable)) continue;
+            if (depth == 0 && job.options.train.partial_rollout_enable) continue;
             for (const double share : {0.5, 0.25}) out.push_back({degree, tokens, recompute, group, depth, share});
           }
         }
@@ -72,6 +74,16 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
     }
   }
   return out;
+}
+
+// Whether the job would start.
+bool is_placed(const config::Options& options, const config::RoleMap& roles) {
+  try {
+    config::check_placement(options, roles);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 // Shorter, or as short and leaner.
@@ -92,15 +104,16 @@ SearchResult search(const Job& job, const CutActor& cut, size_t count) {
   for (const Split& split : splits(job, per_node)) {
     options.ranks = split.ranks;
     for (const Choice& c : choices(job, split, per_node)) {
-      auto found = slices.find(c.degree);
-      if (found == slices.end()) found = slices.emplace(c.degree, cut(c.degree)).first;
-      models.slices = found->second;
       options.train.micro_batch_tokens = c.micro_batch;
       options.train.recompute = c.recompute;
       options.train.shard_group = c.shard_group;
       options.train.async_depth = c.async_depth;
       options.generate.tensor_parallel = c.degree;
       options.generate.kv_memory = {c.kv_share, 0};
+      if (!is_placed(options, split.roles)) continue;
+      auto found = slices.find(c.degree);
+      if (found == slices.end()) found = slices.emplace(c.degree, cut(c.degree)).first;
+      models.slices = found->second;
       const Job candidate{options, split.roles, job.node_of_rank, models, job.machine, job.compute, job.command};
       ++out.tried;
       Fit result = fit(candidate);

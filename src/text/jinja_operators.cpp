@@ -19,7 +19,8 @@ double float_modulo(double a, double b) {
   return (b < 0) != (rest < 0) ? rest + b : rest;
 }
 double float_floor_div(double a, double b) {
-  const double quotient = (a - float_modulo(a, b)) / b;  // an integer but for rounding
+  const double rest = std::fmod(a, b);
+  const double quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0) ? 1 : 0);  // an integer but for rounding
   return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
 }
 
@@ -72,7 +73,9 @@ bool contains(const Place& place, const Expression& e, const Value& item, const 
 
 bool ordered(const Place& place, const Expression& e, const Value& left, const Value& right) {
   int sign = 0;  // of left - right
-  if (left.is_number() && right.is_number()) {
+  if (left.is_number() && right.is_number() && !left.is_float() && !right.is_float()) {
+    sign = left.integer() < right.integer() ? -1 : left.integer() > right.integer() ? 1 : 0;
+  } else if (left.is_number() && right.is_number()) {
     sign = left.number() < right.number() ? -1 : left.number() > right.number() ? 1 : 0;
   } else if (left.is_string() && right.is_string()) {
     place.charge_text(std::min(left.string().size(), right.string().size()));

@@ -329,7 +329,10 @@ class Parser : private TreeBuilder {
   void arguments(Expression& call) {
     bool first = true;
     while (!take_symbol(")")) {
-      if (!first) expect_symbol(",");
+      if (!first) {
+        expect_symbol(",");
+        if (take_symbol(")")) return;
+      }
       first = false;
       const bool keyword = peek().kind == Kind::name && tokens_[next_ + 1].kind == Kind::symbol && tokens_[next_ + 1].text == "=";
       if (keyword) {

@@ -14,7 +14,7 @@ namespace trireme::text::jinja {
 
 namespace {
 
-// Python's repr of a float: shortest digits that read back, exponent form below 1e-4 and from 1e16 on.
+// A float as json.dumps writes it: shortest digits that read back, exponent form below 1e-4 and from 1e16 on.
 std::string float_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -236,6 +236,8 @@ std::string to_text(const Value& value, std::string& problem) {
   if (value.is_none()) return "None";
   if (value.is_bool()) return value.integer() != 0 ? "True" : "False";
   if (value.is_int()) return std::to_string(value.integer());
+  if (value.is_float() && std::isnan(value.number())) return "nan";
+  if (value.is_float() && std::isinf(value.number())) return value.number() > 0 ? "inf" : "-inf";  // JSON has other words for them
   if (value.is_float()) return float_text(value.number());
   problem = "the text form of a " + value.type_name() + " is not known (use tojson or join)";
   return "";

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "trireme/base/error.hpp"
+#include "trireme/text/utf8.hpp"
 
 namespace trireme::text {
 namespace {
@@ -23,6 +24,7 @@ std::optional<Number> number_in(std::string_view text) {
 }
 
 int32_t token_of(const Tokenizer& tokenizer, std::string_view text, const std::string& key) {
+  VALIDATE(first_invalid_utf8(text) == std::string_view::npos, ExitCode::configuration, key, " has a text that is not UTF-8: name the token by its id");
   if (const auto special = tokenizer.token_to_id(text); special && tokenizer.is_special(*special)) return *special;
   const auto ids = tokenizer.encode(text);
   std::vector<std::string> list;

@@ -25,7 +25,7 @@ class PreTokenizer {
   // with `where` and the name of a type or setting that is not known.
   PreTokenizer(const Json& json, const std::string& where);
 
-  // Appends the words of `text` (valid UTF-8).
+  // The words of `text` (valid UTF-8), in place of those that are there.
   void split(std::string_view text, Words& words) const;
 
  private:

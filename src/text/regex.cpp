@@ -29,6 +29,11 @@ class Translator {
         escape();
         continue;
       }
+      if (!in_class_ && (c == '^' || c == '$')) {  // of a line, to Oniguruma
+        out_ += c == '^' ? "(?m:^)" : "(?m:$)";
+        continue;
+      }
+      if (!in_class_ && c == '(') options();
       bracket(c);
       const bool counted = !in_class_ && c == '}' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '+';
       if (counted) refuse("{n,m}+, which is not possessive in Oniguruma");
@@ -54,6 +59,13 @@ class Translator {
       const bool braces = (next == 'p' || next == 'P' || next == 'x') && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '{';
       while (braces && pattern_[at_] != '}' && at_ + 1 < pattern_.size()) out_ += pattern_[++at_];
     }
+  }
+  // Of (?imx-imx: and the like: m means other things, and Oniguruma knows no s.
+  void options() const {
+    const std::string_view rest = pattern_.substr(at_);
+    if (!rest.starts_with("(?")) return;
+    const std::string_view letters = rest.substr(2, rest.find_first_not_of("imsx-", 2) - 2);
+    if (letters.find_first_of("ms") != std::string_view::npos) refuse(base::text("the option (?", letters));
   }
   void bracket(char c) {
     if (!in_class_) {

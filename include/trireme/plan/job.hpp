@@ -52,8 +52,8 @@ struct Job {
 // What world rank `rank` holds, phase by phase.
 Ledger memory_of_rank(const Job& job, int rank);
 
-// A rank of each combination of roles, with the ranks of each node that have it: the first ones, which have the larger parts where a
-// division leaves a rest.
+// A rank of each combination of roles, with the ranks of each node that have it: the first of those with the largest slices of the generator;
+// all else is the same on them where shard groups lie alike on their nodes.
 struct RoleKind {
   int first = 0;
   std::vector<int> ranks_on_node;  // by node

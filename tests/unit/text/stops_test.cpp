@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "support/samples.hpp"
 #include "trireme/text/logit_bias.hpp"
@@ -53,6 +54,11 @@ TEST(LogitBias, NamesTokensByIdAndByText) {
   EXPECT_THAT(config::error_of(ExitCode::configuration, [&] { read({"258=1", "text:<|eos|>=1"}); }), HasSubstr("258 twice"));
 }
 
+TEST(LogitBias, TextsOfTheCommandLineMayBeBroken) {
+  EXPECT_THAT(config::error_of(ExitCode::configuration, [] { token_biases(test::tokenizer(), {"text:\xFF=1"}, vocabulary, "--logit-bias"); }),
+              HasSubstr("--logit-bias has a text that is not UTF-8"));
+}
+
 // Tokens until the predicate says stop; -1: never.
 int64_t stopped_after(const std::vector<std::string>& strings, const std::vector<int32_t>& tokens) {
   const auto stop = stop_string_predicate(test::tokenizer(), strings);
@@ -81,6 +87,31 @@ TEST(StopStrings, AreFoundAcrossTokensAndCharacters) {
   EXPECT_EQ(stopped_after({"\xC3\xBC n"}, tokens), static_cast<int64_t>(test::tokenizer().encode("say \xC3\xBC n").size()));
   EXPECT_EQ(stopped_after({"never"}, tokens), -1);
   EXPECT_FALSE(stop_string_predicate(test::tokenizer(), {}));
+}
+
+// Against the definition: the text so far ends in one of the strings. Each token is a byte here.
+TEST(StopStrings, AreWhatTheTextEndsIn) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::string> strings(1 + random() % 3);
+    for (std::string& text : strings) {
+      for (size_t length = 1 + random() % 5; length > 0; --length) text += random() % 2 == 0 ? 'a' : 'b';
+    }
+    const auto stop = stop_string_predicate(test::tokenizer(), strings);
+    const auto copy = stop;  // they share what has been seen: one request
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += random() % 2 == 0 ? 'a' : 'b';
+      const bool ends = std::any_of(strings.begin(), strings.end(), [&](const std::string& s) { return text.ends_with(s); });
+      ASSERT_EQ((i % 3 == 0 ? copy : stop)(text.back()), ends) << text;
+    }
+  }
+}
+
+TEST(StopStrings, OfBrokenCharacters) {
+  EXPECT_EQ(stopped_after({"\xEF\xBF\xBD" "a"}, {0xE2, 0x82, 'a'}), 3) << "what is broken counts as it will be written";
+  EXPECT_EQ(stopped_after({"\xE2\x82\xAC"}, {0xE2, 0x82, 0xAC}), 3) << "not before the character is whole";
+  EXPECT_EQ(stopped_after({"b"}, {0xE2, 'b'}), 2) << "the byte that ends a broken one is looked at";
 }
 
 }  // namespace

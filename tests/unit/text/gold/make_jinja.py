@@ -116,6 +116,20 @@ none in [none] and not nope in [1]
 none | default('x') ~ none | upper ~ 1.50 | string ~ true | lower
 'a\nb\n'.split('\n') | length ~ 'aXbXc'.split('X', 0) | length ~ 'aXbXc'.split('X', 5) | join
 'a b' 'c' ~ "it's"
+(9007199254740993 > 9007199254740992) ~ (9007199254740992 < 9007199254740993) ~ (9007199254740993 <= 9007199254740992) ~ (-9007199254740993 >= -9007199254740992)
+(9223372036854775807 - 1) ~ '|' ~ 9223372036854775807 // -2 ~ '|' ~ 9223372036854775807 % -10 ~ '|' ~ -9223372036854775807 % 10
+'abc'.replace('b', 'x',) ~ [1, 2] | join('-',) ~ range(2,) | list | length
+(true > 0) ~ (false < 0.5) ~ (true >= true)
+'a'[-1:5] ~ 'abcdef'[4:1:-1] ~ 'abcdef'[-2::-2] ~ [1, 2, 3][5:] | length ~ [1, 2, 3][:-5:-1] | join
+'x' ~ ('a' in '') ~ ('' in '') ~ ('' in 'a')
+'aaa'.split('aa') | join('|') ~ ';' ~ 'aaa'.replace('aa', 'b') ~ ';' ~ ',a,,b,'.split(',') | length ~ ';' ~ ''.split(',') | length
+'\x1c\u2003 x\u200b '.strip() | length ~ 'xyx'.lstrip('yx') | length ~ '\u00e9t\u00e9'.strip('\u00e9') ~ 'a'.strip('')
+1 if 0 else 2 if 0 else 3 if 0
+[1, [2, {'a': '\u00e9"\n'}]] | tojson(indent=0)
+(1 if nope is defined else 2) + 3 * -2 // 4
+[none, 0, '', [], {}, 0.0, nope] | select | list | length ~ [none, true] | reject('true') | list | length
+[{'a': 1}, {'b': 2}, {'a': none}] | selectattr('a', 'defined') | list | length ~ [{'a': 0}, {'a': 3}] | rejectattr('a') | list | tojson
+{'a': {'b': [10, 20]}}.a.b[-1] ~ {'a b': 1}['a b'] ~ {'x': 1}.y is defined
 """
 
 BLOCKS = [
@@ -162,6 +176,11 @@ BLOCKS = [
     "{{ 1 }}\n",
     "{{ 1 }}\n\n",
     "{%- set ns = namespace(multi=true, last=messages|length - 1) %}\n{%- for m in messages[::-1] %}\n    {%- set i = (messages|length - 1) - loop.index0 %}\n    {%- if ns.multi and m.role == 'user' and not (m.content.startswith('<t>') and m.content.endswith('</t>')) %}\n        {%- set ns.multi = false %}\n        {%- set ns.last = i %}\n    {%- endif %}\n{%- endfor %}\n{{- ns.last }}",
+    "{% set ns = namespace(x=10.0) %}{% for i in range(9) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }} {{ -ns.x }} {{ ns.x - ns.x }} {{ [ns.x, -ns.x] | tojson }} {{ -5 // ns.x }} {{ 5 // ns.x }} {{ -5 % ns.x }}",
+    "{% for a in [1, 2] if a > 1 %}{{ loop.first }}{{ loop.last }}{{ loop.previtem is defined }}{% endfor %}{{ a is defined }}",
+    "{% for a, b in [[1, 2], [3, 4]] if a + b > 3 %}{{ a }}{{ b }}{% endfor %}{% for a in 'hé' %}<{{ a }}>{% endfor %}",
+    "{% set x = 1 %}{% if true %}{% set x = 2 %}{% endif %}{{ x }}{% for i in [1] %}{% for j in [1] %}{% set x = 3 %}{% endfor %}{{ x }}{% endfor %}{{ x }}",
+    "{{- ' a ' -}}\n \n{{ ' b ' }}\n{#- c -#}\n {%- if 1 +%}\n d\n {%+ endif -%}\n e \n{%- set y = 1 -%}\n",
 ]
 
 

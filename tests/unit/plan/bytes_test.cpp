@@ -1,0 +1,145 @@
+// Bytes of a model with twelve tensors, added up by hand, and a ledger against plain sums.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "small_jobs.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/plan/ledger.hpp"
+#include "trireme/plan/model_bytes.hpp"
+
+namespace trireme::test {
+namespace {
+
+using plan::Accuracy;
+using plan::Exchange;
+using plan::Phase;
+using plan::Place;
+using testing::HasSubstr;
+
+// Of 3 ranks one has 4 x 8 of the embedding and the head, 3 x 8 of q and o, 2 x 8 of k and v, 6 x 8 of gate and up, 3 x 16 of down, 3 of each norm.
+TEST(ModelBytes, OfThreeRanksByHand) {
+  const plan::ModelLayout model = layout(model::describe(small_shape(), model::HeadKind::language));
+  EXPECT_EQ(plan::elements(model), 2 * 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
+  EXPECT_EQ(plan::shard_elements(model, 3), 12 * 64) << "each part takes a word of 64";
+  // In units of 32: gate, up and down take two each. Of all three ranks: q 72 -> 96, k 48 -> 64, gate 144 -> 160, a norm 9 -> 32.
+  constexpr int64_t own = (12 + 3) * 32, block = 2 * 96 + 2 * 64 + 3 * 160 + 2 * 32, all = 96 + block + 32 + 96, two = block + 32 + 96;
+  constexpr int64_t slice = 2 * 24 + 2 * 16 + 3 * 48 + 2 * 3;  // of the block, without padding
+  const auto bytes = [&](Exchange exchange, plan::Training training, bool average) { return plan::sharded_model_bytes(model, 3, 2, training, average, exchange); };
+  const auto host = bytes(Exchange::host_ring, plan::Training::trainable, true);
+  EXPECT_EQ(host.weights_own, 2 * own);
+  EXPECT_EQ(host.weights_ring, 2 * two);
+  EXPECT_EQ(host.gradient_slots, 4 * two);
+  EXPECT_EQ(host.receive, 4 * 2 * slice) << "of the two others";
+  EXPECT_EQ(host.master, 4 * 768);
+  EXPECT_EQ(host.gradients, 4 * 768);
+  EXPECT_EQ(host.moments, 8 * 768);
+  EXPECT_EQ(host.average, 4 * 768);
+  const auto device = bytes(Exchange::device_ring, plan::Training::trainable, false);
+  EXPECT_EQ(device.receive, 4 * slice);
+  EXPECT_EQ(device.average, 0);
+  const auto window = bytes(Exchange::window, plan::Training::trainable, false);
+  EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
+  EXPECT_EQ(window.weights_ring, 0);
+  EXPECT_EQ(window.receive, 0);
+  const auto frozen = bytes(Exchange::host_ring, plan::Training::frozen, true);
+  EXPECT_EQ(frozen.weights_ring, 2 * two);
+  EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients + frozen.moments + frozen.average, 0);
+}
+
+TEST(ModelBytes, ATiedHeadIsStoredOnceAndGatheredTwice) {
+  config::ModelShape shape = small_shape();
+  shape.tied = true;
+  const plan::ModelLayout model = layout(model::describe(shape, model::HeadKind::language));
+  EXPECT_EQ(plan::elements(model), 80 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 8);
+  const auto bytes = plan::sharded_model_bytes(model, 1, 4, plan::Training::frozen, false, Exchange::host_ring);
+  EXPECT_EQ(bytes.weights_own, 4 * (96 + 2 * 64 + 2 * 32 + 3 * 128 + 3 * 32));
+  EXPECT_EQ(bytes.weights_ring, 4 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 32 + 32 + 96)) << "the block and the head";
+}
+
+TEST(ModelBytes, OfAGenerator) {
+  const model::ModelSpec spec = model::describe(small_shape(), model::HeadKind::language);
+  // In bf16 and whole: embedding and head 160 -> 192 bytes, a norm 16 -> 64.
+  EXPECT_EQ(plan::generator_weight_bytes(model::tensor_parallel_layout(spec, 1), 0, 2), 2 * 192 + 2 * 128 + 2 * 64 + 3 * 256 + 3 * 64);
+  EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 1, 2), 2 * 5 * 3 * 4 * 2);
+  EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 2, 2), 2 * 5 * 2 * 4 * 2) << "one of the two ranks has two of three heads";
+}
+
+TEST(Ledger, AgainstPlainSums) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 50; ++round) {
+    plan::Ledger ledger;
+    std::vector<plan::Entry> entries;
+    for (int i = 0; i < 12; ++i) {
+      const auto pick = [&](uint32_t below) { return static_cast<uint32_t>(random() % below); };
+      const plan::Entry entry{"o", std::to_string(i), Place(pick(2)), int64_t{pick(6)} - 1, pick(1 << plan::phase_count), Accuracy(pick(2)), pick(3)};
+      ledger.add(entry);
+      if (entry.bytes > 0) entries.push_back(entry);
+    }
+    int64_t resident = 0;
+    for (const Place place : {Place::device, Place::host}) {
+      int64_t peak = 0;
+      int first = 0;
+      for (int i = 0; i < plan::phase_count; ++i) {
+        int64_t sum = 0, estimated = 0, mapped = 0;
+        std::vector<plan::Entry> there;
+        for (const auto& entry : entries) {
+          if (entry.place != place || (entry.phases >> i & 1) == 0) continue;
+          sum += entry.bytes;
+          mapped += entry.mapped;
+          estimated += entry.accuracy == Accuracy::estimate ? entry.bytes : 0;
+          there.push_back(entry);
+        }
+        const auto phase = static_cast<Phase>(i);
+        ASSERT_EQ(ledger.bytes(place, phase), sum);
+        ASSERT_EQ(ledger.bytes(place, phase, Accuracy::estimate), estimated);
+        ASSERT_EQ(ledger.bytes(place, phase, Accuracy::exact), sum - estimated);
+        if (sum > peak) std::tie(peak, first) = std::pair(sum, i);
+        if (place == Place::host) resident = std::max(resident, sum + mapped);
+        std::stable_sort(there.begin(), there.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+        const auto largest = ledger.largest(place, phase, 3);
+        ASSERT_EQ(largest.size(), std::min<size_t>(there.size(), 3));
+        for (size_t k = 0; k < largest.size(); ++k) ASSERT_EQ(largest[k].what, there[k].what);
+      }
+      ASSERT_EQ(ledger.peak(place), peak);
+      ASSERT_EQ(ledger.peak_phase(place), static_cast<Phase>(first)) << "the first of the largest";
+    }
+    ASSERT_EQ(ledger.resident_peak(), resident);
+  }
+}
+
+TEST(Ledger, ASumThatDoesNotFitIsNoSmallOne) {
+  plan::Ledger ledger;
+  for (int i = 0; i < 2; ++i) ledger.add({"a", "b", Place::host, INT64_MAX, plan::every_phase, Accuracy::exact});
+  EXPECT_ANY_THROW(ledger.bytes(Place::host, Phase::start));
+}
+
+TEST(KvNeed, OfTheDecksRollouts) {
+  config::Options options;
+  options.data.max_len = 100;
+  options.rollout.batch_size = 10;
+  options.rollout.n_samples_per_prompt = 3;
+  options.generate.max_batch = 8;
+  EXPECT_EQ(plan::kv_need(options, 20, 4).sequences, 8) << "of nine";
+  EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3);
+  EXPECT_EQ(plan::kv_need(options, 20, 4).expected_length, 20 + 80 / 2);
+  EXPECT_EQ(plan::kv_need(options, 150, 4).expected_length, 150) << "no room is left";
+  for (const auto& [wish, half] : {std::pair{30, 15}, {500, 40}}) {
+    options.rollout.max_new_tokens = wish;
+    EXPECT_EQ(plan::kv_need(options, 20, 4).expected_length, 20 + half);
+  }
+}
+
+TEST(KvShortage, IsSaidOneByteTooEarlyAndNotLater) {
+  EXPECT_EQ(plan::kv_shortage({8, 60}, 4800, 10), "");
+  EXPECT_EQ(plan::kv_shortage({0, 60}, 0, 10), "");
+  EXPECT_EQ(plan::kv_shortage({3, 0}, 30, 10), "") << "a length of at least one token";
+  const std::string text = plan::kv_shortage({8, 60}, 4799, 10);
+  EXPECT_THAT(text, HasSubstr("holds 7 of the 8 sequences"));
+  EXPECT_THAT(text, HasSubstr("(60 tokens each"));
+  EXPECT_THAT(text, HasSubstr("generate.kv_memory = \"" + base::human_bytes(4800) + "\""));
+}
+
+}  // namespace
+}  // namespace trireme::test
