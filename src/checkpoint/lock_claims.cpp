@@ -54,7 +54,12 @@ std::filesystem::path private_file(const std::filesystem::path& folder, std::str
     fd = base::FileDescriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (!fd.valid() && (errno != EEXIST || attempt == 100)) base::throw_errno(errno, "cannot create a lock file", folder);
   }
-  base::write_all(fd.get(), text, name);
+  try {
+    base::write_all(fd.get(), text, name);
+  } catch (...) {
+    ::unlink(name.c_str());
+    throw;
+  }
   ::fsync(fd.get());
   return name;
 }
@@ -72,6 +77,7 @@ std::vector<int64_t> claimed_fences(const std::filesystem::path& folder) {
     if (!name.starts_with(prefix)) continue;
     const std::string digits = name.substr(prefix.size());
     if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (digits.size() > 1 && digits.front() == '0') continue;  // no claim_path()
     fences.push_back(std::stoll(digits));
   }
   std::sort(fences.rbegin(), fences.rend());
@@ -82,10 +88,20 @@ std::optional<Claim> current_claim(const std::filesystem::path& folder) {
   for (const int64_t fence : claimed_fences(folder)) {
     Claim claim;
     claim.path = claim_path(folder, fence);
+    std::string text;
+    try {
+      text = base::read_file(claim.path, largest_claim);
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::input_missing) throw;
+      continue;  // removed by a later holder since the listing
+    }
     struct stat info{};
-    if (::stat(claim.path.c_str(), &info) != 0) continue;  // removed by a later holder since the listing
+    if (::stat(claim.path.c_str(), &info) != 0) continue;  // likewise
     claim.modified = modified_seconds(info);
-    claim.holder = holder_from_json(base::read_file(claim.path, largest_claim), claim.path.string());
+    claim.holder = holder_from_json(text, claim.path.string());
+    // The next fence is counted from what the claim says: one that says less than its name would be found and not followed, for ever.
+    VALIDATE(claim.holder.fence == fence, ExitCode::locked, claim.path.string(), " is not a run lock (it speaks of fence ", claim.holder.fence,
+             "): make sure that no run uses the folder, then remove the file");
     return claim;
   }
   return std::nullopt;

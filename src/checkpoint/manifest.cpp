@@ -135,7 +135,8 @@ int64_t step_of(const std::string& folder_name) {
     if (c < '0' || c > '9') return -1;
     step = step * 10 + (c - '0');
   }
-  return step;
+  const bool padded = folder_name.size() > prefix.size() + 6 && folder_name[prefix.size()] == '0';  // another folder has that step
+  return padded ? -1 : step;
 }
 
 }  // namespace trireme::checkpoint

@@ -31,7 +31,7 @@ std::string metadata_digest(const std::filesystem::path& data_file, const std::v
 
 std::string utc_now();  // 2026-11-21T14:03:33Z
 
-// Exactly "step-" and digits; -1 otherwise.
+// "step-" and digits, exactly as folder_name() writes them; -1 otherwise.
 int64_t step_of(const std::string& folder_name);
 
 }  // namespace trireme::checkpoint

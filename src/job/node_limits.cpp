@@ -118,7 +118,8 @@ std::vector<Level> levels_of(const fs::path& root, const std::string& controller
   if (!mount || !path) return {};
   std::string inside = *path;
   if (mount->root != "/") inside = inside.starts_with(mount->root) ? inside.substr(mount->root.size()) : "/";
-  if (inside.find("..") != std::string::npos) inside = "/";
+  const auto folders = fs::path(inside);
+  if (std::find(folders.begin(), folders.end(), "..") != folders.end()) inside = "/";
   std::vector<Level> out;
   for (fs::path at = fs::path("/") / fs::path(inside).relative_path();; at = at.parent_path()) {
     const fs::path folder = under(root, mount->point) / at.relative_path();

@@ -65,16 +65,20 @@ std::optional<std::string_view> last_box(std::string_view text) {
   return std::nullopt;
 }
 
-// LaTeX without what changes nothing of an answer: spaces, dollars, the size of brackets and fractions, a full stop at the end.
+// LaTeX without what changes nothing of an answer: spaces, dollars (of mathematics and of money), the size of brackets and fractions, a full stop
+// at the end.
 std::string plain_latex(std::string_view text) {
-  constexpr std::string_view dropped[] = {"\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\ ", "$", " ", "\n", "\t"};
+  constexpr std::string_view dropped[] = {"\\left", "\\right", "\\displaystyle", "\\!", "\\,", "\\;", "\\:", "\\ ", "\\$", "$", " ", "\n", "\t"};
   std::string out;
   while (!text.empty()) {
     const auto* const found = std::find_if(std::begin(dropped), std::end(dropped), [&](std::string_view word) { return text.starts_with(word); });
     // \leftarrow is another word than \left.
     const bool longer = found != std::end(dropped) && found->size() > 2 && text.size() > found->size() &&
                         std::isalpha(static_cast<unsigned char>(text[found->size()])) != 0;
-    if (found != std::end(dropped) && !longer) {
+    if (text.starts_with("\\\\")) {  // the end of a row: the second backslash begins nothing
+      out += "\\\\";
+      text.remove_prefix(2);
+    } else if (found != std::end(dropped) && !longer) {
       text.remove_prefix(found->size());
     } else if (text.starts_with("\\dfrac") || text.starts_with("\\tfrac")) {
       out += "\\frac";
