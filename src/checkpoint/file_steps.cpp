@@ -64,21 +64,21 @@ void inject(std::string_view operation, const std::filesystem::path& path) {
   const std::lock_guard lock(state.mutex);
   if (state.faults.call == 0 || state.faults.operation != operation) return;
   if (++state.calls[std::string(operation)] == state.faults.call) {
-    base::throw_errno(state.faults.error, base::text("cannot ", operation), path);
+    base::throw_errno(state.faults.error, operation, path);
   }
 }
 
 void make_folder(const std::filesystem::path& path) {
   const base::FileWork work{"making", path};
   inject("mkdir", path);
-  if (::mkdir(path.c_str(), 0777) != 0) base::throw_errno(errno, "cannot create the folder", path);
+  if (::mkdir(path.c_str(), 0777) != 0) base::throw_errno(errno, "create the folder", path);
 }
 
 base::FileDescriptor open_for_writing(const std::filesystem::path& path) {
   const base::FileWork work{"open", path};
   inject("open", path);
   base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) base::throw_errno(errno, "cannot open for writing", path);
+  if (!fd.valid()) base::throw_errno(errno, "open for writing", path);
   return fd;
 }
 
@@ -86,7 +86,7 @@ base::FileDescriptor create_file(const std::filesystem::path& path) {
   const base::FileWork work{"open", path};
   inject("open", path);
   base::FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!fd.valid()) base::throw_errno(errno, "cannot create", path);
+  if (!fd.valid()) base::throw_errno(errno, "create", path);
   return fd;
 }
 
@@ -98,37 +98,37 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> from, const st
 void sync_descriptor(int fd, const std::filesystem::path& path) {
   const base::FileWork work{"sync", path};
   inject("fsync", path);
-  if (::fsync(fd) != 0) base::throw_errno(errno, "cannot sync", path);
+  if (::fsync(fd) != 0) base::throw_errno(errno, "sync", path);
 }
 
 void close_file(base::FileDescriptor fd, const std::filesystem::path& path) {
   const base::FileWork work{"close", path};
   inject("close", path);
-  if (::close(fd.release()) != 0) base::throw_errno(errno, "cannot close", path);
+  if (::close(fd.release()) != 0) base::throw_errno(errno, "close", path);
 }
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   const base::FileWork work{"rename", to};
   inject("rename", to);
-  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "cannot rename to", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "rename to", to);
 }
 
 void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to) {
   const base::FileWork work{"rename", to};
   inject("rename", to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "cannot exchange with", to);
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "exchange with", to);
   const std::filesystem::path aside = from.string() + ".old";
-  if (::rename(to.c_str(), aside.c_str()) != 0) base::throw_errno(errno, "cannot move aside", to);
-  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "cannot rename to", to);
-  if (::rename(aside.c_str(), from.c_str()) != 0) base::throw_errno(errno, "cannot rename to", from);
+  if (::rename(to.c_str(), aside.c_str()) != 0) base::throw_errno(errno, "move aside", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "rename to", to);
+  if (::rename(aside.c_str(), from.c_str()) != 0) base::throw_errno(errno, "rename to", from);
 }
 
 void reserve(int fd, int64_t bytes, const std::filesystem::path& path) {
   const base::FileWork work{"reservation", path};
   if (bytes <= 0 || ::fallocate(fd, 0, 0, bytes) == 0) return;
   if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-  base::throw_errno(errno, base::text("cannot reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);
+  base::throw_errno(errno, base::text("reserve ", base::human_bytes(static_cast<double>(bytes)), " for"), path);
 }
 
 }  // namespace trireme::checkpoint

@@ -52,7 +52,7 @@ std::filesystem::path private_file(const std::filesystem::path& folder, std::str
   for (int attempt = 0; !fd.valid(); ++attempt) {
     name = folder / base::text(".run.lock.new.", ::getpid(), ".", random());
     fd = base::FileDescriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!fd.valid() && (errno != EEXIST || attempt == 100)) base::throw_errno(errno, "cannot create a lock file", folder);
+    if (!fd.valid() && (errno != EEXIST || attempt == 100)) base::throw_errno(errno, "create a lock file", folder);
   }
   try {
     base::write_all(fd.get(), text, name);
@@ -113,7 +113,7 @@ bool try_claim(const std::filesystem::path& folder, const LockHolder& holder) {
   const int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
   ::unlink(temporary.c_str());
   if (failed == EEXIST) return false;
-  if (failed != 0) base::throw_errno(failed, "cannot create the run lock", claim);
+  if (failed != 0) base::throw_errno(failed, "create the run lock", claim);
   // Holders remove the claims below theirs, so a late comer can find its number free again: then a greater one exists.
   if (claimed_fences(folder).front() == holder.fence) return true;
   ::unlink(claim.c_str());
@@ -126,7 +126,7 @@ void rewrite_claim(const std::filesystem::path& folder, const LockHolder& holder
   if (::rename(temporary.c_str(), claim.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary.c_str());
-    base::throw_errno(error, "cannot replace", claim);
+    base::throw_errno(error, "replace", claim);
   }
 }
 
@@ -142,7 +142,7 @@ double server_time(const std::filesystem::path& folder) {
   const int failed = ::stat(temporary.c_str(), &info);
   const int error = errno;
   ::unlink(temporary.c_str());
-  if (failed != 0) base::throw_errno(error, "cannot look at", temporary);
+  if (failed != 0) base::throw_errno(error, "look at", temporary);
   return modified_seconds(info);
 }
 

@@ -10,7 +10,10 @@ void GenerationTotals::add(const IterationMetrics& metrics) {
   if (generation.empty()) return;
   const double more = generation.at("tokens");
   tokens += more;
-  slot_steps += more / generation.at("occupancy");
+  const auto guessed = generation.find("accepted_tokens");
+  const double own = guessed == generation.end() ? more : more - guessed->second;
+  stepped += own;
+  slot_steps += own / generation.at("occupancy");
   seconds += more / generation.at("tokens_per_second");
   preemptions += generation.at("preemptions");
   shared_tokens += generation.at("shared_tokens");
@@ -19,7 +22,7 @@ void GenerationTotals::add(const IterationMetrics& metrics) {
 std::string GenerationTotals::describe() const {
   if (tokens == 0) return "";
   return base::text("generation: ", base::fixed(tokens, 0), " tokens, ", base::fixed(tokens / seconds, 0), " a second while the engines worked, occupancy ",
-                    base::fixed(100 * tokens / slot_steps, 0), " % (tokens per slot and step), ", base::fixed(preemptions, 0), " preemptions, ",
+                    base::fixed(100 * stepped / slot_steps, 0), " % (tokens per slot and step), ", base::fixed(preemptions, 0), " preemptions, ",
                     base::fixed(shared_tokens, 0), " prompt tokens shared");
 }
 
@@ -28,7 +31,7 @@ std::string GenerationTotals::to_json() const {
   return data::JsonObject()
       .add("tokens", tokens)
       .add("tokens_per_second", tokens / seconds)
-      .add("occupancy", tokens / slot_steps)
+      .add("occupancy", stepped / slot_steps)
       .add("preemptions", preemptions)
       .add("shared_tokens", shared_tokens)
       .str();

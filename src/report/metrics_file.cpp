@@ -19,6 +19,14 @@ namespace {
 
 constexpr size_t most_waiting = size_t{16} << 20;
 
+constexpr int label_width = 9;
+
+// Three decimals, where they fit and tell the levels of the plot apart.
+bool plain_labels(double low, double high) {
+  const auto fits = [](double level) { return std::snprintf(nullptr, 0, "%.3f", level) <= label_width; };
+  return fits(low) && fits(high) && high - low >= 0.01;
+}
+
 }  // namespace
 
 std::string text_plot(const std::vector<double>& values, const std::string& title, int width, int height) {
@@ -28,7 +36,7 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
   }
   if (finite.size() < 2) return "";
   auto [low, high] = std::pair(*std::min_element(finite.begin(), finite.end()), *std::max_element(finite.begin(), finite.end()));
-  if (high - low < 1e-12) high = low + 1;
+  if (high - low < 1e-12) high = low + std::max(1.0, 1e-6 * std::abs(low));
   const int columns = std::min<int>(width, static_cast<int>(finite.size()));
   std::vector<std::string> rows(static_cast<size_t>(height), std::string(static_cast<size_t>(columns), ' '));
   for (int c = 0; c < columns; ++c) {  // a column shows the mean of its share of the values
@@ -40,11 +48,12 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
     const int row = height - 1 - std::clamp(static_cast<int>(std::lround(level * (height - 1))), 0, height - 1);
     rows[static_cast<size_t>(row)][static_cast<size_t>(c)] = '*';
   }
+  const bool plain = plain_labels(low, high);
   std::string out = title + "\n";
   for (int r = 0; r < height; ++r) {
     const double level = high - (high - low) * r / std::max(1, height - 1);
-    std::array<char, 16> label{};
-    std::snprintf(label.data(), label.size(), "%9.3f", level);
+    std::array<char, 32> label{};
+    std::snprintf(label.data(), label.size(), plain ? "%*.3f" : "%*.2e", label_width, level);
     out += base::text(r % 3 == 0 || r == height - 1 ? label.data() : "         ", " |", rows[static_cast<size_t>(r)], "\n");
   }
   out += base::text("          +", std::string(static_cast<size_t>(columns), '-'), "\n           1", 
@@ -66,12 +75,12 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : pa
 void MetricsFile::append(const std::string& line) {
   const base::FileWork work{"write", path_};
   waiting_ += line + "\n";
-  if (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
   try {
     base::write_all(file_.get(), waiting_, path_);
   } catch (const UserError&) {
     // Half a line would spoil the next one. The lines are kept and written with a later one.
     if (::ftruncate(file_.get(), cursor_) == 0) ::lseek(file_.get(), cursor_, SEEK_SET);
+    while (waiting_.size() > most_waiting) waiting_.erase(0, waiting_.find('\n') + 1);  // a disk that stays full must not fill the memory
     throw;
   }
   cursor_ += static_cast<int64_t>(waiting_.size());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,11 @@ void append_lines(const std::filesystem::path& path, const std::string& lines) {
 
 void append_sample_log(const comm::CommView& world, const std::filesystem::path& path, const Samples& samples,
                        const data::PromptSet& prompts, const text::Tokenizer& tokenizer, int64_t iteration, int64_t count) {
-  // Each rank offers its first `count`; the smallest ids of all are among them.
-  const int64_t offered = count < 0 ? samples.size() : std::min(count, samples.size());
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < offered; ++i) rows.push_back(i);
+  // Each rank offers those of its `count` smallest ids; the smallest ids of all are among them.
+  std::vector<int64_t> rows(static_cast<size_t>(samples.size()));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  std::ranges::sort(rows, {}, [&](int64_t i) { return samples.id[static_cast<size_t>(i)]; });
+  if (count >= 0 && count < samples.size()) rows.resize(static_cast<size_t>(count));
   const auto parts = world.gather(samples.select(rows).to_bytes(), 0);
   if (world.rank() != 0) return;
   Samples all;
@@ -85,7 +87,7 @@ uint64_t bytes_to_keep(int file, const std::filesystem::path& path, int64_t iter
   uint64_t offset = 0;
   for (ssize_t n = 0; (n = ::read(file, buffer.data(), buffer.size())) != 0;) {
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) base::throw_errno(errno, "cannot read", path);
+    if (n < 0) base::throw_errno(errno, "read", path);
     const std::string_view chunk(buffer.data(), static_cast<size_t>(n));
     for (size_t at = 0; at < chunk.size();) {
       const size_t end = std::min(chunk.find('\n', at), chunk.size());
@@ -108,7 +110,7 @@ void sync_sample_log(const std::filesystem::path& path) {
   const base::FileWork work{"sync", path};
   const base::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return;
-  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  if (!file.valid()) base::throw_errno(errno, "open", path);
   if (::fdatasync(file.get()) != 0) base::throw_errno(errno, "sync", path);
 }
 
@@ -116,12 +118,12 @@ void trim_sample_log(const std::filesystem::path& path, int64_t iteration) {
   const base::FileWork work{"shorten", path};
   const base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.valid() && errno == ENOENT) return;
-  if (!file.valid()) base::throw_errno(errno, "cannot open", path);
+  if (!file.valid()) base::throw_errno(errno, "open", path);
   const uint64_t kept = bytes_to_keep(file.get(), path, iteration);
   const auto size = static_cast<uint64_t>(::lseek(file.get(), 0, SEEK_END));
   if (kept == size) return;
   const bool cut = ::ftruncate(file.get(), static_cast<off_t>(kept)) == 0 && ::fsync(file.get()) == 0;
-  if (!cut) base::throw_errno(errno, "cannot shorten", path);
+  if (!cut) base::throw_errno(errno, "shorten", path);
 }
 
 }  // namespace trireme::report

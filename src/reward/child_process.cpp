@@ -25,7 +25,7 @@ struct Pipe {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno(errno, "cannot make a pipe to the reward plugin", "pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno(errno, "make a pipe to the reward plugin", "pipe");
   return {base::FileDescriptor(ends[0]), base::FileDescriptor(ends[1])};
 }
 

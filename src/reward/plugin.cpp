@@ -90,7 +90,7 @@ class PluginSource : public Source {
     if (environment_.log_dir.empty()) return;
     log_file_ = environment_.log_dir / base::text("plugin-", name_, "-", environment_.rank, ".log");
     log_ = base::FileDescriptor(::open(log_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (!log_.valid()) base::throw_errno(errno, "cannot write", log_file_);
+    if (!log_.valid()) base::throw_errno(errno, "write", log_file_);
   }
 
   std::string log_hint() const { return log_file_.empty() ? std::string() : base::text(": its messages are in ", log_file_.string()); }
@@ -124,7 +124,7 @@ class PluginSource : public Source {
     }
     const int ready = ::poll(ends.data(), ends.size(), seconds > 0 ? static_cast<int>(seconds * 1000) + 1 : 0);
     since_attended_.restart();
-    if (ready < 0 && errno != EINTR) base::throw_errno(errno, "cannot wait for the reward plugin", options_.command[0]);
+    if (ready < 0 && errno != EINTR) base::throw_errno(errno, "wait for the reward plugin", options_.command[0]);
     for (size_t i = 0; i < children_.size(); ++i) {
       try {
         if (ready > 0) children_[i]->move_on(&ends[2 * i]);

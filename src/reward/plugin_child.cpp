@@ -85,7 +85,7 @@ std::string PluginChild::standing() const { return base::text(given_ - unanswere
 // silent it is what lies in the pipe now.
 void PluginChild::refuse_unasked() {
   int there = 0;
-  if (::ioctl(process_->output(), FIONREAD, &there) != 0) base::throw_errno(errno, "cannot read from the reward plugin", setup_.command[0]);
+  if (::ioctl(process_->output(), FIONREAD, &there) != 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
   const size_t before = partial_.size();
   partial_.resize(before + static_cast<size_t>(there));
   const ssize_t n = there == 0 ? 0 : ::read(process_->output(), partial_.data() + before, static_cast<size_t>(there));
@@ -101,14 +101,14 @@ size_t PluginChild::write_some(std::string_view text) {
   if (n >= 0) return static_cast<size_t>(n);
   if (errno == EAGAIN || errno == EINTR) return 0;
   if (errno == EPIPE) return text.size();  // it reads no more: what it still answers, or its end, comes by the other pipe
-  base::throw_errno(errno, "cannot write to the reward plugin", setup_.command[0]);
+  base::throw_errno(errno, "write to the reward plugin", setup_.command[0]);
 }
 
 void PluginChild::read_some() {
   char buffer[65536];
   const ssize_t n = ::read(process_->output(), buffer, sizeof buffer);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n < 0) base::throw_errno(errno, "cannot read from the reward plugin", setup_.command[0]);
+  if (n < 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
   if (n == 0) return ended();
   const size_t before = partial_.size();  // no line ends in there
   partial_.append(buffer, static_cast<size_t>(n));

@@ -77,13 +77,13 @@ void Dispatch::restore(const std::string& bytes) {
   const auto stored = reader.take<Stored>();
   const auto queues = reader.done() ? std::vector<Queued>() : reader.take<std::vector<Queued>>();  // older checkpoints have none
   reader.must_be_done();
+  for (const auto& [group, replica] : stored.open) {  // on every rank: one that goes on would wait for the others
+    VALIDATE(replica >= 0 && replica < stored.replicas, ExitCode::bad_data, "the dispatch of the checkpoint names replica ", replica, " of ", stored.replicas);
+  }
   lengths_ = generate::AnswerLengths::from_bytes(stored.lengths);
   forget_writers();
   if (!roles_.generator || stored.replicas != roles_.replicas()) return;
-  for (const auto& [group, replica] : stored.open) {
-    VALIDATE(replica >= 0 && replica < stored.replicas, ExitCode::bad_data, "the dispatch of the checkpoint names replica ", replica, " of ", stored.replicas);
-    recorded_.emplace(group, replica);
-  }
+  recorded_.insert(stored.open.begin(), stored.open.end());
   queued_ = queues;
 }
 

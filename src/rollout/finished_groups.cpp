@@ -22,7 +22,7 @@ void FinishedGroups::found(uint64_t group) {
 void FinishedGroups::receive() {
   while (auto message = mail_.take()) {
     if (message->choice) {
-      chosen_ = std::move(message->chosen);
+      chosen_.push_back(std::move(message->chosen));
     } else {
       finished_.insert(message->chosen.groups.begin(), message->chosen.groups.end());
     }
@@ -49,13 +49,13 @@ bool FinishedGroups::poll(bool stop) {
   receive();
   if (decides() && !decided_) decide(stop);
   receive();
-  return chosen_.has_value();
+  return !chosen_.empty();
 }
 
 FinishedGroups::Chosen FinishedGroups::take() {
   decided_ = false;
-  Chosen chosen = std::move(*chosen_);
-  chosen_.reset();
+  Chosen chosen = std::move(chosen_.front());
+  chosen_.pop_front();
   return chosen;
 }
 

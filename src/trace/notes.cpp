@@ -72,8 +72,10 @@ std::string split_text(const Table& table, const std::vector<int>& split) {
 
 // One group waited for another: which, how long, what to try.
 std::string role_note(const Table& table, const RoleTable& waiting, RolesRun run) {
-  const auto busiest =
-      std::max_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  const RoleTable* busiest = nullptr;
+  for (const RoleTable& role : table) {
+    if (&role != &waiting && (!busiest || busy(role) > busy(*busiest))) busiest = &role;
+  }
   std::string note = base::text("NOTE: the ", waiting.role, " ranks waited ", percent(idle_share(waiting)),
                                 " of the time, because the ", busiest->role, " ranks had more to do. ");
   if (run == RolesRun::in_turns) {

@@ -137,7 +137,7 @@ std::string header_text(const RoleTable& table) {
                     padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "", "\n");
 }
 
-// Rows too small or too deep are summed into one "other" line under their parent. Rows are depth first, so the rows below a row
+// Rows too small are summed into one "other" line under their parent, those too deep are left out. Rows are depth first, so the rows below a row
 // directly follow it.
 class RowWriter {
  public:
@@ -163,7 +163,7 @@ class RowWriter {
         at = skip_below(at);
       }
     }
-    if (other.percent >= style_.fold_below_percent && depth < style_.max_depth) out_ += row_text(indent(depth) + "other", other);
+    if (other.calls > 0 && other.percent >= style_.fold_below_percent && depth < style_.max_depth) out_ += row_text(indent(depth) + "other", other);
     return at;
   }
 

@@ -9,7 +9,8 @@ namespace trireme::report {
 
 struct GenerationTotals {
   double tokens = 0;         // of answers
-  double slot_steps = 0;     // tokens that there was room for
+  double stepped = 0;        // of them, without those that were guessed
+  double slot_steps = 0;     // tokens that there was room for, beside guesses
   double seconds = 0;        // of an engine on average, in its steps
   double preemptions = 0;
   double shared_tokens = 0;  // of prompts, that others had computed

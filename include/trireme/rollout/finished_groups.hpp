@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <deque>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -53,7 +53,7 @@ class FinishedGroups {
   std::unordered_map<uint64_t, int64_t> unfinished_;  // sequences of this replica's groups
   std::set<uint64_t> finished_;                       // on the first generator
   bool decided_ = false;
-  std::optional<Chosen> chosen_;
+  std::deque<Chosen> chosen_;                         // a rank may be behind: the next iteration's does not take the place of its own
 };
 
 }  // namespace trireme::rollout

@@ -1,10 +1,10 @@
 #include "trireme/base/files.hpp"
 
+#include "support/file_size_limit.hpp"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,26 +40,6 @@ Failure failure_of(const Action& action) {
   return {};
 }
 
-// No file of this process grows beyond `bytes` while it lives.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
-
 std::string all_bytes(size_t count) {
   std::string out;
   for (size_t i = 0; i < count; ++i) out += static_cast<char>(i * 31 % 256);
@@ -83,7 +63,7 @@ TEST_F(Files, AnAtomicWriteThatFailsLeavesTheOldFileAndNoOther) {
   const auto path = folder_ / "kept";
   write_file_atomically(path, "old");
   const Failure failure = [&] {
-    const FileSizeLimit limit(1000);
+    const test::FileSizeLimit limit(1000);
     return failure_of([&] { write_file_atomically(path, std::string(5000, 'n')); });
   }();
   EXPECT_EQ(failure.code, ExitCode::io_error);

@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "support/world.hpp"
+#include "trireme/base/wire.hpp"
+#include "unit/config/expect_error.hpp"
 
 namespace trireme::rollout {
 namespace {
@@ -76,6 +80,80 @@ TEST(Dispatch, TheRecordIsKept) {
   after.forget_writers();
   EXPECT_TRUE(after.queue().empty());
   EXPECT_EQ(after.share(tasks_of(40, 6, 3), (world().size() - world().rank()) * 1000).all == open, world().size() == 1);
+}
+
+// The bytes of a checkpoint as another job may have left them.
+struct StoredDispatch {
+  int64_t replicas = 0;
+  GroupsOfReplicas open = {};
+  std::string lengths = generate::AnswerLengths().to_bytes();
+  static constexpr auto fields = std::tuple{&StoredDispatch::replicas, &StoredDispatch::open, &StoredDispatch::lengths};
+};
+
+// Also on ranks that generate nothing: one that went on would wait for the others for ever.
+TEST(Dispatch, ARecordThatCannotBeIsRefusedByEveryRank) {
+  config::Options options;
+  if (world().size() > 1) options.ranks = {"1", std::to_string(world().size() - 1), ""};
+  const comm::Roles roles = comm::make_roles(options, world());
+  for (const int32_t replica : {-1, roles.replicas(), 1 << 30}) {
+    const std::string bytes = base::to_bytes(StoredDispatch{.replicas = roles.replicas(), .open = {{7, 0}, {8, replica}}});
+    Dispatch dispatch(roles);
+    EXPECT_THAT(config::error_of(ExitCode::bad_data, [&] { dispatch.restore(bytes); }), testing::HasSubstr(std::to_string(replica) + " of "));
+  }
+  Dispatch dispatch(roles);
+  EXPECT_THROW(dispatch.restore(""), UserError);
+  EXPECT_THROW(dispatch.restore(base::to_bytes(StoredDispatch{}) + "x"), UserError);
+}
+
+// With another number of replicas nobody keeps a group, but how long answers were is known; a checkpoint without queues is an old one.
+TEST(Dispatch, OtherReplicasKeepTheLengthsOnly) {
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
+  StoredDispatch stored;
+  stored.replicas = world().size() + 1;
+  for (uint64_t group = 0; group < 6; ++group) stored.open.emplace_back(group, world().size());
+  generate::AnswerLengths lengths;
+  lengths.add(3, 2, 90);
+  stored.lengths = lengths.to_bytes();
+  Dispatch dispatch(roles);
+  dispatch.restore(world().rank() == 0 ? base::to_bytes(stored) : "");
+  EXPECT_EQ(dispatch.lengths().expected(3), 45);
+  EXPECT_TRUE(dispatch.queue().empty());
+  for (const auto& [group, replica] : dispatch.share(tasks_of(0, 6, 1), 0).all) EXPECT_LT(replica, world().size()) << group;
+}
+
+// What is written of a group counts no more, prompts of other sets count as the mean, and an answer is at least a token.
+TEST(Dispatch, WorkIsWhatIsStillToBeWritten) {
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
+  Dispatch dispatch(roles);
+  if (world().rank() == 0) {
+    for (const int64_t row : {0, 1, 2}) dispatch.finished(row, 100 * (row + 1));  // 100, 200, 300; 200 on average
+  }
+  const std::vector<PromptTask> tasks{{.group = 1, .row = 0, .prompt = 1, .answers = 2, .written = 0},
+                                      {.group = 2, .row = 2, .prompt = 1, .answers = 2, .written = 500},
+                                      {.group = 3, .row = 1, .prompt = 1, .answers = 2, .written = 900},
+                                      {.group = 4, .row = PromptTask::other_set, .prompt = 1, .answers = 2, .written = 0},
+                                      {.group = 5, .row = 77, .prompt = 1, .answers = 1, .written = 50}};
+  const auto share = dispatch.share(tasks, 0);
+  const std::vector<int64_t> left{200, 100, 2, 400, 150};
+  // Longest first, each to the replica with the fewest tokens.
+  std::vector<int64_t> loads(static_cast<size_t>(world().size()), 0);
+  std::vector<size_t> mine;
+  for (const size_t t : {3, 0, 4, 1, 2}) {
+    const auto fewest = std::ranges::min_element(loads) - loads.begin();
+    EXPECT_EQ(share.all[t], (std::pair<uint64_t, int32_t>(tasks[t].group, fewest)));
+    loads[static_cast<size_t>(fewest)] += 1 + left[t];
+    if (fewest == world().rank()) mine.push_back(t);
+  }
+  EXPECT_EQ(share.mine, mine);
+}
+
+TEST(Dispatch, NoTasksIsNoWork) {
+  const comm::Roles roles = comm::make_roles(config::Options{}, world());
+  Dispatch dispatch(roles);
+  const auto share = dispatch.share({}, 5);
+  EXPECT_TRUE(share.mine.empty());
+  EXPECT_TRUE(share.all.empty());
+  EXPECT_EQ(dispatch.lengths().expected(), 1) << "nothing was answered yet";
 }
 
 }  // namespace

@@ -177,5 +177,25 @@ TEST(Notes, RanksWithoutARoleAreNoRole) {
   EXPECT_THAT(all, testing::Contains(HasSubstr("ranks.trainer=4 ranks.generator=2"))) << "200 : 80 on all six";
 }
 
+// All wait for the same thing and have as much to do: none of them is blamed for its own waiting.
+TEST(Notes, NobodyWaitsForItself) {
+  for (const RolesRun run : {RolesRun::together, RolesRun::in_turns}) {
+    for_all_jobs([run](const Table& table, const std::vector<double>&) {
+      for (const std::string& note : notes(table, run)) {
+        for (const RoleTable& one : table) {
+          const bool waits = note.starts_with("NOTE: the " + one.role + " ranks waited");
+          EXPECT_FALSE(waits && note.find("because the " + one.role + " ranks") != std::string::npos) << note;
+        }
+      }
+    });
+  }
+}
+
+TEST(Notes, TheThresholdIsAboveIt) {
+  const Table table{role("trainer", 2, 100, 8), role("generator", 2, 100, 0)};
+  EXPECT_THAT(notes(table, RolesRun::together, 0.08), IsEmpty());
+  EXPECT_THAT(notes(table, RolesRun::together, 0.0799), testing::SizeIs(1));
+}
+
 }  // namespace
 }  // namespace trireme::trace

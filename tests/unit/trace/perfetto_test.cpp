@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "trireme/base/files.hpp"
+#include "trireme/trace/gauge.hpp"
 
 namespace trireme::trace {
 namespace {
@@ -121,6 +122,51 @@ TEST(Perfetto, RanksWithoutEventsLeaveNoGap) {
   const std::string merged = merge_trace(std::vector<std::string>{mine, "", mine});
   EXPECT_TRUE(Json::accept(merged));
   if (const char* keep = std::getenv("TRIREME_KEEP_TRACE")) base::write_file_atomically(keep, merged);
+}
+
+TEST(Perfetto, NoEventsAtAllIsAFileToo) {
+  for (const std::vector<std::string>& fragments : {std::vector<std::string>{}, {""}, {"", "", ""}}) {
+    const Json trace = Json::parse(merge_trace(fragments));
+    EXPECT_TRUE(trace.at("traceEvents").empty());
+  }
+}
+
+// A rank whose clock is behind has times before the start of rank 0: all of them are moved by as much, and none loses its sign.
+TEST(Perfetto, TimesBeforeTheStartAreNegative) {
+  clear();
+  record_events(true);
+  for (int i = 0; i < 5; ++i) instant("moment", i);
+  const auto times = [](double offset) {
+    RankIdentity id = identity(0);
+    id.clock_offset = offset;
+    std::vector<double> out;
+    const Json trace = Json::parse(merge_trace(std::vector<std::string>{trace_events(id)}));
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] == "i") out.push_back(event["ts"].get<double>());
+    }
+    return out;
+  };
+  const auto here = times(0), before = times(-1e4);
+  ASSERT_EQ(here.size(), 5u);
+  ASSERT_EQ(before.size(), 5u);
+  for (size_t i = 0; i < here.size(); ++i) {
+    EXPECT_LT(before[i], 0);
+    EXPECT_NEAR(before[i] - here[i], -1e10, 200) << "microseconds";
+  }
+}
+
+// A gauge says what changed, and nothing where nothing did.
+TEST(Perfetto, GaugesShowChanges) {
+  clear();
+  record_events(true);
+  Gauge gauge{"waiting"};
+  for (const int64_t value : {0, 3, 3, 3, 0, 0, -1}) gauge.set(value);
+  std::vector<double> values;
+  const Json trace = Json::parse(merge_trace(std::vector<std::string>{trace_events(identity(0))}));
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "C") values.push_back(event["args"]["value"].get<double>());
+  }
+  EXPECT_EQ(values, (std::vector<double>{3, 0, -1}));
 }
 
 }  // namespace

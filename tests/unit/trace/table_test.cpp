@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include "trireme/base/error.hpp"
 
@@ -157,6 +158,61 @@ TEST(Table, GatherFunctionDecidesWhoGetsIt) {
   const Gather other = [](const std::string&) { return std::vector<std::string>{}; };
   EXPECT_EQ(gather_table(0, "all", root)[0].ranks, 2);
   EXPECT_TRUE(gather_table(1, "all", other).empty());
+}
+
+// With nothing to fold there is no line for it, and what is folded adds up.
+TEST(Table, OtherIsWhatIsNotShown) {
+  std::vector<Summary> ranks{rank(0, "trainer", 4)};
+  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}), Not(HasSubstr("other")));
+  EXPECT_THAT(to_text(make_table(ranks), {.fold_below_percent = 0, .max_depth = 4}), HasSubstr("    tiny "));
+  ranks[0].regions.push_back(region("iteration/small1", 0.03));  // 0.3 % each, 0.61 % with "tiny"
+  ranks[0].regions.push_back(region("iteration/small1/below", 0.03));
+  ranks[0].regions.push_back(region("iteration/small2", 0.03));
+  const std::string text = to_text(make_table(ranks), {});
+  const size_t at = text.find("    other ");
+  ASSERT_NE(at, std::string::npos) << text;
+  std::istringstream line(text.substr(at));
+  std::string name;
+  int64_t calls = 0;
+  double least = 0, mean = 0, most = 0, percent = 0;
+  line >> name >> calls >> least >> mean >> most >> percent;
+  EXPECT_EQ(calls, 6) << "two of each; what lies below one of them is in it already";
+  EXPECT_NEAR(mean, 0.061, 1e-4);
+  EXPECT_NEAR(percent, 0.6, 1e-9);
+}
+
+TEST(Table, RunsWithoutTimeOrRegionsHaveNoShares) {
+  Summary none;
+  none.role = "trainer";
+  const Table table = make_table(std::vector<Summary>{none, none});
+  ASSERT_EQ(table.size(), 1u);
+  EXPECT_EQ(table[0].ranks, 2);
+  EXPECT_TRUE(table[0].rows.empty());
+  EXPECT_THAT(to_text(table), HasSubstr("trainer: 2 ranks, 0.0 us, exposed communication 0.0 %"));
+  EXPECT_TRUE(make_table({}).empty());
+  EXPECT_EQ(to_text({}), "");
+}
+
+// The largest memory of any rank, the calls of the one that has most, the bytes of the average one.
+TEST(Table, EachColumnHasItsOwnReduction) {
+  std::vector<Summary> ranks{rank(0, "all", 4), rank(1, "all", 4)};
+  ranks[0].regions[1].resident = 70;
+  ranks[1].regions[1].resident = 30;
+  ranks[1].regions[1].device = 90;
+  ranks[1].regions[1].calls = 9;
+  ranks[1].regions[1].bytes = 1000;
+  ranks[1].regions[1].wait = 3;
+  ranks[1].dropped = 5;
+  ranks[0].dropped = 2;
+  const RoleTable table = make_table(ranks)[0];
+  const TableRow& row = table.rows[1];
+  EXPECT_EQ(row.resident, 70);
+  EXPECT_EQ(row.device, 90);
+  EXPECT_EQ(row.calls, 9);
+  EXPECT_EQ(row.bytes, 500);
+  EXPECT_EQ(row.wait, 1.5);
+  EXPECT_EQ(table.dropped, 7);
+  EXPECT_EQ(table.iterations.count, 2);
 }
 
 }  // namespace
