@@ -84,6 +84,7 @@ TEST(FinishedGroups, EveryGroupIsLearnedFromOnce) {
   EXPECT_EQ(seen.size(), count);
   EXPECT_EQ(*seen.begin(), first_group);
   EXPECT_EQ(*seen.rbegin(), first_group + count - 1);
+  settle_mail(groups);
 }
 
 TEST(FinishedGroups, AStopEndsTheWait) {
@@ -100,6 +101,7 @@ TEST(FinishedGroups, AStopEndsTheWait) {
   const auto then = chosen_of(groups);
   EXPECT_EQ(then.groups, (std::vector<uint64_t>{10, 11, 12})) << "the stop has taken nothing";
   EXPECT_FALSE(then.left);
+  settle_mail(groups);
 }
 
 TEST(FinishedGroups, OnlyTheFirstGeneratorsStopCounts) {
@@ -117,6 +119,7 @@ TEST(FinishedGroups, OnlyTheFirstGeneratorsStopCounts) {
     groups.finished(5);
   }
   EXPECT_EQ(chosen_of(groups).groups, std::vector<uint64_t>{5}) << "ranks without a generator know it too";
+  settle_mail(groups);
 }
 
 }  // namespace
