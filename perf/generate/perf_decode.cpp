@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(a.threads);
   const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
   for (const std::string& name : a.dtypes) {
-    generate::GeneratorWeights weights(spec, name == "bf16" ? config::DType::bf16 : config::DType::fp32);
+    generate::GeneratorWeights weights(spec, name == "bf16" ? config::DType::bf16 : config::DType::f32);
     perf::fill_random(spec, weights);
     generate::EngineOptions options;
     options.threads = a.threads;

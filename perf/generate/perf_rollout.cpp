@@ -69,7 +69,7 @@ std::vector<generate::Request> requests(const Setting& s, int64_t vocabulary) {
 void run(const Setting& s) {
   at::set_num_threads(s.threads);
   const model::ModelSpec spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
-  generate::GeneratorWeights weights(spec, s.dtype == "bf16" ? config::DType::bf16 : config::DType::fp32);
+  generate::GeneratorWeights weights(spec, s.dtype == "bf16" ? config::DType::bf16 : config::DType::f32);
   perf::fill_random(spec, weights);
   generate::EngineOptions options;
   options.threads = s.threads;

@@ -18,7 +18,7 @@ inline void fill_random(const model::ModelSpec& spec, generate::GeneratorWeights
     const base::Block block = weights.block(p);
     values.resize(static_cast<size_t>(block.elements()));
     model::initial_values(spec, p, block, 1, values.data());
-    if (weights.dtype() == config::DType::fp32) {
+    if (weights.dtype() == config::DType::f32) {
       std::memcpy(storage[p], values.data(), values.size() * sizeof(float));
     } else {
       for (size_t i = 0; i < values.size(); ++i) reinterpret_cast<uint16_t*>(storage[p])[i] = c10::BFloat16(values[i]).x;

@@ -287,8 +287,17 @@ def fastest_iteration(lines, _):
     return min(line["seconds"]["total"] for line in lines)
 
 
-def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=()):
-    """`figure` of the lines of metrics.jsonl but the first, and of summary.json. `plugin`: the lines of a reward source in place of the deck's."""
+def prompt_lines(lengths):
+    """512 prompts of digits, a token each, with the begin token in front; of these lengths in turn, 31 digits alike where they are longer than that."""
+    for i in range(512):
+        digits = random.Random(i)
+        text = f"{i:031d}" if lengths is None else "0" * 31 + "".join(digits.choices("0123456789", k=lengths[i % len(lengths)] - 32))
+        yield json.dumps({"prompt": text, "label": ""}) + "\n"
+
+
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None):
+    """`figure` of the lines of metrics.jsonl but the first, and of summary.json. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
+    tokens of each, 32 if none are given."""
     folder = "perf/ppo/shape-25m" if shape == "25M" else "inputs/models/smollm2-135m"
     settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
     deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
@@ -297,12 +306,11 @@ def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch
 
     def measure():
         with tempfile.TemporaryDirectory(dir=scratch) as run_folder:
-            prompts = pathlib.Path(run_folder) / "prompts.jsonl"
-            lines = ({"prompt": f"{i:031d}", "label": ""} for i in range(512))  # with the begin token 32 tokens
-            prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            prompt_file = pathlib.Path(run_folder) / "prompts.jsonl"
+            prompt_file.write_text("".join(prompt_lines(prompts)))
             written = pathlib.Path(run_folder, "deck.toml")
             written.write_text(deck)
-            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompts}"]'], ranks=2, folder=machine.ROOT)
+            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=2, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             return figure(metrics[1:], json.loads((run / "summary.json").read_text()))
@@ -333,13 +341,28 @@ def ppo_rows(quick):
             stock = peer("ppo_stock.py", "seconds_best", "--shape", shape, "--dtype", dtype, "--repetitions", 3, ranks=2)
             rows.append(Row(name, f"PPO iteration {shape} {dtype}, 32 prompts x 32 + 32 tokens, 2 ranks", "s", side, [Peer("HF generate + DDP", stock, target)],
                             lower=True))
-    return rows
+    return rows + rl_iteration_rows(quick)
 
 
 # Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. Two of them together take a core about as
 # long to write as to learn from.
+STOPS = range(300, 482)
 LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.batch_size=16", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256",
-             "data.max_len=320", f"rollout.stop_token_ids={list(range(300, 482))}", "generate.max_batch=2", "train.batch_size=32")
+             "data.max_len=320", f"rollout.stop_token_ids={list(STOPS)}", "generate.max_batch=2", "train.batch_size=32")
+
+
+def rl_iteration_rows(quick):
+    """P4: prompts of 64 to 256 tokens, 8 answers to each, which end at one of STOPS on both sides."""
+    count = 8 if quick else 32
+    lengths, rows = rl_lengths(count, 0, 0)[0], []
+    for dtype in (["bf16"] if quick else ["fp32", "bf16"]):
+        side = iteration_figure("25M", dtype, f"rollout.batch_size={count}", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256", "data.max_len=512",
+                                f"rollout.stop_token_ids={list(STOPS)}", "train.batch_size=32", "run.iterations=3", prompts=lengths)
+        stock = peer("ppo_stock.py", "seconds_best", "--shape", "25M", "--dtype", dtype, "--lengths", ",".join(map(str, lengths)), "--samples", 8,
+                     "--new", 256, "--stop", f"{STOPS[0]}-{STOPS[-1]}", "--mini-batch", 32, "--repetitions", 2, ranks=2)
+        rows.append(Row("P4", f"PPO iteration 25M {dtype}, {count} prompts of 64 to 256 tokens x 8 answers to 256, 2 ranks", "s", side,
+                        [Peer("HF generate + DDP, padded", stock, 5.0)], lower=True))
+    return rows
 
 
 def ahead_rows(quick):

@@ -2,6 +2,8 @@
 
 The policy has a value head on the same trunk, so per iteration there is one generation, two forward passes and one training pass, as in the
 deck perf/ppo/iteration.toml. --dtype bf16: autocast, and a bf16 copy of the weights for generation.
+--lengths N,N,...: tokens of each prompt instead of --prompts equal ones, the first 32 the same in all, each answered --samples times; --stop FIRST-LAST:
+token ids that end an answer. Rows are padded to the longest of their batch: of --max-batch rows while generating, of a micro-batch in the passes.
 """
 
 import copy
@@ -10,7 +12,7 @@ import warnings
 from common import SHAPES, arguments, model, report, start_gloo, timed
 
 warnings.filterwarnings("ignore")
-a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8)
+a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8, lengths="", samples=1, stop="", max_batch=64)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -18,7 +20,10 @@ from torch import nn  # noqa: E402
 
 rank, world = start_gloo()
 half = a.dtype == "bf16"
-vocabulary, own, step_size = SHAPES[a.shape]["vocab_size"], a.prompts // world, a.mini_batch // world
+vocabulary, step_size, prefix = SHAPES[a.shape]["vocab_size"], a.mini_batch // world, 32
+prompts = [int(n) for n in a.lengths.split(",")] if a.lengths else [a.prompt] * a.prompts
+own = [n for n in prompts[rank::world] for _ in range(a.samples)]
+first_stop, last_stop = map(int, a.stop.split("-")) if a.stop else (vocabulary, vocabulary)
 
 
 class Policy(nn.Module):
@@ -29,9 +34,14 @@ class Policy(nn.Module):
         self.lm = model(a.shape)
         self.value = nn.Linear(SHAPES[a.shape]["hidden_size"], 1)
 
-    def forward(self, ids):
-        hidden = self.lm.model(input_ids=ids, use_cache=False).last_hidden_state[:, -a.new - 1:-1]
+    def forward(self, ids, mask, new):
+        hidden = self.lm.model(input_ids=ids, use_cache=False, **places(mask)).last_hidden_state[:, -new - 1:-1]
         return self.lm.lm_head(hidden), self.value(hidden).squeeze(-1)
+
+
+def places(mask):
+    """Nothing where all rows are as long as each other, which is faster."""
+    return dict(attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)) if a.lengths else {}
 
 
 def log_probs(logits, tokens):
@@ -48,52 +58,76 @@ def autocast():
     return torch.autocast("cpu", torch.bfloat16, enabled=half)
 
 
+def generate(lengths):
+    """Token ids, mask of prompts and answers [rows, prompt + new]; prompts are padded on the left."""
+    width = max(lengths)
+    ids, mask = torch.zeros(len(lengths), width, dtype=torch.long), torch.zeros(len(lengths), width, dtype=torch.long)
+    for row, n in enumerate(lengths):
+        ids[row, width - n:] = torch.randint(2, vocabulary, (n,))
+        ids[row, width - n:width - n + min(n, prefix)] = torch.arange(2, 2 + min(n, prefix))
+        mask[row, width - n:] = 1
+    stop = dict(eos_token_id=list(range(first_stop, last_stop + 1))) if a.stop else dict(eos_token_id=None, min_new_tokens=a.new)
+    ids = generator.generate(ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=a.new, pad_token_id=0, **stop)
+    ended = ((ids[:, width:] >= first_stop) & (ids[:, width:] <= last_stop)).long()
+    return ids, torch.cat([mask, (ended.cumsum(1) - ended == 0).long()], 1), width
+
+
 @torch.no_grad()
 def rollout():
+    """Micro-batches of (ids, mask, number of answer columns), each cut to its longest prompt and answer."""
     if generator is not policy.lm:
         for source, target in zip(policy.lm.parameters(), generator.parameters()):
             target.copy_(source)
-    prompts = torch.randint(2, vocabulary, (own, a.prompt))
-    return generator.generate(prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, max_new_tokens=a.new,
-                              min_new_tokens=a.new, eos_token_id=None, pad_token_id=0)
+    batches = []
+    for start in range(0, len(own), a.max_batch):
+        ids, mask, width = generate(own[start:start + a.max_batch])
+        for i in range(0, len(ids), step_size):
+            rows = slice(i, i + step_size)
+            used = mask[rows].any(0).nonzero().flatten()
+            columns = slice(int(used[0]), int(used[-1]) + 1)
+            batches.append((ids[rows, columns], mask[rows, columns], columns.stop - width))
+    return batches
 
 
 @torch.no_grad()
-def evaluate(sequences, tokens):
-    old, values, frozen = [], [], []
+def evaluate(batches):
+    """Of each micro-batch: log-probs of the policy, values, log-probs of the reference [rows, new], fp32."""
+    results = []
     with autocast():
-        for i in range(0, own, step_size):
-            rows = slice(i, i + step_size)
-            logits, value = net(sequences[rows])
-            old.append(log_probs(logits, tokens[rows]))
-            values.append(value.float())
-            frozen.append(log_probs(reference(sequences[rows], use_cache=False, logits_to_keep=a.new + 1).logits[:, :-1], tokens[rows]))
-    return torch.cat(old), torch.cat(values), torch.cat(frozen)
+        for ids, mask, new in batches:
+            tokens = ids[:, -new:]
+            logits, value = net(ids, mask, new)
+            frozen = reference(ids, use_cache=False, logits_to_keep=new + 1, **places(mask)).logits[:, :-1]
+            results.append((log_probs(logits, tokens), value.float(), log_probs(frozen, tokens)))
+    return results
 
 
-def advantages(old, values, frozen, tokens):
-    reward = -0.05 * (old - frozen)
-    reward[:, -1] += (tokens % 7 == 0).float().mean(1)
-    gain, result = torch.zeros(own), torch.zeros_like(reward)
-    for k in reversed(range(a.new)):
-        following = values[:, k + 1] if k + 1 < a.new else 0.0
-        gain = reward[:, k] + following - values[:, k] + 0.95 * gain
+def advantages(old, values, frozen, tokens, mask):
+    reward = -0.05 * (old - frozen) * mask
+    last = mask.sum(1) - 1
+    reward[torch.arange(len(last)), last] += ((tokens % 7 == 0) * mask).sum(1) / mask.sum(1)
+    gain, result = torch.zeros(len(old)), torch.zeros_like(reward)
+    for k in reversed(range(old.shape[1])):
+        following = values[:, k + 1] * mask[:, k + 1] if k + 1 < old.shape[1] else 0.0
+        gain = (reward[:, k] + following - values[:, k] + 0.95 * gain) * mask[:, k]
         result[:, k] = gain
-    return (result - result.mean()) / (result.std() + 1e-8), result + values
+    return result, result + values
 
 
 def iteration():
-    sequences = rollout()
-    tokens = sequences[:, -a.new:]
-    old, values, frozen = evaluate(sequences, tokens)
-    advantage, returns = advantages(old, values, frozen, tokens)
-    for i in range(0, own, step_size):
-        rows = slice(i, i + step_size)
+    batches = rollout()
+    results = evaluate(batches)
+    parts = [advantages(*result, ids[:, -new:], mask[:, -new:]) for result, (ids, mask, new) in zip(results, batches)]
+    drawn = torch.cat([gain[mask[:, -new:] == 1] for (gain, _), (_, mask, new) in zip(parts, batches)])
+    mean, spread = drawn.mean(), drawn.std() + 1e-8
+    for (ids, mask, new), (old, _, _), (gain, returns) in zip(batches, results, parts):
         with autocast():
-            logits, value = net(sequences[rows])
-            ratio = (log_probs(logits, tokens[rows]) - old[rows]).exp()
-        clipped = torch.min(ratio * advantage[rows], ratio.clamp(0.8, 1.2) * advantage[rows])
-        loss = -clipped.mean() + 0.1 * (value.float() - returns[rows]).pow(2).mean()
+            logits, value = net(ids, mask, new)
+            ratio = (log_probs(logits, ids[:, -new:]) - old).exp()
+        answer = mask[:, -new:]
+        advantage = (gain - mean) / spread
+        clipped = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+        loss = (-clipped * answer).sum() / answer.sum() + 0.1 * ((value.float() - returns).pow(2) * answer).sum() / answer.sum()
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()

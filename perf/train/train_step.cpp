@@ -59,7 +59,7 @@ Setting parse(int argc, char** argv) {
 zero::ShardedModelOptions options_of(const Setting& s) {
   zero::ShardedModelOptions options;
   options.name = "model";
-  options.compute = s.dtype == "bf16" ? config::DType::bf16 : config::DType::fp32;
+  options.compute = s.dtype == "bf16" ? config::DType::bf16 : config::DType::f32;
   options.recompute = s.recompute;
   if (s.exchange == "window") options.exchange = comm::ExchangeKind::shared_window;
   if (s.exchange == "ring") options.exchange = comm::ExchangeKind::mpi_ring;

@@ -28,7 +28,7 @@ struct Arguments {
   int repetitions = 7;
   double delta = 0;  // fraction of elements that change between syncs; 0: no delta row
   int64_t layers = 30;
-  int64_t node_bucket = int64_t{1} << 20;
+  int64_t node_bucket = weightsync::PlanOptions{}.node_bucket_bytes;
   bool check = false;
   bool only_messages = false;
 };

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "trireme/base/error.hpp"
 #include "trireme/base/progress.hpp"
 
 namespace trireme::base {
@@ -34,6 +33,12 @@ void throw_errno(int error, std::string_view what, const std::filesystem::path& 
     default: break;
   }
   throw UserError(code, text("cannot ", what, " ", path.string(), " (", std::strerror(error), "): ", advice));
+}
+
+std::optional<ExitCode> file_error_code(const std::exception& error) {
+  const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+  if (file == nullptr) return std::nullopt;
+  return file->code() == std::errc::permission_denied ? ExitCode::permission : ExitCode::io_error;
 }
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {

@@ -24,6 +24,7 @@ std::string inspect_one(const std::filesystem::path& path, bool verify) {
   const Manifest& m = reader.manifest();
   std::string out = base::text("checkpoint ", path.string(), "\n  step ", m.step, ", saved ", m.saved, " by ", m.world_size,
                                " ranks, fence ", m.fence, ", format ", m.format, ", version ", m.version.empty() ? "unknown" : m.version,
+                               m.config_digest.empty() ? "" : ", deck " + m.config_digest,
                                "\n  ", base::human_bytes(static_cast<double>(m.data_bytes)), " in ", reader.datasets().size(), " datasets\n");
   std::map<std::string, std::pair<int64_t, int64_t>> groups;
   for (const DatasetInfo& info : reader.datasets()) {

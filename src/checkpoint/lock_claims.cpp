@@ -96,7 +96,10 @@ std::optional<Claim> current_claim(const std::filesystem::path& folder) {
       continue;  // removed by a later holder since the listing
     }
     struct stat info{};
-    if (::stat(claim.path.c_str(), &info) != 0) continue;  // likewise
+    if (::stat(claim.path.c_str(), &info) != 0) {
+      if (errno != ENOENT) base::throw_errno(errno, "look at", claim.path);
+      continue;  // likewise
+    }
     claim.modified = modified_seconds(info);
     claim.holder = holder_from_json(text, claim.path.string());
     // The next fence is counted from what the claim says: one that says less than its name would be found and not followed, for ever.

@@ -19,6 +19,9 @@ struct Claim {
   double modified = 0;  // seconds, by the file server's clock
 };
 
+// What the name of a claim has room for. Fences are counted up by one, so nobody comes here.
+inline constexpr int64_t largest_fence = 999'999'999'999'999'999;
+
 std::filesystem::path claim_path(const std::filesystem::path& folder, int64_t fence);
 // Fences that are claimed, greatest first.
 std::vector<int64_t> claimed_fences(const std::filesystem::path& folder);

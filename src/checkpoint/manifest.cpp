@@ -9,6 +9,7 @@
 #include "index.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -101,6 +102,11 @@ FullManifest read_manifest(const std::filesystem::path& checkpoint) {
              ": truncated or replaced");
   }
   return manifest;
+}
+
+void require_step(const Manifest& manifest, const std::filesystem::path& checkpoint, int64_t step) {
+  VALIDATE(manifest.step == step, ExitCode::bad_data, checkpoint.string(), " holds step ", manifest.step,
+           " by its manifest: the folder was renamed (give it its own name again, or load it by ckpt.resume from another folder)");
 }
 
 std::string metadata_digest(const std::filesystem::path& data_file, const std::vector<ByteRange>& ranges) {

@@ -11,17 +11,24 @@
 #include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
+namespace {
+
+bool is_absent(const std::error_code& error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+}
+
+}  // namespace
 
 std::vector<int64_t> list_steps(const std::filesystem::path& folder) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const int64_t step = step_of(entry->path().filename().string());
-    std::error_code gone;  // removed since it was listed
-    if (step >= 0 && entry->is_directory(gone)) steps.push_back(step);
+    std::error_code failed;  // removed since it was listed, or a link to nowhere
+    if (step >= 0 && entry->is_directory(failed)) steps.push_back(step);
+    if (step >= 0 && failed && !is_absent(failed)) base::throw_errno(failed.value(), "look at", entry->path());
   }
-  const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
-  if (error && !absent) base::throw_errno(error.value(), "list", folder);
+  if (error && !is_absent(error)) base::throw_errno(error.value(), "list", folder);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
@@ -31,7 +38,9 @@ std::vector<Position> list_committed(const std::filesystem::path& folder, std::v
   std::vector<Position> all;
   for (const int64_t step : list_steps(folder)) {
     try {
-      all.push_back({read_manifest(folder / folder_name(step)).fence, step});
+      const Manifest manifest = read_manifest(folder / folder_name(step));
+      require_step(manifest, folder / folder_name(step), step);
+      all.push_back({manifest.fence, step});
     } catch (const UserError& error) {
       if (error.code() != ExitCode::bad_data && error.code() != ExitCode::input_missing) throw;
       if (not_whole != nullptr) not_whole->emplace_back(error.what());

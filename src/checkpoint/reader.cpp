@@ -259,6 +259,7 @@ std::optional<int64_t> load_newest(const comm::CommView& comm, const std::filesy
   for (const int64_t step : steps) {
     try {
       Reader reader(comm, folder / folder_name(step));
+      require_step(reader.manifest(), folder / folder_name(step), step);  // the same on every rank
       load(reader);
       if (!failures.empty() && comm.rank() == 0) log::warning(base::text("resuming from the older checkpoint ", folder_name(step)));
       return step;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/position.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -73,7 +75,17 @@ uint64_t inode_of(const std::filesystem::path& folder) {
 int64_t fence_above(const std::filesystem::path& checkpoints) {
   if (checkpoints.empty()) return 1;
   const std::vector<Position> found = list_committed(checkpoints);
-  return found.empty() ? 1 : found.front().fence + 1;
+  if (found.empty()) return 1;
+  VALIDATE(found.front().fence < largest_fence, ExitCode::bad_data, (checkpoints / folder_name(found.front().step)).string(), " has the fence ",
+           found.front().fence, ", which no run has come to by counting, and none can follow: move it out of the folder");
+  return found.front().fence + 1;
+}
+
+int64_t fence_after(const std::optional<Claim>& current) {
+  if (!current) return 1;
+  VALIDATE(current->holder.fence < largest_fence, ExitCode::locked, current->path.string(), " has the fence ", current->holder.fence,
+           ", which no run has come to by counting, and none can follow: make sure that no run uses the folder, then remove the file");
+  return current->holder.fence + 1;
 }
 
 // Claims the next fence; throws locked.
@@ -82,7 +94,7 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options)
   me.folder = inode_of(folder);
   for (;;) {
     const std::optional<Claim> current = current_claim(folder);
-    me.fence = current ? current->holder.fence + 1 : 1;
+    me.fence = fence_after(current);
     if (current) {
       const std::string reason = reason_to_take(folder, *current, me, options);
       if (reason.empty()) refuse(folder, *current, options.what);

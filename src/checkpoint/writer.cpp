@@ -277,7 +277,7 @@ void Save::vote_and_commit() {
   agreed_on_root(comm_, [&] {
     for (const RunLock* lock : {options_.lock, options_.folder_lock}) {
       VALIDATE(lock == nullptr || lock->still_mine(), ExitCode::locked, "another run has taken over ", lock->folder().string(),
-               " (this one holds fence ", lock->fence(), "): nothing was committed");
+               ", or the claim of this one was moved away with the folder (it holds fence ", lock->fence(), "): nothing was committed");
     }
     commit(temporary_, folder_, step_,
            {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from});

@@ -11,6 +11,7 @@
 #include "cli/arguments.hpp"
 #include "cli/variant.hpp"
 #include "trireme/base/allocation.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/driver/commands.hpp"
@@ -46,6 +47,7 @@ Failure describe_current() {
     if (const auto failed = trireme::base::failed_allocation(error)) {
       return {to_int(ExitCode::out_of_memory), trireme::base::describe(*failed, trireme::trace::where_it_failed())};
     }
+    if (const auto code = trireme::base::file_error_code(error)) return {to_int(*code), error.what()};
     const std::string what = error.what();
     return {to_int(ExitCode::internal), what.substr(0, what.find("\nException raised from"))};
   } catch (...) {

@@ -1,10 +1,9 @@
 #include "trireme/comm/agree.hpp"
 
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "trireme/base/allocation.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::comm {
@@ -12,9 +11,7 @@ namespace {
 
 ExitCode code_of(const std::exception& error) {
   if (const auto* user = dynamic_cast<const UserError*>(&error)) return user->code();
-  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
-    return file->code() == std::errc::permission_denied ? ExitCode::permission : ExitCode::io_error;
-  }
+  if (const auto code = base::file_error_code(error)) return *code;
   return base::failed_allocation(error) ? ExitCode::out_of_memory : ExitCode::internal;
 }
 

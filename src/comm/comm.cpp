@@ -239,32 +239,6 @@ void CommView::all_gather_in_place(void* data, int64_t count, DType type) const 
   noted.done();
 }
 
-void CommView::reduce_scatter(const void* from, void* into, int64_t count, DType type, Op op) const {
-  const auto width = static_cast<int64_t>(size_of(type));
-  if (count == 0) return;
-  if (!state_) {
-    std::memcpy(into, from, static_cast<size_t>(count * width));
-    return;
-  }
-  const trace::Collective collective{"reduce_scatter", name().c_str(), bytes_of(count, type)};
-  const Noted noted{*this, "reduce_scatter", count, static_cast<int>(type) * 8 + static_cast<int>(op)};
-  if (count <= max_count) {
-    TRIREME_MPI(MPI_Reduce_scatter_block(from, into, static_cast<int>(count), to_mpi(type), to_mpi(op, type),
-                                         state_->handle));
-    noted.done();
-    return;
-  }
-  for (int root = 0; root < size_; ++root) {
-    const auto* slice = static_cast<const std::byte*>(from) + root * count * width;
-    for (int64_t done = 0; done < count; done += max_count) {
-      const int n = static_cast<int>(std::min(max_count, count - done));
-      TRIREME_MPI(MPI_Reduce(slice + done * width, static_cast<std::byte*>(into) + done * width, n, to_mpi(type),
-                             to_mpi(op, type), root, state_->handle));
-    }
-  }
-  noted.done();
-}
-
 namespace {
 
 std::vector<std::string> cut(const std::string& packed, std::span<const int64_t> sizes) {

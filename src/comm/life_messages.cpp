@@ -9,8 +9,8 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int sign_tag = 31001;
-constexpr int answer_tag = 31002;
+constexpr int sign_tag = static_cast<int>(Tag::life_sign);
+constexpr int answer_tag = static_cast<int>(Tag::life_answer);
 constexpr int most_unanswered = 8;  // a rank 0 that stands still gets no more: its memory is not ours to fill
 
 template <size_t N>

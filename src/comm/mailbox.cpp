@@ -32,10 +32,16 @@ struct Piece {
 };
 using Pieces = std::deque<std::unique_ptr<Piece>>;
 
-// MPI still reads or writes the memory of what is left: a mailbox that dies before its ranks are done leaves it behind.
-void abandon(Pieces& pieces) {
-  static std::vector<std::unique_ptr<Piece>> left;
-  for (auto& piece : pieces) left.push_back(std::move(piece));
+// A rank cannot know that nothing comes to it any more: what others have said last, that a message was taken, nobody waits for. So a mailbox leaves
+// its communicator behind for as long as the process lives: MPI would give its number to the next one, which would receive that mail. And the memory of
+// transfers that are not over.
+void abandon(Comm comm, Pieces sending, Pieces receiving) {
+  struct Left {
+    Comm comm;
+    Pieces sending, receiving;
+  };
+  static auto* const all = new std::deque<Left>;  // MPI may be over before static objects are
+  all->push_back({std::move(comm), std::move(sending), std::move(receiving)});
 }
 
 }  // namespace
@@ -160,10 +166,7 @@ void ByteMailbox::Impl::send_waiting() {
 ByteMailbox::ByteMailbox(const CommView& ranks, const std::string& name, const MailLimits& limits)
     : impl_(std::make_unique<Impl>(ranks, name, limits)) {}
 
-ByteMailbox::~ByteMailbox() {
-  abandon(impl_->sending);
-  abandon(impl_->receiving);
-}
+ByteMailbox::~ByteMailbox() { abandon(std::move(impl_->comm), std::move(impl_->sending), std::move(impl_->receiving)); }
 
 void ByteMailbox::post(int to, std::string message) {
   EXPECT(to >= 0 && to < static_cast<int>(impl_->peers.size()));

@@ -1,5 +1,7 @@
 #include "comm/nccl_comm.hpp"
 
+#include <mpi.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -36,23 +38,58 @@ void nap(int looks) {
 
 }  // namespace
 
-NcclComm::NcclComm(const CommView& comm) : rank_(comm.rank()), size_(comm.size()) {
+NcclComm::NcclComm(const CommView& comm) : ranks_(comm.native()), rank_(comm.rank()), size_(comm.size()) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  if (NcclComm* other = of_the_same_ranks()) {
+    split_from(*other, config);
+  } else {
+    begin(comm, config);
+  }
+}
+
+void NcclComm::begin(const CommView& comm, ncclConfig_t& config) {
   ncclUniqueId id{};
   if (rank_ == 0) TRIREME_NCCL_CALL(ncclGetUniqueId(&id));
   id = comm.broadcast_value(id, 0);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
   const ncclResult_t result = ncclCommInitRankConfig(&handle_, size_, id, rank_, &config);
-  {
-    const std::lock_guard lock(registry().mutex);
-    registry().comms.push_back(this);
-  }
+  enter();
   try {
     complete(result, "ncclCommInitRankConfig");
   } catch (...) {
     static_cast<void>(ncclCommAbort(leave()));
     throw;
   }
+}
+
+// All are made and freed by all of their ranks together: each rank finds the same one.
+NcclComm* NcclComm::of_the_same_ranks() const {
+  const std::lock_guard lock(registry().mutex);
+  for (NcclComm* other : registry().comms) {
+    int relation = MPI_UNEQUAL;
+    MPI_Comm_compare(static_cast<MPI_Comm>(ranks_), static_cast<MPI_Comm>(other->ranks_), &relation);
+    if (relation == MPI_IDENT || relation == MPI_CONGRUENT) return other;
+  }
+  return nullptr;
+}
+
+void NcclComm::enter() {
+  const std::lock_guard lock(registry().mutex);
+  registry().comms.push_back(this);
+}
+
+void NcclComm::split_from(NcclComm& other, ncclConfig_t& config) {
+  TRIREME_CUDA_CALL(cudaDeviceSynchronize());  // a communicator is split when nothing of it is under way
+  const ncclResult_t result = ncclCommSplit(other.handle_, 0, rank_, &handle_, &config);
+  try {
+    other.complete(result, "ncclCommSplit");  // until then the handle is not there
+  } catch (...) {
+    abort_all();  // and NCCL may still write it
+    if (handle_ != nullptr) static_cast<void>(ncclCommAbort(handle_));
+    throw;
+  }
+  enter();
 }
 
 NcclComm::~NcclComm() {

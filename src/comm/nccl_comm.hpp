@@ -16,8 +16,9 @@ namespace trireme::comm {
 
 class NcclComm {
  public:
-  // Collective over `comm`, which must outlive this. Throws InternalError, with rank and cause, where the ranks do not find each other in
-  // device_support().patience.
+  // Collective over `comm`, which must outlive this. Where another one of the same ranks exists it is split off from that, and shares the connections and
+  // buffers that NCCL holds on the device: the device must then come to an end of its work. Throws InternalError, with rank and cause, where the
+  // ranks do not find each other in device_support().patience.
   explicit NcclComm(const CommView& comm);
   NcclComm(const NcclComm&) = delete;
   ~NcclComm();  // collective, unless an exception is on its way
@@ -35,10 +36,15 @@ class NcclComm {
   static void abort_all();
 
  private:
+  NcclComm* of_the_same_ranks() const;
+  void begin(const CommView& comm, ncclConfig_t& config);
+  void enter();
+  void split_from(NcclComm& other, ncclConfig_t& config);
   ncclComm_t leave();  // nobody else sees the handle from here on
   std::string words(ncclResult_t result) const;
 
   ncclComm_t handle_ = nullptr;
+  void* ranks_;  // an MPI_Comm
   int rank_, size_;
   std::vector<void*> registrations_;
 };

@@ -161,6 +161,15 @@ void add_in_order(float* into, const std::vector<const float*>& sources, int64_t
   });
 }
 
+void sum_in_order(float* sum, bool onto, const std::vector<const float*>& sources, int64_t count) {
+  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t n = std::min(kChunk, count - begin);
+    if (!onto) std::memcpy(sum + begin, sources[0] + begin, static_cast<size_t>(n) * sizeof(float));
+    for (size_t s = onto ? 0 : 1; s < sources.size(); ++s) base::add(sum + begin, sources[s] + begin, n);
+  }
+}
+
 void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for) {
   in_pieces(count, parallel_for, [values](int64_t first, int64_t last) {
     std::memset(values + first, 0, static_cast<size_t>(last - first) * sizeof(float));
@@ -186,15 +195,17 @@ std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::ve
   }
   if (options.kind == ExchangeKind::mpi_ring) return make_ring_exchange(duplicate(), std::move(stages), options);
 
+  if (options.kind == ExchangeKind::node_windows) return make_node_exchange(duplicate(), std::move(stages), options);
+
   const bool one_node = on_one_node(comm);
   if (options.kind == ExchangeKind::shared_window) {
     VALIDATE(one_node, ExitCode::unfit_environment,
              "a shared window was asked for, but the ranks are on several nodes: use an MPI ring");
     return make_window_exchange(duplicate(), std::move(stages), options);
   }
-  if (!one_node) return make_ring_exchange(duplicate(), std::move(stages), options);
+  if (!one_node && !options.node_weights) return make_ring_exchange(duplicate(), std::move(stages), options);
   try {
-    return make_window_exchange(duplicate(), stages, options);
+    return one_node ? make_window_exchange(duplicate(), stages, options) : make_node_exchange(duplicate(), stages, options);
   } catch (const UserError& error) {
     if (error.code() != ExitCode::out_of_memory && error.code() != ExitCode::unfit_environment) throw;
     if (comm.rank() == 0) log::warning(base::text("weights go through MPI instead of shared memory: ", error.what()));

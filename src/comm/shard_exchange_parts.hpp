@@ -66,6 +66,8 @@ class RingLayout {
   std::vector<std::byte*> weight_pointers(std::byte* arena, int stage) const;  // by parameter
   std::vector<float*> gradient_pointers(std::byte* arena, int stage) const;
 
+  bool overlap(int a, int b) const { return arena_.overlap(a, b); }
+
   bool holds(int stage) const { return held_[static_cast<size_t>(stage)]; }
   // These throw InternalError where the order contract of ShardExchange is broken.
   void occupy(int stage);  // evicts what it overlaps
@@ -91,6 +93,9 @@ class RingLayout {
 // into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, from left to right: the same bits for any threads.
 void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for);
 
+// sum[i] = sources[0][i] + sources[1][i] + ..., or, `onto` what is there, sum[i] + sources[0][i] + ...: from left to right, on this thread.
+void sum_in_order(float* sum, bool onto, const std::vector<const float*>& sources, int64_t count);
+
 void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for);
 
 // Zeroed memory of a ring, touched at once: what cannot be had is an error at the start.
@@ -103,6 +108,8 @@ class HostBuffer : public HugeBuffer {
 
 // Throw UserError(out_of_memory) or (unfit_environment), alike on every rank, where the ranks cannot share such a window.
 std::unique_ptr<ShardExchange> make_window_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
+// The same of the ranks of each node; unfit_environment also where the ranks of a node do not follow each other.
+std::unique_ptr<ShardExchange> make_node_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
 std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options);
 
 // Where this exchange's ring lies: options.rings, or memory of its own. Counts the bytes of the latter.

@@ -13,6 +13,7 @@ namespace trireme::comm {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr int gradients_tag = static_cast<int>(Tag::gradients);
 
 std::shared_ptr<std::byte> host_memory(int64_t bytes) {
   const auto buffer = std::make_shared<HostBuffer>(bytes);
@@ -128,13 +129,13 @@ void MpiRingExchange::reduce(int stage) {
     const int from = (comm_->rank() + step) % comm_->size();
     float* place = into + (from < comm_->rank() ? from : from - 1) * count;
     reducing_.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Irecv(place, static_cast<int>(count), MPI_FLOAT, from, 0, handle(), &reducing_.back()));
+    TRIREME_MPI(MPI_Irecv(place, static_cast<int>(count), MPI_FLOAT, from, gradients_tag, handle(), &reducing_.back()));
   }
   for (int step = 1; step < comm_->size(); ++step) {
     const int to = (comm_->rank() + comm_->size() - step) % comm_->size();
     MPI_Datatype type = slices_of(stage, to);
     reducing_.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Isend(gradient_base(stage), 1, type, to, 0, handle(), &reducing_.back()));
+    TRIREME_MPI(MPI_Isend(gradient_base(stage), 1, type, to, gradients_tag, handle(), &reducing_.back()));
     TRIREME_MPI(MPI_Type_free(&type));  // after the send, says the standard
     region.add_bytes(count * kFloat);
   }

@@ -37,8 +37,33 @@ base::FileDescriptor create_memory_file(int64_t bytes, const std::string& name, 
   return error == 0 ? std::move(file) : base::FileDescriptor();
 }
 
-base::FileDescriptor open_memory_file(int pid, int fd) {
-  return base::FileDescriptor(::open(base::text("/proc/", pid, "/fd/", fd).c_str(), O_RDWR | O_CLOEXEC));
+// A memory file as its maker names it to the others.
+struct Offer {
+  int pid = 0;
+  int fd = -1;
+  int error = 0;
+  uint64_t device = 0;
+  uint64_t inode = 0;
+};
+
+void describe_file(int fd, Offer& offer) {
+  struct stat info{};
+  if (::fstat(fd, &info) != 0) {
+    offer.error = errno;
+    return;
+  }
+  offer.device = info.st_dev;
+  offer.inode = info.st_ino;
+}
+
+// Invalid where it cannot be opened, and where the number of its maker is another process's here (a PID namespace for each rank): what lies there is
+// somebody's file, which must not be written.
+base::FileDescriptor open_memory_file(const Offer& offer) {
+  base::FileDescriptor file(::open(base::text("/proc/", offer.pid, "/fd/", offer.fd).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  Offer found;
+  if (file.valid()) describe_file(file.get(), found);
+  const bool same = file.valid() && found.error == 0 && found.device == offer.device && found.inode == offer.inode;
+  return same ? std::move(file) : base::FileDescriptor();
 }
 
 struct Range {
@@ -107,11 +132,7 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
   for (const int64_t size : sizes) offsets_.push_back(offsets_.back() + size);
   const int64_t total = std::max(base::round_up(offsets_.back(), kHugePage), kHugePage);
 
-  struct Offer {
-    int pid = 0;
-    int fd = -1;
-    int error = 0;
-  } offer;
+  Offer offer;
   base::FileDescriptor file;
   job::AvailableMemory memory;
   if (node_comm.rank() == 0) {
@@ -123,6 +144,7 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
       file = create_memory_file(total, name, offer.error);
     }
     offer.fd = file.get();
+    if (file.valid()) describe_file(file.get(), offer);
   }
   offer = node_comm.broadcast_value(offer, 0);
   const auto refuse = [&](int error) {
@@ -135,7 +157,7 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
                                "): use a smaller model, more nodes or fewer roles on a rank"));
   };
   if (offer.error != 0) refuse(offer.error);
-  if (node_comm.rank() != 0) file = open_memory_file(offer.pid, offer.fd);
+  if (node_comm.rank() != 0) file = open_memory_file(offer);
   void* map = MAP_FAILED;
   if (file.valid()) map = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   const bool mapped = node_comm.all(map != MAP_FAILED);
@@ -143,7 +165,7 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
     if (map != MAP_FAILED) munmap(map, static_cast<size_t>(total));
     throw UserError(ExitCode::unfit_environment,
                     "the ranks of one node cannot open each other's memory through /proc (the system forbids it, e.g. "
-                    "by ptrace_scope or hidepid): run the ranks under one user in one container");
+                    "by ptrace_scope or hidepid, or each has process numbers of its own): run the ranks under one user in one container");
   }
   base_ = static_cast<std::byte*>(map);
   mapped_bytes_ = total;

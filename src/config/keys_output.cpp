@@ -51,8 +51,9 @@ void add_output_keys(KeyList<Options>& keys) {
       .never_empty()
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.allow_changes),
-           "Keys that may have another value, and inputs (data.prompt_dataset, data.dataset, reference.path) that may have other content, than in the "
-           "checkpoint that a start goes on from, although that changes what is computed; a section is \"actor.\". Keys of conduct need no permission.")
+           "Keys that may have another value, and inputs (data.prompt_dataset, data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
+           "reference.path, reward.source.0.path) that may have other content, than in the checkpoint that a start goes on from, although that changes "
+           "what is computed; a section is \"actor.\". Keys of conduct need no permission.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
   keys.add(KEY(ckpt.save_hf),
@@ -95,7 +96,7 @@ std::span<const Section> sections() {
       Section{"ranks", "Which ranks train, generate and score"},
       Section{"model", "The policy to train"},
       Section{"actor", "Policy loss and its optimizer"},
-      Section{"critic", "Value network and its optimizer (estimator gae only)"},
+      Section{"critic", "Value network and its optimizer, for estimators with a critic"},
       Section{"reference", "The frozen reference policy"},
       Section{"reward", "Rewards; sources are a list of [[reward.source]]"},
       Section{"rollout", "Generation of samples"},

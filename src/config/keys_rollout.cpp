@@ -6,6 +6,12 @@ namespace {
 
 void add_sampling_keys(KeyList<Options>& keys) {
   keys.add(KEY(rollout.batch_size), "Prompts per iteration.").range(1, 1 << 20);
+  keys.add(KEY(rollout.over_sampling),
+           "Prompts that are written beyond rollout.batch_size while roles take turns (train.async_depth = 0). An iteration learns from those whose longest "
+           "answer is shortest and ends there; the others begin again in the next one, with its weights and the same draws, so long answers stay long. A "
+           "prompt waits for 4 iterations at most. 0: an iteration waits for its longest answer.")
+      .range(0, 1 << 20)
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(rollout.n_samples_per_prompt), "Answers per prompt; their prompt is computed once.").range(1, 4096);
   keys.add(KEY(rollout.temperature), "Sampling temperature; 0 takes the likeliest token (not for training).").range(0, 100);
   keys.add(KEY(rollout.top_p), "Samples from the likeliest tokens that hold this probability together.").above(0).at_most(1);

@@ -38,6 +38,10 @@ void add_generate_keys(KeyList<Options>& keys) {
   keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
       .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
+  keys.add(KEY(generate.paged_attention),
+           "On GPUs: attention of decoding sequences by a kernel of our own, which reads the cache's pages where they lie. No GPU has run it yet. false: "
+           "LibTorch's attention, over keys and values that are gathered in each layer.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.speculation_tokens),
            "On CPUs: while no more than 4 sequences run on a replica, a step also computes up to so many guesses of a sequence's next tokens (what "
            "followed the last time that its last tokens stood in it; of 4 sequences one each) and keeps those that are drawn too. Texts and log-probs "
@@ -87,6 +91,10 @@ void add_train_keys(KeyList<Options>& keys) {
       .at_least(-1)
       .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
   keys.add(KEY(train.optimizer_offload), "fp32 weights and moments in host memory beside a GPU; they pass through it in each step.").departs("OpenRLHF: ds.adam_offload.");
+  keys.add(KEY(train.node_weights),
+           "On CPUs of several nodes each node keeps whole weights once, in memory that its ranks share, and takes new ones from the network once a step. "
+           "false: ranks keep their slices and gather each block as it is needed, which takes less memory and more of the network.")
+      .departs("OpenRLHF: none; ZeRO-3 gathers.");
   keys.add(KEY(train.enable_ema), "Keeps an exponential moving average of the actor's weights.");
   keys.add(KEY(train.ema_beta), "Its decay per optimizer step.").range(0, 1);
   keys.add(KEY(train.deterministic),

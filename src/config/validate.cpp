@@ -154,6 +154,12 @@ void Checks::ppo_batches() {
   refuse_if(o_.rollout.max_new_tokens > 0 && o_.rollout.min_new_tokens > o_.rollout.max_new_tokens, "rollout.min_new_tokens ",
             o_.rollout.min_new_tokens, " is more than rollout.max_new_tokens ", o_.rollout.max_new_tokens,
             " (no answer could end but by its length): lower it");
+  refuse_if(o_.rollout.over_sampling > o_.rollout.batch_size, "rollout.over_sampling ", o_.rollout.over_sampling, " is more than rollout.batch_size ",
+            o_.rollout.batch_size, " (an iteration could not learn from all prompts that wait): lower it");
+  refuse_if(o_.rollout.over_sampling > 0 && o_.train.async_depth > 0, "rollout.over_sampling with train.async_depth = ", o_.train.async_depth,
+            " (generators that are ahead write on): set train.partial_rollout_enable = true and train.partial_rollout_order = \"finished\" instead");
+  refuse_if(o_.rollout.over_sampling > 0 && o_.algo.dynamic_filtering_enable,
+            "rollout.over_sampling with algo.dynamic_filtering_enable (which draws as many prompts as it expects to need): keep one of them");
   refuse_if(o_.rollout.temperature == 0,
             "rollout.temperature 0 takes the likeliest token (the policy gradient needs samples): use 1");
   refuse_if(o_.algo.dynamic_filtering_enable && o_.rollout.n_samples_per_prompt == 1,
@@ -175,11 +181,11 @@ void Checks::ppo_algorithm() {
             "algo.kl.target with algo.kl.init_coef = 0 (the coefficient is multiplied at each step and would stay 0)");
   refuse_if(kl.use_loss && kl.init_coef == 0, "algo.kl.use_loss with algo.kl.init_coef = 0 (the term would be multiplied by 0)");
   refuse_if(o_.critic.freezing_steps >= 0 && !o_.has_critic(), "critic.freezing_steps with algo.advantage.estimator = \"",
-            to_string(advantage.estimator), "\" (only gae has a critic to train alone)");
+            to_string(advantage.estimator), "\" (it has no critic to train alone)");
   refuse_if(!o_.critic.path.empty() && !o_.has_critic(), "critic.path with algo.advantage.estimator = \"",
-            to_string(advantage.estimator), "\" (only gae has a critic): remove it");
+            to_string(advantage.estimator), "\" (it has no critic): remove it");
   refuse_if(o_.critic.save_value_network && !o_.has_critic(), "critic.save_value_network with algo.advantage.estimator = \"",
-            to_string(advantage.estimator), "\" (only gae has a critic to save): remove it");
+            to_string(advantage.estimator), "\" (it has no critic to save): remove it");
   ppo_correction();
 }
 

@@ -1,5 +1,8 @@
 #include "trireme/data/jsonl.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -88,26 +91,41 @@ void append_list(std::span<const Number> values, std::string& out) {
 JsonlReader::JsonlReader(const fs::path& file) : file_(file) {
   const base::FileWork work{"open", file};
   check_regular(file);
-  errno = 0;
-  in_.open(file, std::ios::binary);
-  if (!in_) base::throw_errno(errno != 0 ? errno : EIO, "open", file);
+  in_ = base::open_read(file);
   size_ = fs::file_size(file);
   changed_ = fs::last_write_time(file);
 }
 
 std::string JsonlReader::where() const { return base::text(file_.string(), ":", line_); }
 
+// The next bytes of the file into the buffer; false at its end.
+bool JsonlReader::fill() {
+  constexpr size_t most = size_t{64} << 10;
+  const base::FileWork work{"read", file_};
+  buffer_.resize(most);
+  ssize_t n = 0;
+  do {
+    n = ::read(in_.get(), buffer_.data(), most);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) base::throw_errno(errno, "read", file_);
+  buffer_.resize(static_cast<size_t>(n));
+  at_ = 0;
+  return n > 0;
+}
+
 // Like getline, but stops at the limit instead of filling the memory.
 bool JsonlReader::read_line() {
   text_.clear();
-  std::streambuf& bytes = *in_.rdbuf();
-  int c = bytes.sbumpc();
-  if (c == std::char_traits<char>::eof()) return false;
+  if (at_ == buffer_.size() && !fill()) return false;
   ++line_;
-  for (; c != std::char_traits<char>::eof() && c != '\n'; c = bytes.sbumpc()) {
-    text_ += static_cast<char>(c);
+  do {
+    const size_t end = std::min(buffer_.find('\n', at_), buffer_.size());
+    text_.append(buffer_, at_, end - at_);
     VALIDATE(text_.size() <= longest_line, ExitCode::bad_data, where(), ": the line is longer than 64 MiB: is this a file of JSON lines?");
-  }
+    at_ = end + 1;
+    if (end < buffer_.size()) return true;
+  } while (fill());
+  at_ = buffer_.size();
   return true;
 }
 
@@ -132,7 +150,9 @@ std::optional<std::string_view> JsonlReader::next() {
 void JsonlReader::check_unchanged() const {
   std::error_code error;
   const uintmax_t size = fs::file_size(file_, error);
-  const bool same = !error && size == size_ && fs::last_write_time(file_, error) == changed_ && !error;
+  const fs::file_time_type changed = error ? changed_ : fs::last_write_time(file_, error);
+  if (error) base::throw_errno(error.value(), "look at", file_);
+  const bool same = size == size_ && changed == changed_;
   VALIDATE(same, ExitCode::bad_data, file_.string(), ": changed while it was read (", size_, " bytes at first, ", size,
            " at the end): wait until it is complete");
 }

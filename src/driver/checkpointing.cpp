@@ -13,6 +13,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/learn/same_inputs.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -59,7 +60,7 @@ bool may_pass(ExitCode code) {
 
 bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
   std::error_code error;
-  return std::filesystem::equivalent(checkpoint.parent_path(), folder, error) && !error;
+  return std::filesystem::equivalent(normal_path(checkpoint).parent_path(), folder, error) && !error;
 }
 
 }  // namespace
@@ -141,6 +142,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   options.keep = options_.ckpt.keep;
   options.pinned = progress.best.iteration;
   options.resumed_from = resumed_from_;
+  options.config_digest = learn::digest_of_text(progress.deck);
   options.version = TRIREME_VERSION;
   options.beat = [](const char*) { base::tick(); };
   options.lock = &folder_.lock();
@@ -262,7 +264,7 @@ std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
   };
   if (takes_named_checkpoint(how, folder_.checkpoints(), roles_.world)) {
     checkpoint::Reader reader(roles_.world, how);
-    take(reader, lies_in(obeyed_, folder_.checkpoints()));
+    take(reader, lies_in(how, folder_.checkpoints()));
     if (talks) log::info(base::text("ckpt.resume: starting from ", how, "; a restart goes on from what this run has saved by then"));
     return progress;
   }

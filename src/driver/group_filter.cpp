@@ -57,7 +57,7 @@ void GroupFilter::add(const Samples& samples, int64_t prompts) {
   const auto found = learn::informative_groups(run_.roles.world, samples, run_.options.algo.dynamic_filtering_range);
   groups_.insert(groups_.end(), found.begin(), found.end());
   for (int64_t i = 0; i < samples.size(); ++i) {
-    if (std::ranges::binary_search(found, learn::group_of(samples.id[static_cast<size_t>(i)]))) samples_.append(samples, i);
+    if (std::ranges::binary_search(found, group_of(samples.id[static_cast<size_t>(i)]))) samples_.append(samples, i);
   }
   drawn_ += prompts;
   informative_ += std::ssize(found);
@@ -68,7 +68,7 @@ GroupFilter::Result GroupFilter::finish(Progress& progress, report::IterationMet
   const std::span<const uint64_t> batch = std::span(groups_).first(taken), rest = std::span(groups_).subspan(taken);
   Result result;
   for (int64_t i = 0; i < samples_.size(); ++i) {
-    const uint64_t group = learn::group_of(samples_.id[static_cast<size_t>(i)]);
+    const uint64_t group = group_of(samples_.id[static_cast<size_t>(i)]);
     if (std::ranges::binary_search(batch, group)) result.batch.append(samples_, i);
     if (std::ranges::binary_search(rest, group)) result.surplus.append(samples_, i);
   }

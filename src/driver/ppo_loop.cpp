@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "driver/inputs.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/zero/replica_check.hpp"
@@ -45,11 +46,13 @@ std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokeniz
   return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
-Inputs inputs_of(const Run& run, const data::PromptSet& prompts) {
+Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles, const data::PromptSet& prompts,
+                 const std::optional<learn::PretrainingTexts>& texts) {
   if (!run.leads()) return {};
-  Inputs inputs{{"data.prompt_dataset", learn::digest_of(prompts)}};
-  const std::string& reference = run.options.reference.path.empty() ? run.options.model.path : run.options.reference.path;
-  if (run.options.needs_reference() && std::filesystem::exists(reference)) inputs.emplace_back("reference.path", learn::digest_of_model(reference));
+  Inputs inputs = common_inputs(run, tokenizer, roles.actor_start.spec.shape);
+  inputs.emplace_back("data.prompt_dataset", learn::digest_of(prompts));
+  inputs.emplace_back("data.prompt_dataset.fields", learn::digest_of_fields(prompts));  // ckpt.allow_changes = "data.prompt_dataset" is for both
+  if (texts) inputs.emplace_back("data.pretrain_dataset", learn::digest_of(texts->rows()));
   return inputs;
 }
 
@@ -74,7 +77,7 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       control_(run_,
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
-                .inputs = inputs_of(run_, prompts_),
+                .inputs = inputs_of(run_, tokenizer_, roles_, prompts_, texts_),
                 .rollouts = [this] { return rollouts_.stored(); }},
                iterations_) {}
 
@@ -142,6 +145,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   sync_weights(progress);  // trainers -> generators
   if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics)) return leave_inside(phase::evaluate, progress, metrics, nullptr);
   progress.sampler = sampler_.state();
+  progress.carried = rollouts_.carried();
   if (texts_) progress.ptx_sampler = texts_->state();
   progress.phase = phase::between;
   progress.mini_batch = 0;
@@ -166,7 +170,10 @@ ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const repor
   const bool before_learning = phase == std::string_view(phase::reward);
   const bool nothing = before_learning && !rollouts_.waiting();  // the rollout is made again
   progress.phase = nothing ? phase::between : phase;
-  if (!nothing) progress.sampler = sampler_.state();
+  if (!nothing) {
+    progress.sampler = sampler_.state();
+    progress.carried = rollouts_.carried();
+  }
   if (texts_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = texts_->state();
   return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }

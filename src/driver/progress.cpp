@@ -12,9 +12,22 @@ namespace {
 
 nlohmann::json to_object(const data::SamplerState& sampler) { return {{"sizes", sampler.sizes}, {"taken", sampler.taken}}; }
 
+// JSON has no NaN, and null in its place.
+double number(const nlohmann::json& value) { return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>(); }
+
 void read(const nlohmann::json& object, data::SamplerState& sampler) {
   object.at("sizes").get_to(sampler.sizes);
   object.at("taken").get_to(sampler.taken);
+}
+
+nlohmann::json to_array(const std::vector<CarriedPrompt>& carried) {
+  auto array = nlohmann::json::array();
+  for (const CarriedPrompt& one : carried) array.push_back({one.group, one.row});
+  return array;
+}
+
+void read(const nlohmann::json& array, std::vector<CarriedPrompt>& carried) {
+  for (const auto& one : array) carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
 }
 
 }  // namespace
@@ -32,6 +45,7 @@ std::string to_json(const Progress& p) {
                         {"pending_bytes", p.pending_bytes},
                         {"unfinished_bytes", p.unfinished_bytes},
                         {"dispatch_bytes", p.dispatch_bytes},
+                        {"carried", to_array(p.carried)},
                         {"sampler", to_object(p.sampler)},
                         {"ptx_sampler", to_object(p.ptx_sampler)},
                         {"best", {{"metric", p.best.metric}, {"iteration", p.best.iteration}, {"value", p.best.value}}},
@@ -56,13 +70,14 @@ Progress progress_from_json(const std::string& text) {
     json.at("actor_steps").get_to(p.training.actor_steps);
     json.at("critic_steps").get_to(p.training.critic_steps);
     json.at("schedule_steps").get_to(p.schedule_steps);
-    json.at("kl_coefficient").get_to(p.training.kl_coefficient);
+    p.training.kl_coefficient = number(json.at("kl_coefficient"));
     json.at("metrics_cursor").get_to(p.metrics_cursor);
     json.at("skipped_prompts").get_to(p.skipped_prompts);
     json.at("pending_bytes").get_to(p.pending_bytes);
     p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
     p.dispatch_bytes = json.value("dispatch_bytes", int64_t{0});
     p.informative_share = json.value("informative_share", 1.0);
+    if (json.contains("carried")) read(json.at("carried"), p.carried);  // not in older checkpoints
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither
     if (json.contains("best")) {
@@ -71,9 +86,7 @@ Progress progress_from_json(const std::string& text) {
       best.at("iteration").get_to(p.best.iteration);
       best.at("value").get_to(p.best.value);
     }
-    for (const auto& reward : json.at("rewards")) {  // NaN is null in JSON
-      p.rewards.push_back(reward.is_null() ? std::numeric_limits<double>::quiet_NaN() : reward.get<double>());
-    }
+    for (const auto& reward : json.at("rewards")) p.rewards.push_back(number(reward));
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
     p.inputs = json.value("inputs", Inputs{});

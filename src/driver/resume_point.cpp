@@ -1,16 +1,19 @@
 #include "driver/resume_point.hpp"
 
+#include <cstdio>
+
 #include "trireme/driver/progress.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/text/utf8.hpp"
 
 namespace trireme::driver {
 namespace {
 
 std::optional<config::DType> type_of(const Progress& progress) {
   if (progress.compute_type == config::to_string(config::DType::bf16)) return config::DType::bf16;
-  if (progress.compute_type == config::to_string(config::DType::fp32)) return config::DType::fp32;
+  if (progress.compute_type == config::to_string(config::DType::f32)) return config::DType::f32;
   try {  // checkpoints from before the type was stored have a deck that names it
     const auto options = config::parse_deck(progress.deck, "the deck of the checkpoint");
     if (options.model.dtype != config::ComputeType::automatic) return options.model.compute();
@@ -21,9 +24,21 @@ std::optional<config::DType> type_of(const Progress& progress) {
 
 }  // namespace
 
+std::filesystem::path normal_path(const std::filesystem::path& checkpoint) {
+  const auto path = std::filesystem::absolute(checkpoint).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
 std::string name_of_checkpoint(const std::filesystem::path& checkpoint) {
-  const auto name = std::filesystem::absolute(checkpoint).lexically_normal();
-  return name.has_filename() ? name.string() : name.parent_path().string();
+  const std::string path = normal_path(checkpoint).string();
+  if (text::first_invalid_utf8(path) == std::string::npos) return path;
+  std::string name;  // file systems know bytes, the state of a checkpoint knows texts
+  for (const char c : path) {
+    char hexadecimal[4];
+    std::snprintf(hexadecimal, sizeof hexadecimal, "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    name += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c) : std::string(hexadecimal);
+  }
+  return name;
 }
 
 bool takes_named_checkpoint(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {

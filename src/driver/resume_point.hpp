@@ -10,7 +10,10 @@
 
 namespace trireme::driver {
 
-// The text by which a named checkpoint is known again, for Progress::resumed_from. Links stay links: `best` names another one tomorrow.
+// Absolute, without a slash at its end. Links stay links: `best` names another checkpoint tomorrow.
+std::filesystem::path normal_path(const std::filesystem::path& checkpoint);
+
+// The text by which a named checkpoint is known again, for Progress::resumed_from: its normal path, where bytes that are no UTF-8 are spelled out.
 std::string name_of_checkpoint(const std::filesystem::path& checkpoint);
 
 // Whether this start takes the checkpoint that ckpt.resume = `resume` names: true until what the run saved last in `checkpoints` goes back to a

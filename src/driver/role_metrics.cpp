@@ -52,6 +52,7 @@ void add_generation_metrics(const comm::CommView& world, const rollout::Generato
     if (one.seconds > 0) rate += static_cast<double>(one.tokens) / one.seconds;
     sum.proposed_tokens += one.proposed_tokens;
     sum.accepted_tokens += one.accepted_tokens;
+    sum.dropped_tokens += one.dropped_tokens;
   }
   if (sum.tokens == 0) return;
   const auto replicas = static_cast<double>(all.size());
@@ -63,6 +64,7 @@ void add_generation_metrics(const comm::CommView& world, const rollout::Generato
   metrics.generation["tokens_per_second"] = rate;
   metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
+  if (sum.dropped_tokens > 0) metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
   if (sum.proposed_tokens == 0) return;
   metrics.generation["proposed_tokens"] = static_cast<double>(sum.proposed_tokens);
   metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);

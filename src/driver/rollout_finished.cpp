@@ -41,7 +41,7 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
 }
 
 RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, int64_t iteration) {
-  const auto is_chosen = [&](uint64_t id) { return std::ranges::binary_search(groups, learn::group_of(id)); };
+  const auto is_chosen = [&](uint64_t id) { return std::ranges::binary_search(groups, group_of(id)); };
   Batch chosen{.number = ++opened_, .iteration = iteration, .prompts = &prompts_};
   for (Batch& batch : batches_) {
     for (const uint64_t group : groups) {
@@ -70,7 +70,7 @@ RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, i
 
 void RolloutPhase::reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished) {
   std::set<uint64_t> open;
-  for (const uint64_t id : unfinished.id) open.insert(learn::group_of(id));
+  for (const uint64_t id : unfinished.id) open.insert(group_of(id));
   for (const uint64_t group : groups) {
     if (!open.contains(group)) finished_->found(group);
   }

@@ -44,6 +44,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
   if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
+  if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {
@@ -68,6 +69,7 @@ RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, cons
                       .prompts = &prompts,
                       .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
                       .samples = {},
+                      .places = prompt_batch.groups,
                       .skipped = {}});
   for (Written& written : std::exchange(early_, {})) accept(std::move(written));
   return batches_.back();
@@ -75,7 +77,9 @@ RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, cons
 
 int RolloutPhase::scorer_of(uint64_t id, const Batch& batch) const {
   const auto& scorers = run_.roles.map.reward;
-  const int64_t place = (prompt_of(id) - batch.first_ordinal) * batch.n + sample_of(id);
+  const int64_t prompt = batch.places.empty() ? prompt_of(id) - batch.first_ordinal
+                                              : std::ranges::lower_bound(batch.places, group_of(id)) - batch.places.begin();
+  const int64_t place = prompt * batch.n + sample_of(id);
   return scorers[static_cast<size_t>(place) % scorers.size()];
 }
 
@@ -98,6 +102,7 @@ void RolloutPhase::accept(Written written) {
 void RolloutPhase::poll() {
   while (auto written = written_.take()) accept(std::move(*written));
   if (finished_) finished_->receive();
+  if (early_stop_) early_stop_->receive();
   if (roles_.scorer) roles_.scorer->poll();
   show_queues();
 }
@@ -134,7 +139,7 @@ rollout::RolloutHooks RolloutPhase::hooks(bool may_leave) {
             post(sequence, batch);
             if (batch.prompts != &prompts_) return;
             dispatch_.finished(sequence.prompt_row.front(), sequence.response_len(0));
-            if (finished_) finished_->finished(learn::group_of(sequence.id.front()));
+            if (finished_) finished_->finished(group_of(sequence.id.front()));
           },
           .pace = [this, may_leave] {
             poll();
@@ -161,14 +166,17 @@ RolloutPhase::Batch& RolloutPhase::begin(rollout::PromptBatch prompt_batch, cons
   std::vector<rollout::PromptTask> tasks;
   for (size_t p = 0; p < prompt_batch.rows.size(); ++p) {
     const int64_t row = prompt_batch.rows[p];
-    const uint64_t group = learn::group_of(request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), 0));
+    const uint64_t group = prompt_batch.group(p);
     if (finished_) batch.groups.insert(group);
     tasks.push_back({.group = group,
                      .row = &prompts == &prompts_ ? row : rollout::PromptTask::other_set,
                      .prompt = static_cast<int64_t>(prompts[row].ids.size()),
                      .answers = plan.n});
   }
-  if (roles_.generator) roles_.generator->begin(prompts, prompt_batch, plan, hand_out(batch, tasks));
+  if (!roles_.generator) return batch;
+  std::vector<size_t> mine = hand_out(batch, tasks);
+  if (!batch.places.empty()) std::ranges::sort(mine);  // the oldest first: what is due must not wait for a slot
+  roles_.generator->begin(prompts, prompt_batch, plan, mine);
   return batch;
 }
 
@@ -227,6 +235,7 @@ bool RolloutPhase::score(Batch& batch) {
   }
   run_.threads.reward.use();
   if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
+  if (!batch.surplus.empty()) batch.samples = without_surplus(batch, batch.samples);
   std::vector<int> all(static_cast<size_t>(scorers.size()));
   std::iota(all.begin(), all.end(), 0);
   batch.samples = learn::Exchange(scorers).spread(batch.samples, all);  // models compute on tokens, which are even now
@@ -264,6 +273,7 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
   begin_anew();
   if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
   if (finished_) return collect_finished(metrics);
+  if (early_stop_) return collect_early(metrics);
   const bool ahead = !batches_.empty();
   if (!ahead || partial_) {
     const trace::Phase phase{"rollout", iteration};

@@ -14,6 +14,7 @@
 #include "trireme/learn/exchange.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/dispatch.hpp"
+#include "trireme/rollout/early_stop.hpp"
 #include "trireme/rollout/finished_groups.hpp"
 #include "driver/ppo_roles.hpp"
 #include "trireme/rollout/replica_turns.hpp"
@@ -55,6 +56,8 @@ class RolloutPhase {
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
   StoredParts stored();
   void restore(const StoredParts& parts, const Progress& progress);
+  // Prompts that were drawn and are not learned from yet: of the last iteration whose rollout is done.
+  const std::vector<CarriedPrompt>& carried() const { return carried_; }
 
  private:
   // From a generator to a reward rank.
@@ -76,6 +79,8 @@ class RolloutPhase {
     Samples samples = {};  // what is here
     rollout::GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
+    std::vector<uint64_t> places = {};  // with over-sampling: all groups, in order, by which reward ranks share them
+    std::vector<uint64_t> surplus = {};  // of them: finished, and begun again in the next iteration
     Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
   };
@@ -96,7 +101,7 @@ class RolloutPhase {
   // A batch of so many sequences, the same on every rank.
   Batch& open(rollout::PromptBatch& prompt_batch, const data::PromptSet& prompts, int64_t n, int64_t sequences);
   // Those of a checkpoint, with what is written of them.
-  void reopen(const Samples& stored);
+  void reopen(const Samples& stored, int64_t iteration);
   void reopen_finished(const std::vector<uint64_t>& groups, const Samples& unfinished);
   // The unfinished sequences of one of them, on generators, which take them on. Collective over these.
   void go_on_with(Batch& batch, const Samples& unfinished);
@@ -133,6 +138,14 @@ class RolloutPhase {
   // Of the batches under way the groups that are finished first, as one batch; the others stay under way (train.partial_rollout_order).
   std::optional<Samples> collect_finished(report::IterationMetrics& metrics);
   Batch& gather(const std::vector<uint64_t>& groups, int64_t iteration);
+  // With over-sampling: writes more groups than it takes, until those with the shortest answers are there; the others begin again in the next iteration.
+  std::optional<Samples> collect_early(report::IterationMetrics& metrics);
+  // What was carried over, and what is drawn for this iteration.
+  std::vector<CarriedPrompt> prompts_to_write(int64_t iteration);
+  rollout::RolloutHooks early_hooks(Batch& batch);
+  // Sequences of these groups of the batch that this reward rank gets.
+  int64_t sequences_here(const Batch& batch, const std::vector<uint64_t>& groups) const;
+  static Samples without_surplus(const Batch& batch, const Samples& samples);
   // With dynamic filtering: draws until enough groups of samples have something to teach.
   std::optional<Samples> collect_informative(Progress& progress, report::IterationMetrics& metrics);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
@@ -160,6 +173,8 @@ class RolloutPhase {
   Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
   rollout::Dispatch dispatch_;
   std::optional<rollout::FinishedGroups> finished_;
+  std::optional<rollout::EarlyStop> early_stop_;
+  std::vector<CarriedPrompt> carried_;
   trace::Gauge under_way_{"finished sequences under way"};  // posted by this rank and not taken yet
   trace::Gauge to_score_{"sequences to score"};             // that are here
   trace::Gauge ahead_{"batches under way"};

@@ -23,12 +23,12 @@ StoredParts RolloutPhase::stored() {
   }
   parts.pending = learn::to_stored(surplus_);
   if (batches_.empty()) return parts;
-  control_.wait("sequences on their way", [&] { return poll(), written_.quiet() && (!finished_ || finished_->quiet()); });
+  control_.wait("sequences on their way", [&] { return poll(), written_.quiet() && (!finished_ || finished_->quiet()) && (!early_stop_ || early_stop_->quiet()); });
   control_.meet([this] { return poll(), false; });  // others may still wait for this rank to take theirs
   Samples all;
   for (const Batch& batch : batches_) {
-    all.append(batch.samples.unscored());
-    all.append(batch.skipped.unscored());
+    all.append(without_surplus(batch, batch.samples).unscored());
+    all.append(without_surplus(batch, batch.skipped).unscored());
     if (roles_.generator) all.append(roles_.generator->standing(batch.number));
   }
   parts.pending += learn::to_stored(all);
@@ -38,11 +38,14 @@ StoredParts RolloutPhase::stored() {
 void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
   if (progress.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
   if (progress.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
+  carried_ = progress.carried;
+  VALIDATE(carried_.empty() || early_stop_, ExitCode::configuration, "the checkpoint has ", carried_.size(),
+           " prompts that were drawn and are not learned from yet: start with rollout.over_sampling, as it was saved");
 }
 
 void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
   std::map<uint64_t, std::vector<int64_t>> groups;  // their sequences
-  for (int64_t i = 0; i < unfinished.size(); ++i) groups[learn::group_of(unfinished.id[static_cast<size_t>(i)])].push_back(i);
+  for (int64_t i = 0; i < unfinished.size(); ++i) groups[group_of(unfinished.id[static_cast<size_t>(i)])].push_back(i);
   std::vector<rollout::PromptTask> tasks;
   std::vector<const std::vector<int64_t>*> sequences;
   for (const auto& [group, members] : groups) {
@@ -57,14 +60,16 @@ void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
   roles_.generator->go_on(prompts_, mine, batch.number, training_plan());
 }
 
-void RolloutPhase::reopen(const Samples& stored) {
+void RolloutPhase::reopen(const Samples& stored, int64_t iteration_now) {
+  // Over-sampling has one batch under way, of groups that were drawn for this iteration and for earlier ones.
+  const auto belongs_to = [&](uint64_t id) { return early_stop_ ? iteration_now : iteration_of(id); };
   std::map<int64_t, Reopened> of_iteration;
   for (int64_t i = 0; i < stored.size(); ++i) {
     const auto s = static_cast<size_t>(i);
-    Reopened& one = of_iteration[iteration_of(stored.id[s])];
+    Reopened& one = of_iteration[belongs_to(stored.id[s])];
     ++one.sequences;
     one.n = std::max(one.n, sample_of(stored.id[s]) + 1);
-    one.groups.push_back(learn::group_of(stored.id[s]));
+    one.groups.push_back(group_of(stored.id[s]));
     if (stored.finish_reason[s] == FinishReason::unfinished) one.unfinished.append(stored, i);
   }
   for (auto& [iteration, one] : of_iteration) {
@@ -76,9 +81,12 @@ void RolloutPhase::reopen(const Samples& stored) {
     VALIDATE(one.unfinished.size() == 0 || partial_, ExitCode::configuration, "the checkpoint has ", one.unfinished.size(),
              " sequences that are not finished: start with train.partial_rollout_enable = true, as it was saved");
     const bool whole = prompt_of(one.groups.back() << 20) + 1 == std::ssize(one.groups);
-    VALIDATE(whole || finished_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
+    VALIDATE(whole || finished_ || early_stop_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
              "train.partial_rollout_order = \"finished\", as it was saved");
+    VALIDATE(!early_stop_ || std::ssize(one.groups) <= run_.options.rollout.batch_size, ExitCode::configuration, "the checkpoint has ", one.groups.size(),
+             " prompts that are to be learned from next: start without rollout.over_sampling, as it was saved");
     rollout::PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
+    if (early_stop_) prompt_batch.groups = one.groups;
     Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
     batch.groups.insert(one.groups.begin(), one.groups.end());
     if (roles_.generator) go_on_with(batch, one.unfinished);
@@ -86,7 +94,7 @@ void RolloutPhase::reopen(const Samples& stored) {
     begun_ = iteration;
     for (int64_t i = 0; i < stored.size(); ++i) {
       const auto s = static_cast<size_t>(i);
-      if (iteration_of(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
+      if (belongs_to(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
       Samples sequence;
       sequence.append(stored, i);
       post(sequence, batch);
@@ -97,7 +105,7 @@ void RolloutPhase::reopen(const Samples& stored) {
 void RolloutPhase::take_back(int64_t iteration) {
   const auto stored = std::exchange(pending_, std::nullopt);
   if (!stored) return;
-  reopen(stored->others);
+  reopen(stored->others, iteration);
   if (finished_) {
     // The newest of the batches that were drawn may be the first of which no group is left.
     int64_t open = 0;

@@ -24,6 +24,7 @@ comm::Roles roles_for(const config::Options& options, const comm::Session& sessi
 
 // First of all: what follows is collective and goes by the deck.
 const config::Options& same_on_all_ranks(const config::Options& deck, const comm::CommView& world) {
+  learn::require_same_program(world);
   learn::require_same_deck(world, config::dump_deck(deck));
   return deck;
 }

@@ -50,13 +50,26 @@ RunContext::RunContext(const config::Options& options, const comm::Roles& roles,
     std::filesystem::remove_all(Watch::report_folder(options), ignored);  // what an earlier run left there would be taken for this one's
   }
   if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
-  watch_.ask([this] { return wish_inside(); });
+  add_stop_conditions();
+  watch_.ask([this] { return inside_.ask(); });
   term_watch_ = std::make_unique<job::TermWatch>([this] { return term_facts(); }, [this] {
     comm::abort_job([this] { return leave_at_once(); }, static_cast<int>(ExitCode::stopped_without_checkpoint));
   });
 }
 
 RunContext::~RunContext() { watch_.ask(nullptr); }
+
+void RunContext::add_stop_conditions() {
+  const auto when = [](bool holds, job::StopReason reason) { return holds ? reason : job::StopReason::none; };
+  if (options_.run.stop_within == config::StopWithin::step) {
+    inside_.add([=, this] { return when(base::monotonic_seconds() > standing_.latest_stop, job::StopReason::walltime); });
+    inside_.add([=, this] { return when(stop_file_ && stop_file_->seen(), job::StopReason::stop_file); });
+    inside_.add(job::pending_signal);
+  }
+  between_.add([=, this] { return when(walltime_.must_stop(next_iteration()), job::StopReason::walltime); });
+  between_.add([=, this] { return when(checkpoints_ && checkpoints_.load()->time_is_due(), job::StopReason::save_and_go_on); });
+  between_.add([=, this] { return when(measures_a_save(), job::StopReason::save_and_go_on); });
+}
 
 void RunContext::begin(const char* phase, int64_t iteration, int64_t iterations) {
   iterations_ = iterations;
@@ -84,14 +97,6 @@ void RunContext::phase_took(double seconds) {
   walltime_.phase_took(seconds, evaluation == phases.end() ? 0 : evaluation->second);
 }
 
-job::StopReason RunContext::wish_inside() const {
-  if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
-  job::StopReason wish = job::pending_signal();
-  if (stop_file_ && stop_file_->seen()) wish = std::max(wish, job::StopReason::stop_file);
-  if (base::monotonic_seconds() > standing_.latest_stop) wish = std::max(wish, job::StopReason::walltime);
-  return wish;
-}
-
 void RunContext::mark_place() {
   const double now = base::monotonic_seconds();
   standing_.stretch = std::max(standing_.stretch.load(), now - standing_.began.exchange(now));
@@ -104,18 +109,19 @@ void RunContext::waited() {
 bool RunContext::stop_wanted() {
   if (options_.run.stop_within == config::StopWithin::iteration) return false;
   mark_place();
-  return std::max(wish_inside(), watch_.heard_wish()) > job::StopReason::save_and_go_on;
+  return std::max(inside_.ask(), watch_.heard_wish()) > job::StopReason::save_and_go_on;
 }
 
 job::StopReason RunContext::agree_to_leave(const comm::CommView& ranks) {
   if (options_.run.stop_within == config::StopWithin::iteration) return job::StopReason::none;
   mark_place();
-  const job::StopReason mine = std::max(wish_inside(), watch_.heard_wish());
+  const job::StopReason mine = std::max(inside_.ask(), watch_.heard_wish());
   const auto wish = static_cast<job::StopReason>(ranks.max(static_cast<int32_t>(mine)));
   return wish > job::StopReason::save_and_go_on ? wish : job::StopReason::none;
 }
 
 void RunContext::leaving() {
+  trace::instant("stop requested");
   job::leaving_with_checkpoint();
   standing_.leaving = true;
   standing_.saving = true;
@@ -139,17 +145,15 @@ job::NextIteration RunContext::next_iteration() const {
   return {evaluates, checkpoints_ && checkpoints_.load()->busy()};
 }
 
-job::StopReason RunContext::own_wish() {
-  if (walltime_.must_stop(next_iteration())) return job::StopReason::walltime;
+bool RunContext::measures_a_save() {
   const int64_t current = standing_.current;
-  if (checkpoints_ && checkpoints_.load()->time_is_due()) return job::StopReason::save_and_go_on;
   const int64_t interval = options_.ckpt.interval.iterations;
   const int64_t to_the_end = iterations_ - current;
   const int64_t until_save = interval > 0 ? std::min(to_the_end, (interval - current % interval) % interval) : to_the_end;
-  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return job::StopReason::none;
-  if (checkpoints_ && checkpoints_.load()->busy()) return job::StopReason::none;  // it is being measured
+  if (!walltime_.wants_measurement(static_cast<double>(until_save))) return false;
+  if (checkpoints_ && checkpoints_.load()->busy()) return false;  // it is being measured
   log::info("walltime: a checkpoint is made now, to know how long one takes before the job ends");
-  return job::StopReason::save_and_go_on;
+  return true;
 }
 
 void RunContext::announce_stop() {
@@ -168,7 +172,7 @@ job::StopReason RunContext::agree_to_stop() {
   const trace::Phase phase{"agree to stop"};
   measure_saves();
   mark_place();
-  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, own_wish());
+  const auto stop = comm::agree_to_stop(roles_.world, {.stop = folder_.stop_file(), .save = folder_.save_file()}, between_.ask());
   standing_.finished = standing_.current.load();
   if (stop > job::StopReason::save_and_go_on) {
     leaving();

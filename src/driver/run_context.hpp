@@ -21,6 +21,7 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
+#include "trireme/job/stop_conditions.hpp"
 #include "trireme/job/term_watch.hpp"
 #include "trireme/job/walltime.hpp"
 #include "trireme/trace/table.hpp"
@@ -78,9 +79,9 @@ class RunContext {
 
   void measure_saves();
   job::NextIteration next_iteration() const;
-  job::StopReason own_wish();
-  // What this rank is asked for while an iteration is at work; any thread.
-  job::StopReason wish_inside() const;
+  void add_stop_conditions();
+  // Whether a checkpoint is made now to know how long one takes; says so.
+  bool measures_a_save();
   // The run could be left now.
   void mark_place();
   void announce_stop();
@@ -103,6 +104,8 @@ class RunContext {
   bool iteration_announced_ = false;
   std::optional<base::Stopwatch> closing_;  // since the last checkpoint was written
   std::unique_ptr<job::StopFile> stop_file_;  // on rank 0
+  job::StopConditions inside_;   // of this rank, while an iteration is at work; any thread
+  job::StopConditions between_;  // two iterations
   std::unique_ptr<job::TermWatch> term_watch_;
   base::Stopwatch since_start_;
   double clock_offset_ = 0;

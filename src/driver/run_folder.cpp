@@ -31,8 +31,7 @@ void make_folders(const std::vector<std::filesystem::path>& folders) {
       std::filesystem::create_directories(folder);
     }
   } catch (const std::filesystem::filesystem_error& error) {
-    const bool denied = error.code() == std::errc::permission_denied;
-    throw UserError(denied ? ExitCode::permission : ExitCode::io_error,
+    throw UserError(*base::file_error_code(error),
                     base::text("cannot create the run folder (", error.what(), "): choose another run.dir"));
   }
 }

@@ -8,6 +8,7 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/machine/device.hpp"
+#include "driver/inputs.hpp"
 #include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/config/refuse.hpp"
@@ -34,6 +35,13 @@ std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Toke
   return learn::load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
 }
 
+Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const learn::ModelStart& start, const learn::TrainingSet& rows) {
+  if (!run.leads()) return {};
+  Inputs inputs = common_inputs(run, tokenizer, start.spec.shape);
+  inputs.emplace_back("data.dataset", learn::digest_of(rows));
+  return inputs;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
@@ -50,7 +58,7 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
       control_(run_,
                {.models = {{"actor", &start_.spec, model_.get(), run_.options.train.enable_ema}},
                 .export_trained = [this](const std::string& name) { export_trained(name); },
-                .inputs = {{"data.dataset", run_.leads() ? learn::digest_of(rows_) : std::string{}}}},
+                .inputs = inputs_of(run_, tokenizer_, start_, rows_)},
                iterations_) {}
 
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
@@ -60,7 +68,11 @@ std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);
   const learn::ModelStart start = learn::reference_start(run_.options, start_);
   auto reference = make_sharded(run_.roles.trainers, start.spec, run_.device,
-                                {.name = "reference", .compute = run_.options.model.compute(), .training = zero::Training::frozen, .rings = run_.roles.rings});
+                                {.name = "reference",
+                                 .compute = run_.options.model.compute(),
+                                 .training = zero::Training::frozen,
+                                 .node_weights = run_.options.train.node_weights,
+                                 .rings = run_.roles.rings});
   reference->load(start.reader());
   return learn::make_objective(run_.options, run_.command, std::move(reference));
 }
@@ -70,6 +82,7 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
                       {.name = "actor",
                        .compute = run_.options.model.compute(),
                        .recompute = run_.options.train.recompute,
+                       .node_weights = run_.options.train.node_weights,
                        .offload = run_.options.train.optimizer_offload,
                        .rings = run_.roles.rings});
 }

@@ -28,6 +28,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .training = zero::Training::trainable,
                                                       .recompute = options.train.recompute,
                                                       .track_changes = device.is_cpu() && sends_deltas(options, roles),
+                                                      .node_weights = options.train.node_weights,
                                                        .offload = options.train.optimizer_offload,
                                                        .rings = roles.rings});
 }

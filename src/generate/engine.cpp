@@ -68,7 +68,7 @@ struct Engine::Impl {
     if (kind == BackendKind::fused) {
       backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm);
     } else {
-      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, comm);
+      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, options.paged_attention, comm);
     }
   }
 
@@ -262,6 +262,17 @@ bool Engine::idle() const { return impl_->scheduler.idle(); }
 int64_t Engine::unfinished() const { return impl_->scheduler.unfinished(); }
 std::vector<Result> Engine::standing() const { return impl_->scheduler.standing(); }
 std::vector<uint64_t> Engine::queue() const { return impl_->scheduler.queue(); }
+std::vector<uint64_t> Engine::longer(int64_t tokens) const { return impl_->scheduler.longer(tokens); }
+
+int64_t Engine::cancel(std::span<const uint64_t> requests) {
+  int64_t tokens = 0;
+  for (const uint64_t id : requests) {
+    impl_->ids.erase(id);
+    tokens += impl_->scheduler.cancel(id);
+  }
+  return tokens;
+}
+
 void Engine::arrange(std::span<const uint64_t> order) { impl_->scheduler.arrange(order); }
 void Engine::begin_anew() { impl_->scheduler.preempt_all(); }
 

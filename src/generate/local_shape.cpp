@@ -14,7 +14,7 @@ LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& wei
   const base::Block head = weights.block(spec.head_parameter());
   s.vocabulary_first = head.row;
   s.vocabulary_rows = head.rows;
-  s.type = weights.dtype() == config::DType::fp32 ? kernels::ElementType::f32 : kernels::ElementType::bf16;
+  s.type = weights.dtype();
   return s;
 }
 

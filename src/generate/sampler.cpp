@@ -32,7 +32,7 @@ struct Sampler::Row {
 namespace {
 
 // Below the largest z by this much: candidates are looked for in wider and wider bands until they suffice.
-constexpr float bands[] = {8, 16, 40, std::numeric_limits<float>::infinity()};
+constexpr float bands[] = {8, 11, 16, 40, std::numeric_limits<float>::infinity()};
 
 // A copy of the row with the biases of the ids that it holds, and the smallest finite value in the places of the forbidden ones; empty when it
 // holds none of both.
@@ -176,37 +176,48 @@ void Sampler::draw_truncated(std::span<const DrawRequest> requests, std::vector<
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].kind == Row::Kind::truncated) open.push_back(i);
   }
+  const auto in_turn = [&](size_t count, const auto& body) {
+    team_.run([&](int thread) {
+      for (size_t j = static_cast<size_t>(thread); j < count; j += static_cast<size_t>(team_.size())) body(j);
+    });
+  };
   // Every rank sees the same candidates and so leaves the loop in the same round.
   for (size_t band = 0; !open.empty(); ++band) {
     ASSERT(band < std::size(bands));
+    const bool last = band + 1 == std::size(bands);
     std::vector<std::vector<Candidate>> mine(open.size());
-    for (size_t j = 0; j < open.size(); ++j) {
+    in_turn(open.size(), [&](size_t j) {
       const Row& row = rows[open[j]];
       kernels::collect_candidates(row.logits, first_id_, row.scale, row.total.max - bands[band], mine[j]);
-    }
-    std::vector<std::vector<Candidate>> all = gather(mine);
+    });
+    std::vector<std::vector<Candidate>> all = gather(std::move(mine));
+    std::vector<uint8_t> drawn(open.size(), 0);
+    in_turn(open.size(), [&](size_t j) {
+      Row& row = rows[open[j]];
+      if (!last && !kernels::sufficient(all[j], row.truncation, row.total)) return;
+      drawn[j] = 1;
+      choose_truncated(requests[open[j]], std::move(all[j]), row);
+    });
     std::vector<size_t> still_open;
     for (size_t j = 0; j < open.size(); ++j) {
-      Row& row = rows[open[j]];
-      const DrawRequest& r = requests[open[j]];
-      if (band + 1 < std::size(bands) && !kernels::sufficient(all[j], row.truncation, row.total)) {
-        still_open.push_back(open[j]);
-        continue;
-      }
-      if (all[j].empty()) {  // not one logit is a number
-        row.chosen = {std::numeric_limits<float>::quiet_NaN(), -1};
-        continue;
-      }
-      const float uniform = base::uniform(r.sampling->seed, base::Stream::sampling, r.request, r.position);
-      const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(all[j]), row.truncation, row.total, uniform);
-      row.chosen = {drawn.z, drawn.id};
-      row.sample_log_prob = drawn.log_prob;
+      if (drawn[j] == 0) still_open.push_back(open[j]);
     }
     open = std::move(still_open);
   }
 }
 
-std::vector<std::vector<Candidate>> Sampler::gather(const std::vector<std::vector<Candidate>>& mine) const {
+void Sampler::choose_truncated(const DrawRequest& request, std::vector<Candidate> candidates, Row& row) {
+  if (candidates.empty()) {  // not one logit is a number
+    row.chosen = {std::numeric_limits<float>::quiet_NaN(), -1};
+    return;
+  }
+  const float uniform = base::uniform(request.sampling->seed, base::Stream::sampling, request.request, request.position);
+  const kernels::TruncatedDraw drawn = kernels::draw_truncated(std::move(candidates), row.truncation, row.total, uniform);
+  row.chosen = {drawn.z, drawn.id};
+  row.sample_log_prob = drawn.log_prob;
+}
+
+std::vector<std::vector<Candidate>> Sampler::gather(std::vector<std::vector<Candidate>> mine) const {
   if (comm_.size() == 1) return mine;
   std::vector<std::vector<Candidate>> all(mine.size());
   for (const auto& part : comm_.gather_values(mine)) {

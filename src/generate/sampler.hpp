@@ -39,8 +39,9 @@ class Sampler {
   void summarise(std::span<const DrawRequest> requests, std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows);
   void choose(std::span<const DrawRequest> requests, std::vector<Row>& rows);
   void draw_truncated(std::span<const DrawRequest> requests, std::vector<Row>& rows);
+  static void choose_truncated(const DrawRequest& request, std::vector<kernels::Candidate> candidates, Row& row);
   void take_back_biases(std::span<const kernels::LogitsRow> logits, std::vector<Row>& rows) const;
-  std::vector<std::vector<kernels::Candidate>> gather(const std::vector<std::vector<kernels::Candidate>>& mine) const;
+  std::vector<std::vector<kernels::Candidate>> gather(std::vector<std::vector<kernels::Candidate>> mine) const;
 
   int64_t vocabulary_;
   int64_t first_id_;

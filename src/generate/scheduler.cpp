@@ -46,31 +46,6 @@ void Scheduler::add(Request request, int64_t longest) {
   waiting_.push_back(std::move(sequence));
 }
 
-std::vector<Result> Scheduler::standing() const {
-  std::vector<Result> out;
-  for (const auto& sequence : running_) out.push_back(sequence->result);
-  for (const auto& sequence : waiting_) out.push_back(sequence->result);
-  std::ranges::sort(out, {}, &Result::id);
-  return out;
-}
-
-std::vector<uint64_t> Scheduler::queue() const {
-  std::vector<uint64_t> ids;
-  for (const auto& sequence : running_) ids.push_back(sequence->result.id);
-  for (const auto& sequence : waiting_) ids.push_back(sequence->result.id);
-  return ids;
-}
-
-void Scheduler::arrange(std::span<const uint64_t> order) {
-  std::unordered_map<uint64_t, size_t> places;
-  for (const uint64_t id : order) places.emplace(id, places.size());
-  const auto place = [&](const SequencePtr& sequence) {
-    const auto known = places.find(sequence->result.id);
-    return known == places.end() ? places.size() : known->second;
-  };
-  std::ranges::stable_sort(waiting_, {}, place);
-}
-
 void Scheduler::begin_group(Sequence& sequence) {
   auto& same_hash = groups_[prompt_hash(sequence.request.prompt)];
   for (const auto& group : same_hash) {
@@ -301,6 +276,12 @@ bool Scheduler::drop_one_group() {
 }
 
 void Scheduler::preempt(size_t index) {
+  put_back(index);
+  ++counters_.preemptions;
+}
+
+// To the head of the queue, without its pages.
+void Scheduler::put_back(size_t index) {
   SequencePtr sequence = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   release_pages(sequence->pages);
@@ -309,7 +290,6 @@ void Scheduler::preempt(size_t index) {
   sequence->prompt_logits.reset();
   if (sequence->group && sequence->group->leader == sequence.get()) sequence->group->leader = nullptr;
   waiting_.push_front(std::move(sequence));
-  ++counters_.preemptions;
 }
 
 void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(const Sequence&)>& logits_of) {

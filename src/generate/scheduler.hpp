@@ -49,6 +49,8 @@ class Scheduler {
   void settle(Sequence& sequence, int64_t proposed, int64_t accepted);
   // A finished sequence leaves; its result is returned.
   Result retire(Sequence* sequence);
+  // A sequence leaves before it is finished; how many tokens of it were written.
+  int64_t cancel(uint64_t id);
   // All running sequences go back to the queue, shared pages and the index are dropped: other weights, or memory given back. Behind it all is as if
   // the sequences had been added now, in the order of the queue.
   void preempt_all();
@@ -56,6 +58,7 @@ class Scheduler {
   bool idle() const { return waiting_.empty() && running_.empty(); }
   std::vector<Result> standing() const;
   std::vector<uint64_t> queue() const;
+  std::vector<uint64_t> longer(int64_t tokens) const;
   void arrange(std::span<const uint64_t> order);
   int64_t unfinished() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
   const PagePool& pool() const { return pool_; }
@@ -79,6 +82,7 @@ class Scheduler {
   std::optional<int32_t> page_or_preempt(size_t index);
   bool drop_one_group();
   void preempt(size_t index);
+  void put_back(size_t index);
   void begin_group(Sequence& sequence);
   void leave_group(Sequence& sequence);
   void drop_group_pages(PromptGroup& group);

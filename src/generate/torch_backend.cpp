@@ -10,6 +10,7 @@
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/kernels/scalar_type.hpp"
 #include "trireme/model/gathered_attention.hpp"
 #include "upload.hpp"
 
@@ -18,11 +19,19 @@ namespace trireme::generate {
 // What a step reads by number: everything that the host knows about it, and where it lies on the device.
 class TorchBackend::StepIndices {
  public:
-  StepIndices(const StepBatch& batch, int64_t page_size) {
+  // `paged`: sequences with one row are read where they lie.
+  StepIndices(const StepBatch& batch, int64_t page_size, bool paged) {
     for (const SequenceRows& s : batch.sequences) {
-      const int64_t positions = s.first_position + s.rows;
-      for (int64_t i = 0; i < positions; ++i) read_.push_back(s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size);
-      written_.insert(written_.end(), read_.end() - s.rows, read_.end());
+      const int64_t row = rows.cu_seqlens.back(), positions = s.first_position + s.rows;
+      const auto slot = [&](int64_t i) { return s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size; };
+      for (int64_t i = s.first_position; i < positions; ++i) written_.push_back(slot(i));
+      rows.cu_seqlens.push_back(row + s.rows);
+      if (paged && s.rows == 1) {
+        queries.add(row, positions, s.pages);
+        continue;
+      }
+      for (int64_t i = 0; i < positions; ++i) read_.push_back(slot(i));
+      for (int64_t i = row; i < row + s.rows; ++i) gathering_.push_back(i);
       lengths.add(s.rows, positions);
     }
     ids_.assign(batch.ids.begin(), batch.ids.end());
@@ -32,42 +41,48 @@ class TorchBackend::StepIndices {
 
   void put(Upload& upload) {
     const auto narrow = [](const std::vector<int64_t>& values) { return std::vector<int32_t>(values.begin(), values.end()); };
-    for (const auto* values : {&ids_, &positions_, &written_, &read_, &logit_rows_}) pieces_.push_back(upload.put(*values));
+    for (const auto* values : {&ids_, &positions_, &written_, &read_, &gathering_, &logit_rows_}) pieces_.push_back(upload.put(*values));
     for (const auto* values : {&lengths.queries, &lengths.keys}) pieces_.push_back(upload.put(narrow(*values)));
+    queries.put(upload);
   }
   void find(const Upload& upload) {
     rows.ids = upload.tensor(pieces_[0], at::kLong);
     rows.positions = upload.tensor(pieces_[1], at::kLong);
-    rows.cu_seqlens = lengths.queries;
     written = upload.tensor(pieces_[2], at::kLong);
     read = upload.tensor(pieces_[3], at::kLong);
-    logit_rows = upload.tensor(pieces_[4], at::kLong);
-    lengths.queries_device = upload.tensor(pieces_[5], at::kInt);
-    lengths.keys_device = upload.tensor(pieces_[6], at::kInt);
+    gathering = upload.tensor(pieces_[4], at::kLong);
+    logit_rows = upload.tensor(pieces_[5], at::kLong);
+    lengths.queries_device = upload.tensor(pieces_[6], at::kInt);
+    lengths.keys_device = upload.tensor(pieces_[7], at::kInt);
   }
 
-  model::GatheredLengths lengths;
+  PagedQueries queries;
+  model::GatheredLengths lengths;  // of the other sequences
   model::PackedBatch rows;
   at::Tensor written;     // cache slots of the rows, [M]
-  at::Tensor read;        // and of all positions of their sequences, [S]
+  at::Tensor read;        // and of all positions of the sequences that are gathered, [S]
+  at::Tensor gathering;   // rows of these sequences
   at::Tensor logit_rows;
 
  private:
-  std::vector<int64_t> ids_, positions_, written_, read_, logit_rows_;
+  std::vector<int64_t> ids_, positions_, written_, read_, gathering_, logit_rows_;
   std::vector<Upload::Piece> pieces_;
 };
 
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
-  PagedStrategy(TorchBackend& backend, const StepIndices& indices) : backend_(backend), indices_(indices) {}
+  PagedStrategy(TorchBackend& backend, StepIndices& indices, const Upload& upload) : backend_(backend), indices_(indices), upload_(upload) {}
 
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
     cache.select(0, 0).index_copy_(0, indices_.written, k);
     cache.select(0, 1).index_copy_(0, indices_.written, v);
-    const at::Tensor gathered = cache.index_select(1, indices_.read);
-    ++backend_.attention_calls_;
-    return model::attend_gathered(q, gathered.select(0, 0), gathered.select(0, 1), indices_.lengths);
+    if (indices_.queries.empty()) return attend_gathered(q, cache);
+    const at::Tensor from = q.contiguous(), out = at::empty_like(from);
+    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0), cache.select(0, 1), backend_.page_size_, out);
+    ++backend_.paged_attention_calls_;
+    if (indices_.gathering.numel() > 0) out.index_copy_(0, indices_.gathering, attend_gathered(from.index_select(0, indices_.gathering), cache));
+    return out;
   }
 
   at::Tensor reduce(const at::Tensor& partial) override {
@@ -82,8 +97,15 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   }
 
  private:
+  at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& cache) {
+    const at::Tensor gathered = cache.index_select(1, indices_.read);
+    ++backend_.attention_calls_;
+    return model::attend_gathered(q, gathered.select(0, 0), gathered.select(0, 1), indices_.lengths);
+  }
+
   TorchBackend& backend_;
-  const StepIndices& indices_;
+  StepIndices& indices_;
+  const Upload& upload_;
 };
 
 int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
@@ -91,7 +113,7 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 }
 
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           const comm::CommView& tensor_parallel)
+                           bool paged_attention, const comm::CommView& tensor_parallel)
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
       sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
@@ -100,6 +122,7 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
   if (own == nullptr && tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
   sampler_ = std::make_unique<TensorSampler>(shape_.type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
                                              own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
+  if (paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
 }
 
 // Null: the host draws from what a device computes. The same on all ranks.
@@ -110,6 +133,17 @@ const kernels::DrawKernels* TorchBackend::draws_where_logits_lie(const comm::Com
   const std::string problem = own != nullptr ? draws_problem(device_, own->draws) : "the program's kernels for GPUs are put aside";
   if (comm.all(problem.empty())) return &own->draws;
   if (!problem.empty()) log::warning(base::text("tokens are drawn on the host, which waits for their logits (", problem, ")"));
+  return nullptr;
+}
+
+// Null: LibTorch attends, to gathered pages. The same on all ranks.
+AttendPages TorchBackend::attention_over_pages(const comm::CommView& comm) const {
+  const kernels::DeviceKernels* own = kernels::device_kernels();
+  if (on_host() || !comm.all(own != nullptr)) return nullptr;
+  const at::NoGradGuard no_grad;
+  const std::string problem = paged_attention_problem(device_, own->attend_pages);
+  if (comm.all(problem.empty())) return own->attend_pages;
+  if (!problem.empty()) log::warning(base::text("keys and values of decoding sequences are gathered for LibTorch's attention (", problem, ")"));
   return nullptr;
 }
 
@@ -129,26 +163,26 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
   const at::NoGradGuard no_grad;
   Upload upload, of_draws_on_host;
   Upload& of_draws = draws_on_host() ? of_draws_on_host : upload;
-  StepIndices indices(batch, page_size_);
+  StepIndices indices(batch, page_size_, attend_pages_ != nullptr);
   indices.put(upload);
   sampler_->plan(draws, of_draws);
   upload.send(device_);
   ++uploads_;
   if (draws_on_host()) of_draws.send(at::kCPU);
   indices.find(upload);
-  if (batch.rows() > 0) forward(batch, indices);
+  if (batch.rows() > 0) forward(batch, indices, upload);
   if (draws.empty()) return {};
   if (!on_host()) ++device_waits_;  // of the copy of logits or ids
   return sampler_->draw(logits_.defined() ? logits_ : at::empty({0}), of_draws);
 }
 
 // Leaves the logits of the step where they are drawn from.
-void TorchBackend::forward(const StepBatch& batch, const StepIndices& indices) {
+void TorchBackend::forward(const StepBatch& batch, StepIndices& indices, const Upload& upload) {
   if (!cache_.defined()) {
-    const auto type = shape_.type == kernels::ElementType::f32 ? at::kFloat : at::kBFloat16;
+    const auto type = kernels::scalar_type(shape_.type);
     cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim}, at::TensorOptions().dtype(type).device(device_));
   }
-  PagedStrategy strategy(*this, indices);
+  PagedStrategy strategy(*this, indices, upload);
   at::Tensor x;
   for (const model::Stage& stage : spec_.stages) {
     if (stage.kind == model::StageKind::head) {
@@ -173,6 +207,7 @@ void TorchBackend::copy_page(int32_t from, int32_t to) {
 
 void TorchBackend::report(EngineCounters& counters) const {
   counters.attention_calls = attention_calls_;
+  counters.paged_attention_calls = paged_attention_calls_;
   counters.uploads = uploads_;
   counters.device_waits = device_waits_;
   if (!sums_) return;
@@ -182,11 +217,13 @@ void TorchBackend::report(EngineCounters& counters) const {
 }
 
 std::vector<std::string> TorchBackend::describe() const {
-  return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "")};
+  return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "",
+                     attend_pages_ != nullptr ? ", attention of decoding sequences by a kernel of our own over pages in place" : "")};
 }
 
 std::vector<std::string> TorchBackend::differences() const {
-  return {base::text("LibTorch's attention on ", on_host() ? "the host" : "a GPU", " adds in another order than the trainer's")};
+  return {base::text(attend_pages_ != nullptr ? "attention" : "LibTorch's attention", " on ", on_host() ? "the host" : "a GPU",
+                     " adds in another order than the trainer's")};
 }
 
 }  // namespace trireme::generate

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "local_shape.hpp"
+#include "paged_queries.hpp"
 #include "step_backend.hpp"
 #include "tensor_sampler.hpp"
 #include "trireme/comm/comm.hpp"
@@ -20,7 +21,7 @@ namespace trireme::generate {
 class TorchBackend final : public StepBackend {
  public:
   TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-               const comm::CommView& tensor_parallel);
+               bool paged_attention, const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -36,9 +37,10 @@ class TorchBackend final : public StepBackend {
  private:
   class PagedStrategy;
   class StepIndices;
-  void forward(const StepBatch& batch, const StepIndices& indices);
+  void forward(const StepBatch& batch, StepIndices& indices, const Upload& upload);
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
+  AttendPages attention_over_pages(const comm::CommView& comm) const;
   bool on_host() const { return weights_.place() == Place::host; }
   bool draws_on_host() const { return sampler_->device() != device_; }  // where the device's own kernels were put aside
 
@@ -55,7 +57,8 @@ class TorchBackend final : public StepBackend {
   at::Tensor logits_;  // [rows, V], where they are drawn from
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
   std::unique_ptr<TensorSampler> sampler_;
-  int64_t attention_calls_ = 0, uploads_ = 0, device_waits_ = 0;
+  AttendPages attend_pages_ = nullptr;  // null: not used
+  int64_t attention_calls_ = 0, paged_attention_calls_ = 0, uploads_ = 0, device_waits_ = 0;
 };
 
 }  // namespace trireme::generate

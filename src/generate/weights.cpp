@@ -6,6 +6,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/huge_buffer.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/scalar_type.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -68,7 +69,7 @@ at::Tensor GeneratorWeights::tensor(size_t parameter) const {
   const bool vector = layout_.tensors()[parameter].shape.size() == 1;
   const std::vector<int64_t> shape = vector ? std::vector<int64_t>{b.rows} : std::vector<int64_t>{b.rows, b.columns};
   const auto options = at::TensorOptions()
-                           .dtype(dtype_ == config::DType::fp32 ? at::kFloat : at::kBFloat16)
+                           .dtype(kernels::scalar_type(dtype_))
                            .device(place_ == Place::host ? at::kCPU : kernels::device_type());
   return at::from_blob(const_cast<std::byte*>(pointers_[parameter]), shape, options);
 }

@@ -17,6 +17,7 @@
 #include "trireme/kernels/decode_gemm.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/kernels/scalar_type.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -47,7 +48,7 @@ at::Tensor random_matrix(int64_t rows, int64_t columns, uint64_t seed) {
 }
 
 Probe make_probe(ElementType type, int64_t k, int64_t n) {
-  const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+  const auto dtype = scalar_type(type);
   Probe probe{random_matrix(all_rows, k, 1).to(dtype), random_matrix(n, k, 2).to(dtype),
               random_matrix(1, n, 3).mul(1e-6).to(dtype).squeeze(0)};
   std::vector<int64_t> order(static_cast<size_t>(k));

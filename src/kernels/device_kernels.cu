@@ -4,6 +4,7 @@
 
 #include "kernels/draw_functors.hpp"
 #include "kernels/lane_kernels.hpp"
+#include "kernels/paged_attention_functors.hpp"
 #include "kernels/row_functors.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int threads_per_row = 256;
 constexpr int threads_per_range = 256;
+constexpr int threads_per_chunk = 64;  // a pair of elements of each of 128 values
 
 template <class Functor>
 void start(const char* name, int64_t teams, int threads, const Functor& functor) {
@@ -87,6 +89,13 @@ void summarise_draws(const DrawArguments& arguments) { draws<SummariseRow>("summ
 void choose_draws(const DrawArguments& arguments) { draws<ChooseRow>("choose draws", arguments); }
 
 template <class T>
+void attend(const PagedAttention& attention) {
+  start("attend to chunks of pages", attention.chunks * attention.kv_heads, threads_per_chunk, AttendChunk<T>{attention});
+  start("join chunks of pages", attention.queries * attention.heads, threads_per_chunk, JoinChunks<T>{attention});
+}
+void attend_pages(const PagedAttention& attention) { attention.bf16 ? attend<uint16_t>(attention) : attend<float>(attention); }
+
+template <class T>
 constexpr DeviceRows<T> rows_of{rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rope<T>};
 
 #if defined(TRIREME_KOKKOS_DEVICE)
@@ -94,7 +103,8 @@ constexpr const char* launched_by = "Kokkos' device space";
 #else
 constexpr const char* launched_by = "CUDA";
 #endif
-constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {summarise_draws, choose_draws}};
+constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {summarise_draws, choose_draws},
+                                         attend_pages};
 
 }  // namespace
 

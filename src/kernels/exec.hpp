@@ -5,6 +5,8 @@
 //   team.each(n, f)            f(i) for i = 0 .. n - 1, each by one thread
 //   team.sum(value)            the sum of all threads' values, to all of them; every thread calls it
 //   team.barrier()             what threads wrote before it the others may read after it; every thread calls it
+//   team.shared<S>()           one S for all threads, near them; called once, by each of them. The functor says so: `using Shared = S`, without
+//                              initialisers. What an earlier index left is in it, and may still be read before the first barrier
 //
 // Here they are dispatched to Kokkos: its host space, and its device space where the site's Kokkos has one. exec_cuda.cuh is the launcher
 // for a Kokkos without. Pointers stay valid until the call returns (host), or until the device has done it.
@@ -14,6 +16,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/kernel_function.hpp"
@@ -34,6 +37,11 @@ struct OneThread {
     return value;
   }
   void barrier() const {}
+  template <class Shared>
+  Shared& shared() const {
+    static thread_local Shared memory;
+    return memory;
+  }
 };
 
 template <class Member>
@@ -51,6 +59,10 @@ struct KokkosTeam {
     return value;
   }
   KOKKOS_FUNCTION void barrier() const { member.team_barrier(); }
+  template <class Shared>
+  KOKKOS_FUNCTION Shared& shared() const {
+    return *static_cast<Shared*>(member.team_scratch(0).get_shmem_aligned(sizeof(Shared), alignof(Shared)));
+  }
 };
 
 template <class Space, class Functor>
@@ -62,11 +74,19 @@ struct TeamCall {
   }
 };
 
+// Bytes that Kokkos is asked for; it may give them any place.
+template <class Functor, class = void>
+inline constexpr int shared_bytes = 0;
+template <class Functor>
+inline constexpr int shared_bytes<Functor, std::void_t<typename Functor::Shared>> = sizeof(typename Functor::Shared) + alignof(typename Functor::Shared);
+
 // functor(team, i) for i = 0 .. teams - 1, by `threads` threads each. Does not wait for a device.
 template <class Space, class Functor>
 void start_teams(const char* name, int64_t teams, int threads, const Functor& functor) {
   VALIDATE(teams <= std::numeric_limits<int>::max(), ExitCode::internal, name, ": ", teams, " teams are more than Kokkos takes");
-  Kokkos::parallel_for(name, Kokkos::TeamPolicy<Space>(static_cast<int>(teams), threads), TeamCall<Space, Functor>{functor});
+  Kokkos::TeamPolicy<Space> policy(static_cast<int>(teams), threads);
+  if constexpr (shared_bytes<Functor> > 0) policy.set_scratch_size(0, Kokkos::PerTeam(shared_bytes<Functor>));
+  Kokkos::parallel_for(name, policy, TeamCall<Space, Functor>{functor});
 }
 
 // On the host, a thread per team. Before kernels::Runtime exists (tools, tests) it is a plain loop.

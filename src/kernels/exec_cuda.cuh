@@ -53,6 +53,15 @@ struct BlockTeam {
     __syncthreads();
 #endif
   }
+  template <class Shared>
+  TRIREME_KERNEL Shared& shared() const {
+#if defined(__CUDA_ARCH__)
+    __shared__ Shared memory;
+#else
+    static Shared memory;
+#endif
+    return memory;
+  }
 
  private:
   template <class Value>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "kernels/lane_kernels.hpp"
 #include "trireme/base/bf16.hpp"
@@ -25,14 +26,38 @@ double mass(const LogSumExp& row, float max) {
 
 bool before(const Candidate& a, const Candidate& b) { return a.z != b.z ? a.z > b.z : a.id < b.id; }
 
-// Sorts, best first, and cuts to the first top_k; returns the largest z.
-double sort_and_cut(std::vector<Candidate>& candidates, const Truncation& truncation) {
-  std::sort(candidates.begin(), candidates.end(), before);
-  if (truncation.top_k > 0 && truncation.top_k < static_cast<int64_t>(candidates.size())) {
-    candidates.resize(static_cast<size_t>(truncation.top_k));
+// Candidates, best first, of which only a beginning that has been asked for is sorted: what top-k and top-p keep is small mostly.
+class BestFirst {
+ public:
+  BestFirst(std::vector<Candidate> candidates, int64_t top_k) : all_(std::move(candidates)) {
+    if (top_k <= 0 || top_k >= static_cast<int64_t>(all_.size())) return;
+    std::nth_element(all_.begin(), all_.begin() + top_k, all_.end(), before);
+    all_.resize(static_cast<size_t>(top_k));
   }
-  return static_cast<double>(candidates.front().z);
-}
+  size_t size() const { return all_.size(); }
+  const Candidate& operator[](size_t i) {
+    while (i >= sorted_) sort_more();
+    return all_[i];
+  }
+  // The first `count`, in the order of their ids.
+  std::vector<Candidate> by_id(size_t count) && {
+    all_.resize(count);
+    std::sort(all_.begin(), all_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    return std::move(all_);
+  }
+
+ private:
+  void sort_more() {
+    const auto first = all_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+    sorted_ = std::min(all_.size(), std::max<size_t>(64, 4 * sorted_));
+    const auto last = all_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+    if (last != all_.end()) std::nth_element(first, last, all_.end(), before);
+    std::sort(first, last, before);
+  }
+
+  std::vector<Candidate> all_;
+  size_t sorted_ = 0;
+};
 
 }  // namespace
 
@@ -117,26 +142,26 @@ bool sufficient(std::span<const Candidate> candidates, const Truncation& truncat
 }
 
 TruncatedDraw draw_truncated(std::vector<Candidate> candidates, const Truncation& truncation, const LogSumExp& all, float uniform) {
-  const double best = sort_and_cut(candidates, truncation);
+  BestFirst ordered(std::move(candidates), truncation.top_k);
+  const auto best = static_cast<double>(ordered[0].z);
   const auto weight = [best](const Candidate& c) { return std::exp(static_cast<double>(c.z) - best); };
   double total = all.sum * std::exp(static_cast<double>(all.max) - best);
   if (truncation.top_k > 0) {
     total = 0;
-    for (const Candidate& c : candidates) total += weight(c);
+    for (size_t i = 0; i < ordered.size(); ++i) total += weight(ordered[i]);
   }
   double kept = 0;
   size_t count = 0;
-  while (count < candidates.size() && (count == 0 || kept < truncation.top_p * total)) kept += weight(candidates[count++]);
-  candidates.resize(count);
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  while (count < ordered.size() && (count == 0 || kept < truncation.top_p * total)) kept += weight(ordered[count++]);
+  const std::vector<Candidate> in_order = std::move(ordered).by_id(count);
   const double target = static_cast<double>(uniform) * kept;
   double sum = 0;
   size_t chosen = 0;
-  for (; chosen + 1 < candidates.size(); ++chosen) {
-    sum += weight(candidates[chosen]);
+  for (; chosen + 1 < in_order.size(); ++chosen) {
+    sum += weight(in_order[chosen]);
     if (sum > target) break;
   }
-  const Candidate& c = candidates[chosen];
+  const Candidate& c = in_order[chosen];
   return {c.id, c.z, static_cast<float>(static_cast<double>(c.z) - best - std::log(kept))};
 }
 

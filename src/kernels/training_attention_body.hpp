@@ -4,6 +4,8 @@
 // pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with zeros behind hd.
 #pragma once
 
+#include <sched.h>
+
 #include <cstring>
 #include <initializer_list>
 
@@ -18,7 +20,7 @@ using simd::Float;
 using simd::width;
 using simd::Word;
 
-constexpr int64_t block_rows = 64;     // queries at a time
+constexpr int64_t block_rows = attention_block;
 constexpr int64_t block_columns = 64;  // of a right-hand operand that lie together
 constexpr int64_t block_steps = 128;   // of the right-hand operand that stay in the L1 cache
 constexpr int64_t tile_rows = 4;       // of the register tile
@@ -202,9 +204,49 @@ TRIREME_SIMD void store_row(T* to, const float* sums, Float factor, int64_t coun
   for (int64_t d = 0; d < count; d += width) simd::put(to + d, simd::load(sums + d) * factor, count - d);
 }
 
+// The blocks of queries of a group's heads, which one thread or a team takes in order.
+class Blocks {
+ public:
+  template <class T>
+  Blocks(const AttentionForward<T>& a, AttentionTeam* team)
+      : of_head_(round_up(a.tokens, block_rows) / block_rows), count_(of_head_ * (a.heads / a.kv_heads)), alone_(team == nullptr) {
+    if (!alone_) shared_ = team->shared();
+    take();
+  }
+  bool left() const { return block_ < count_; }
+  void take() { block_ = alone_ ? own_next_++ : __atomic_fetch_add(shared_.next, 1, __ATOMIC_RELAXED); }
+  int64_t head() const { return block_ / of_head_; }
+  int64_t first() const { return block_ % of_head_ * block_rows; }  // query
+  bool last() const { return block_ + 1 == count_; }
+
+  float* dk() const { return shared_.dk; }
+  float* dv() const { return shared_.dv; }
+  // Adds to the gradients of the keys before `end`, in turn: those before this block's own come after the block before, its own after the last
+  // block of the head before.
+  void wait_for_keys(int64_t end) const {
+    if (alone_) return;
+    const int64_t before = end <= first() ? block_ - 1 : head() * of_head_ - 1;
+    if (before < 0) return;
+    for (int64_t spins = 0; __atomic_load_n(shared_.added + before, __ATOMIC_ACQUIRE) < end; ++spins) {
+      if (spins > 100) sched_yield();
+    }
+  }
+  void added_to_keys(int64_t end) const {
+    if (!alone_) __atomic_store_n(shared_.added + block_, end, __ATOMIC_RELEASE);
+  }
+
+ private:
+  int64_t of_head_, count_;
+  bool alone_;
+  AttentionTeam::Shared shared_{};
+  int64_t own_next_ = 0, block_ = 0;
+};
+
 template <class Ops>
 void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch& scratch) {
   using Pack = Packing<Ops>;
+  Blocks blocks(a, a.team);
+  if (!blocks.left()) return;
   const Shape<Ops> s(a);
   auto* const keys = take<uint32_t>(scratch, s.padded * s.words);
   auto* const values = take<uint32_t>(scratch, s.padded / Pack::per_word * s.hdp);
@@ -215,24 +257,22 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
   pack_transposed<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.key_block, keys);
   pack_rows<Ops>(a.v, s.kv_stride, a.tokens, s.hd, s.hdp, values);
   float totals[block_rows];
-  for (int64_t head = 0; head < a.heads / a.kv_heads; ++head) {
-    for (int64_t first = 0; first < a.tokens; first += block_rows) {
-      const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
-      const int64_t reach = first + block_rows;  // keys that this block can see
-      pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words, queries);
-      multiply<Ops>({queries, s.words, 1}, {keys, block_columns, s.key_block}, scores, s.padded, block_rows, reach, s.words, false);
-      for (int64_t r = 0; r < rows; ++r) {
-        uint32_t* row = probabilities + r * s.padded / Pack::per_word;
-        const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
-        const Softmax soft = soften(scores + r * s.padded, first + r + 1, reach, a.scale, write);
-        a.log_sum_exp[(first + r) * a.heads + head] = soft.top + __builtin_logf(soft.total);
-        totals[r] = soft.total;
-      }
-      multiply<Ops>({probabilities, s.padded / Pack::per_word, 1}, {values, s.hdp}, out, s.hdp, block_rows, s.hdp,
-                    reach / Pack::per_word, false);
-      for (int64_t r = 0; r < rows; ++r) {
-        store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / totals[r]), s.hd);
-      }
+  for (; blocks.left(); blocks.take()) {
+    const int64_t head = blocks.head(), first = blocks.first();
+    const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
+    const int64_t reach = first + block_rows;  // keys that this block can see
+    pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words, queries);
+    multiply<Ops>({queries, s.words, 1}, {keys, block_columns, s.key_block}, scores, s.padded, block_rows, reach, s.words, false);
+    for (int64_t r = 0; r < rows; ++r) {
+      uint32_t* row = probabilities + r * s.padded / Pack::per_word;
+      const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
+      const Softmax soft = soften(scores + r * s.padded, first + r + 1, reach, a.scale, write);
+      a.log_sum_exp[(first + r) * a.heads + head] = soft.top + __builtin_logf(soft.total);
+      totals[r] = soft.total;
+    }
+    multiply<Ops>({probabilities, s.padded / Pack::per_word, 1}, {values, s.hdp}, out, s.hdp, block_rows, s.hdp, reach / Pack::per_word, false);
+    for (int64_t r = 0; r < rows; ++r) {
+      store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / totals[r]), s.hd);
     }
   }
   simd::leave();
@@ -304,41 +344,48 @@ struct BackwardBlock {
   }
 };
 
+constexpr int64_t keys_at_once = 4 * block_columns;  // whose gradients are added to between two looks at the other threads
+
 template <class Ops>
 void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratch& scratch) {
   constexpr int64_t per_word = Packing<Ops>::per_word;
   const auto& a = b.forward;
+  Blocks blocks(a, a.team);
+  if (!blocks.left()) return;
   const Shape<Ops> s(a);
   auto* const keys = take<uint32_t>(scratch, s.padded * s.words);
   auto* const values = take<uint32_t>(scratch, s.padded * s.words);
   auto* const key_rows = take<uint32_t>(scratch, s.padded / per_word * s.hdp);
-  auto* const dk = take<float>(scratch, s.padded * s.hdp);
-  auto* const dv = take<float>(scratch, s.padded * s.hdp);
+  float* const dk = a.team ? blocks.dk() : take<float>(scratch, s.padded * s.hdp);
+  float* const dv = a.team ? blocks.dv() : take<float>(scratch, s.padded * s.hdp);
   pack_transposed<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.key_block, keys);
   pack_transposed<Ops>(a.v, s.kv_stride, a.tokens, s.hd, s.key_block, values);
   pack_rows<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.hdp, key_rows);
   BackwardBlock<Ops> block(s, scratch);
-  for (int64_t head = 0; head < a.heads / a.kv_heads; ++head) {
-    for (int64_t first = 0; first < a.tokens; first += block_rows) {
-      const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
-      const int64_t reach = first + block_rows, at = first * s.q_stride + head * s.hd;
-      block.load(b, s, head, first, rows);
-      multiply<Ops>({block.queries, s.words, 1}, {keys, block_columns, s.key_block}, block.scores, s.padded, block_rows, reach,
-                    s.words, false);
-      multiply<Ops>({block.slopes, s.words, 1}, {values, block_columns, s.key_block}, block.dp, s.padded, block_rows, reach,
-                    s.words, false);
-      block.probabilities(first, rows, reach, s.padded, a.scale);
-      multiply<Ops>({block.ds, s.padded / per_word, 1}, {key_rows, s.hdp}, block.dq, s.hdp, block_rows, s.hdp, reach / per_word,
-                    false);
-      multiply<Ops>({block.paired_p, 1, s.padded}, {block.slope_rows, s.hdp}, dv, s.hdp, reach, s.hdp, block_rows / per_word, true);
-      multiply<Ops>({block.paired_ds, 1, s.padded}, {block.query_rows, s.hdp}, dk, s.hdp, reach, s.hdp, block_rows / per_word,
+  for (; blocks.left(); blocks.take()) {
+    const int64_t head = blocks.head(), first = blocks.first();
+    const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
+    const int64_t reach = first + block_rows, at = first * s.q_stride + head * s.hd;
+    block.load(b, s, head, first, rows);
+    multiply<Ops>({block.queries, s.words, 1}, {keys, block_columns, s.key_block}, block.scores, s.padded, block_rows, reach, s.words, false);
+    multiply<Ops>({block.slopes, s.words, 1}, {values, block_columns, s.key_block}, block.dp, s.padded, block_rows, reach, s.words, false);
+    block.probabilities(first, rows, reach, s.padded, a.scale);
+    multiply<Ops>({block.ds, s.padded / per_word, 1}, {key_rows, s.hdp}, block.dq, s.hdp, block_rows, s.hdp, reach / per_word, false);
+    for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
+    for (int64_t key = 0; key < reach;) {
+      const int64_t end = key < first && key + keys_at_once > first ? first : key + keys_at_once < reach ? key + keys_at_once : reach;
+      blocks.wait_for_keys(end);
+      multiply<Ops>({block.paired_p + key, 1, s.padded}, {block.slope_rows, s.hdp}, dv + key * s.hdp, s.hdp, end - key, s.hdp, block_rows / per_word, true);
+      multiply<Ops>({block.paired_ds + key, 1, s.padded}, {block.query_rows, s.hdp}, dk + key * s.hdp, s.hdp, end - key, s.hdp, block_rows / per_word,
                     true);
-      for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
+      blocks.added_to_keys(end);
+      key = end;
     }
-  }
-  for (int64_t token = 0; token < a.tokens; ++token) {
-    store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);
-    store_row(b.dv + token * s.kv_stride, dv + token * s.hdp, simd::splat(1.0f), s.hd);
+    if (!blocks.last()) continue;
+    for (int64_t token = 0; token < a.tokens; ++token) {
+      store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);
+      store_row(b.dv + token * s.kv_stride, dv + token * s.hdp, simd::splat(1.0f), s.hd);
+    }
   }
   simd::leave();
 }

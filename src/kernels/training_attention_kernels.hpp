@@ -5,6 +5,8 @@
 
 namespace trireme::kernels {
 
+inline constexpr int64_t attention_block = 64;  // queries that are computed together
+
 // Memory of one call, 64-byte aligned. A class whose functions live in training_attention.cpp, so that no code for a newer CPU gets
 // into functions that an older one runs.
 class AttentionScratch {

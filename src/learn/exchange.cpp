@@ -42,25 +42,25 @@ Samples Exchange::move(const Samples& mine, const SequenceList& sequences, const
   std::unordered_map<uint64_t, int> target;
   for (size_t i = 0; i < sequences.size(); ++i) target.emplace(sequences[i].id, rank_of[i]);
 
-  std::vector<Samples> outgoing(static_cast<size_t>(ranks_.size()));
+  std::vector<Samples> parcels(static_cast<size_t>(ranks_.size()));
   for (int64_t i = 0; i < mine.size(); ++i) {
-    outgoing[static_cast<size_t>(target.at(mine.id[static_cast<size_t>(i)]))].append(mine, i);
+    parcels[static_cast<size_t>(target.at(mine.id[static_cast<size_t>(i)]))].append(mine, i);
   }
-  std::vector<std::string> messages(outgoing.size());
-  for (size_t r = 0; r < outgoing.size(); ++r) {
-    if (outgoing[r].size() == 0) continue;
-    messages[r] = outgoing[r].to_bytes();
+  std::vector<std::string> messages(parcels.size());
+  for (size_t r = 0; r < parcels.size(); ++r) {
+    if (parcels[r].size() == 0) continue;
+    messages[r] = parcels[r].to_bytes();
     if (static_cast<int>(r) == ranks_.rank()) continue;
-    counters_.sequences_sent += outgoing[r].size();
+    counters_.sequences_sent += parcels[r].size();
     counters_.bytes_sent += static_cast<int64_t>(messages[r].size());
     ++counters_.messages;
   }
-  Samples received;
+  Samples samples;
   for (const auto& message : ranks_.all_to_all(messages)) {
     if (message.empty()) continue;
-    received.append(Samples::from_bytes(message));
+    samples.append(Samples::from_bytes(message));
   }
-  return received.sorted();
+  return samples.sorted();
 }
 
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {

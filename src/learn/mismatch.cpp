@@ -120,14 +120,13 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
 }
 
 std::string summation_orders(const config::ModelShape& shape, config::DType type) {
-  const auto element = type == config::DType::fp32 ? kernels::ElementType::f32 : kernels::ElementType::bf16;
   const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
   const int64_t head = std::min(shape.vocab, kernels::vocabulary_chunk);
   const std::pair<int64_t, int64_t> layers[] = {{shape.hidden, q},         {shape.hidden, kv},         {q, shape.hidden},
                                                 {shape.hidden, shape.ffn}, {shape.ffn, shape.hidden}, {shape.hidden, head}};
   std::string text;
   for (const auto& [k, n] : layers) {
-    text += (text.empty() ? "" : "; ") + kernels::describe(element, k, n, kernels::find_order(element, k, n));
+    text += (text.empty() ? "" : "; ") + kernels::describe(type, k, n, kernels::find_order(type, k, n));
   }
   return text;
 }

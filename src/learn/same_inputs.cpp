@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/hash.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/base/wire.hpp"
@@ -100,6 +102,15 @@ void require_same(const comm::CommView& world, const std::string& what, int64_t 
 
 }  // namespace
 
+void require_same_program(const comm::CommView& world) {
+  const std::string mine = base::build_id();
+  const std::string first = world.broadcast(mine, 0);
+  comm::fail_together(world, [&] {
+    VALIDATE(first == mine, ExitCode::unfit_environment, "this rank runs another build of Trireme than rank 0 (build ID ", mine, ", there ", first,
+             "): a program that was replaced while the job started, a stale cache of its file system, or another installation on this node");
+  });
+}
+
 void require_same_deck(const comm::CommView& world, const std::string& deck) {
   const std::string first = world.broadcast(deck, 0);
   comm::fail_together(world, [&] {
@@ -124,6 +135,34 @@ void require_same_rows(const comm::CommView& world, const std::string& what, con
 
 std::string digest_of(const data::PromptSet& prompts) { return as_text(fingerprint(prompts)); }
 std::string digest_of(const TrainingSet& rows) { return as_text(fingerprint(rows)); }
+std::string digest_of_text(std::string_view text) { return as_text(base::fnv1a(text)); }
+
+std::string digest_of_fields(const data::PromptSet& prompts) {
+  const trace::Guarding guard{trace::Guard::inputs};
+  Fingerprint all;
+  for (int64_t row = 0; row < prompts.size(); ++row) {
+    all.add(prompts[row].label_json);
+    all.add(prompts[row].extra);
+  }
+  return as_text(all.value());
+}
+
+std::string digest_of(const config::ModelShape& shape) {
+  Fingerprint all;
+  all.add(config::to_config_json(shape));
+  return as_text(all.value());
+}
+
+std::string digest_of(const text::Tokenizer& tokenizer) {
+  const trace::Guarding guard{trace::Guard::inputs};
+  Fingerprint all;
+  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    all.add(tokenizer.token_bytes(id));
+    all.add(tokenizer.is_special(id) ? "special" : "");
+  }
+  for (const text::TokenId id : tokenizer.eos_ids()) all.add(std::to_string(id));
+  return as_text(all.value());
+}
 
 std::string digest_of_model(const std::filesystem::path& folder) {
   const trace::Region region{"digest of a model", trace::no_argument, trace::Category::io};

@@ -56,7 +56,7 @@ ComputeDecision decide_compute_type(ComputeType asked, std::optional<DType> stor
   const bool native = std::ranges::all_of(ranks, &ComputeDevice::native_bf16);
   ComputeDecision out;
   if (asked == ComputeType::automatic) {
-    out.type = stored.value_or(native ? DType::bf16 : DType::fp32);
+    out.type = stored.value_or(native ? DType::bf16 : DType::f32);
     out.reason = base::text(stored ? "the run began in it; " : "model.dtype = \"auto\"; ", describe(ranks));
   } else {
     out.type = config::compute_type(asked);

@@ -138,10 +138,6 @@ void ModelExport::write(size_t parameter, const base::Block& block, const float*
   writer_.write(tensors_.at(parameter).name, block, values);
 }
 
-void ModelExport::write(size_t parameter, const base::Block& block, const uint16_t* bf16) {
-  writer_.write(tensors_.at(parameter).name, block, bf16);
-}
-
 void ModelExport::sync() { writer_.sync(); }
 
 void ModelExport::commit() {

@@ -4,7 +4,10 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <deque>
 
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/training_attention.hpp"
@@ -25,32 +28,56 @@ T* at_element(const at::Tensor& x, int64_t element) {
   return static_cast<T*>(const_cast<void*>(x.const_data_ptr())) + element;
 }
 
-// The arguments for one KV group of the sequence that begins at token `first`.
+// One KV group of the sequence that begins at token `first`: what one thread does alone, or all of them together.
+struct Task {
+  int64_t first, tokens, group;
+};
+
 template <class T>
-kernels::AttentionForward<T> arguments(const Tensors& t, int64_t first, int64_t tokens, int64_t group) {
+kernels::AttentionForward<T> arguments(const Tensors& t, const Task& task, kernels::AttentionTeam* team) {
   const int64_t heads = t.q.size(1), kv_heads = t.k.size(1), head_dim = t.q.size(2);
-  const int64_t head = first * heads + group * (heads / kv_heads);
-  const int64_t kv = (first * kv_heads + group) * head_dim;
+  const int64_t head = task.first * heads + task.group * (heads / kv_heads);
+  const int64_t kv = (task.first * kv_heads + task.group) * head_dim;
   return {at_element<T>(t.q, head * head_dim),
           at_element<T>(t.k, kv),
           at_element<T>(t.v, kv),
           at_element<T>(t.out, head * head_dim),
           at_element<float>(t.log_sum_exp, head),
-          tokens,
+          task.tokens,
           heads,
           kv_heads,
           head_dim,
-          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)))};
+          static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
+          team};
 }
 
-// body(first, tokens, group) for every sequence and KV group, on LibTorch's threads; each writes its own results.
-template <class Body>
-void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, Body&& body) {
-  const auto sequences = static_cast<int64_t>(cu_seqlens.size()) - 1;
-  kernels::parallel_for(0, sequences * kv_heads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const auto sequence = static_cast<size_t>(task / kv_heads);
-      body(cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence], task % kv_heads);
+// body(task, team) for every sequence and KV group on LibTorch's threads, the longest first; each writes its own results. Where that would leave
+// threads idle, all of them take part in each: `make_team(task)` is what they share then.
+template <class MakeTeam, class Body>
+void for_groups(const std::vector<int64_t>& cu_seqlens, int64_t kv_heads, MakeTeam&& make_team, Body&& body) {
+  std::vector<Task> tasks;
+  std::vector<int64_t> lengths;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    const int64_t tokens = cu_seqlens[s + 1] - cu_seqlens[s];
+    for (int64_t group = 0; tokens > 0 && group < kv_heads; ++group) tasks.push_back({cu_seqlens[s], tokens, group});
+  }
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& x, const Task& y) { return x.tokens > y.tokens; });
+  for (const Task& task : tasks) lengths.push_back(task.tokens);
+  const int threads = at::get_num_threads();
+  if (tasks_fill(lengths, threads)) {
+    std::atomic<size_t> next{0};
+    kernels::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t thread = begin; thread < end; ++thread) {
+        for (size_t i = next++; i < tasks.size(); i = next++) body(tasks[i], nullptr);
+      }
+    });
+    return;
+  }
+  std::deque<kernels::AttentionTeam> teams;
+  for (const Task& task : tasks) teams.push_back(make_team(task));
+  kernels::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      for (size_t i = 0; i < tasks.size(); ++i) body(tasks[i], &teams[i]);
     }
   });
 }
@@ -62,11 +89,13 @@ struct PackedAttention : Function<PackedAttention> {
     const at::Tensor out = at::empty_like(q);
     const at::Tensor log_sum_exp = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
     const Tensors tensors{q, k, v, out, log_sum_exp};
-    for_groups(cu_seqlens, k.size(1), [&](int64_t first, int64_t tokens, int64_t group) {
+    const int64_t heads_of_group = q.size(1) / k.size(1);
+    const auto team_of = [&](const Task& task) { return kernels::AttentionTeam(task.tokens, heads_of_group); };
+    for_groups(cu_seqlens, k.size(1), team_of, [&](const Task& task, kernels::AttentionTeam* team) {
       if (q.scalar_type() == at::kFloat) {
-        kernels::attention_forward(arguments<float>(tensors, first, tokens, group));
+        kernels::attention_forward(arguments<float>(tensors, task, team));
       } else {
-        kernels::attention_forward(arguments<uint16_t>(tensors, first, tokens, group));
+        kernels::attention_forward(arguments<uint16_t>(tensors, task, team));
       }
     });
     context->save_for_backward({q, k, v, out, log_sum_exp});
@@ -79,11 +108,13 @@ struct PackedAttention : Function<PackedAttention> {
     const Tensors tensors{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor dout = gradients[0].contiguous();
     const at::Tensor dq = at::empty_like(tensors.q), dk = at::empty_like(tensors.k), dv = at::empty_like(tensors.v);
-    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1),
-               [&](int64_t first, int64_t tokens, int64_t group) {
+    const int64_t heads_of_group = tensors.q.size(1) / tensors.k.size(1), head_dim = tensors.q.size(2);
+    const auto team_of = [&](const Task& task) { return kernels::AttentionTeam(task.tokens, heads_of_group, head_dim); };
+    for_groups(context->saved_data["cu_seqlens"].toIntVector(), tensors.k.size(1), team_of,
+               [&](const Task& task, kernels::AttentionTeam* team) {
                  const auto run = [&]<class T>(T*) {
                    const auto offset = [&](const T* of, const at::Tensor& in) { return of - at_element<T>(in, 0); };
-                   const auto a = arguments<T>(tensors, first, tokens, group);
+                   const auto a = arguments<T>(tensors, task, team);
                    const int64_t query = offset(a.q, tensors.q), key = offset(a.k, tensors.k);
                    kernels::attention_backward(
                        {a, at_element<T>(dout, query), at_element<T>(dq, query), at_element<T>(dk, key), at_element<T>(dv, key)});
@@ -99,6 +130,19 @@ struct PackedAttention : Function<PackedAttention> {
 };
 
 }  // namespace
+
+bool tasks_fill(std::span<const int64_t> lengths, int threads) {
+  if (threads == 1) return true;
+  std::vector<double> busy(static_cast<size_t>(threads), 0);
+  double all = 0;
+  for (const int64_t length : lengths) {
+    const auto work = static_cast<double>(length) * static_cast<double>(length);
+    *std::min_element(busy.begin(), busy.end()) += work;
+    all += work;
+  }
+  constexpr double idle = 1.15;  // beyond it, what threads cost that each pack keys and values is less
+  return *std::max_element(busy.begin(), busy.end()) <= idle * all / threads;
+}
 
 // Splitting costs one concatenation in the backward pass, where narrow() would add a full-size gradient per sequence.
 at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

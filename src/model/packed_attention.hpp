@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace trireme::model {
@@ -16,5 +17,8 @@ at::Tensor attend_packed(const at::Tensor& q, const at::Tensor& k, const at::Ten
 // The same by LibTorch's scaled_dot_product_attention, one sequence after another; any device and type.
 at::Tensor attend_by_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const std::vector<int64_t>& cu_seqlens);
+
+// Whether `threads` are busy to the end where each takes a sequence (and KV group) of these lengths, longest first, whose work grows as the square.
+bool tasks_fill(std::span<const int64_t> lengths, int threads);
 
 }  // namespace trireme::model

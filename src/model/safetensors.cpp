@@ -82,12 +82,6 @@ void SafetensorsFile::check_unchanged() const {
            " changed while it was being read: start again when nobody writes to it");
 }
 
-const SafetensorsEntry& SafetensorsFile::entry(std::string_view name) const {
-  const auto found = entries_.find(name);
-  VALIDATE(found != entries_.end(), ExitCode::bad_data, path().string(), " has no tensor '", name, "'");
-  return found->second;
-}
-
 std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
   return file_.bytes().subspan(data_offset_ + entry.begin, entry.end - entry.begin);
 }

@@ -112,9 +112,7 @@ int SafetensorsWriter::descriptor(File& file) {
   return file.fd.get();
 }
 
-// fill(first, count, bytes) puts elements [first, first + count) of the block into stored form.
-template <class Fill>
-void SafetensorsWriter::write_rows(std::string_view name, const base::Block& block, Fill&& fill) {
+void SafetensorsWriter::write(std::string_view name, const base::Block& block, const float* values) {
   const auto found = places_.find(name);
   if (found == places_.end()) throw InternalError(base::text("no tensor ", name, " in this export"));
   if (block.empty()) return;
@@ -135,28 +133,10 @@ void SafetensorsWriter::write_rows(std::string_view name, const base::Block& blo
     const auto start = static_cast<uint64_t>((block.row + static_cast<int64_t>(r)) * spec.columns() + block.column);
     for (size_t done = 0; done < run; done += chunk_elements) {
       const size_t count = std::min(chunk_elements, run - done);
-      fill(r * run + done, count, buffer.data());
+      from_float(type_, values + r * run + done, count, buffer.data());
       base::write_at(fd, place.offset + (start + done) * width, std::span(buffer.data(), count * width), temporary(file));
     }
   }
-}
-
-void SafetensorsWriter::write(std::string_view name, const base::Block& block, const float* values) {
-  write_rows(name, block, [&](size_t first, size_t count, std::byte* out) { from_float(type_, values + first, count, out); });
-}
-
-void SafetensorsWriter::write(std::string_view name, const base::Block& block, const uint16_t* bf16) {
-  if (type_ == StoredType::f16) throw InternalError("bf16 values cannot be written to an F16 export");
-  write_rows(name, block, [&](size_t first, size_t count, std::byte* out) {
-    const auto* from = reinterpret_cast<const std::byte*>(bf16 + first);
-    if (type_ == StoredType::bf16) {
-      std::copy_n(from, count * sizeof(uint16_t), out);
-      return;
-    }
-    std::vector<float> wide(count);
-    to_float(StoredType::bf16, from, count, wide.data());
-    from_float(StoredType::f32, wide.data(), count, out);
-  });
 }
 
 void SafetensorsWriter::sync() {

@@ -68,10 +68,13 @@ std::vector<Change> single_changes(const Job& job) {
   if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
     out.push_back({"train.optimizer_offload=true", [](auto& o) { o.train.optimizer_offload = true; }});
   }
+  if (job.machine.device_bytes == 0 && now.train.node_weights) {
+    out.push_back({"train.node_weights=false", [](auto& o) { o.train.node_weights = false; }});
+  }
   if (now.train.recompute >= 0) out.push_back({"train.recompute=-1", [](auto& o) { o.train.recompute = -1; }});
   if (now.train.shard_group > 0) out.push_back({"train.shard_group=0", [](auto& o) { o.train.shard_group = 0; }});
   if (now.train.enable_ema) out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});
-  if (job.compute == config::DType::fp32) out.push_back({"model.dtype=bf16", [](auto&) {}, config::DType::bf16, true});
+  if (job.compute == config::DType::f32) out.push_back({"model.dtype=bf16", [](auto&) {}, config::DType::bf16, true});
   const auto per_node = static_cast<int>(std::count(job.node_of_rank.begin(), job.node_of_rank.end(), 0));
   const int64_t widest = std::min<int64_t>(per_node, job.models.actor.shape.kv_heads);  // a KV head is never split
   for (int degree = 2 * static_cast<int>(now.generate.tensor_parallel); ppo && degree <= widest; degree *= 2) {

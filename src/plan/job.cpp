@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
+#include <tuple>
 
+#include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/config/placement.hpp"
@@ -32,6 +35,10 @@ bool one_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) 
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return node_of_rank[static_cast<size_t>(rank)] == node_of_rank[static_cast<size_t>(ranks.front())]; });
 }
 
+bool node_by_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) {
+  return std::is_sorted(ranks.begin(), ranks.end(), [&](int a, int b) { return node_of_rank[static_cast<size_t>(a)] < node_of_rank[static_cast<size_t>(b)]; });
+}
+
 // Of the head's weight: the vocabulary, or 1 for a score.
 int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.back().back()].shape.front(); }
 
@@ -53,6 +60,7 @@ class RankLedger {
     if (contains(job_.roles.trainer, rank_)) trained_models();
     rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
+    if (ppo) weight_sync();
     return std::move(ledger_);
   }
 
@@ -81,17 +89,26 @@ class RankLedger {
 
   Exchange exchange(const std::vector<int>& ranks) const {
     if (place_ == Place::device) return Exchange::device_ring;
-    return one_node(ranks, job_.node_of_rank) ? Exchange::window : Exchange::host_ring;
+    if (one_node(ranks, job_.node_of_rank)) return Exchange::window;
+    return options().train.node_weights && node_by_node(ranks, job_.node_of_rank) ? Exchange::node_windows : Exchange::host_ring;
+  }
+
+  // Of these ranks, those on this rank's node.
+  int64_t count_on_node(const std::vector<int>& ranks) const {
+    const auto node = [&](int rank) { return job_.node_of_rank[static_cast<size_t>(rank)]; };
+    return std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return node(rank) == node(rank_); });
   }
 
   void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks, Training kind, bool average) {
     const Exchange how = exchange(ranks);
     const auto count = static_cast<int64_t>(ranks.size());
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how);
-    const int64_t others = how == Exchange::window ? count - 1 : 0;
-    add(owner, "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, others * bytes.weights_own);
-    if (how == Exchange::window) {
-      add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, others * bytes.gradient_slots / count);
+    const bool shares = how == Exchange::window || how == Exchange::node_windows;
+    const int64_t sharing = shares ? count_on_node(ranks) : 1;
+    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how, static_cast<int>(sharing));
+    add(owner, shares ? "weights, share of the node's" : "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, (sharing - 1) * bytes.weights_own);
+    if (shares) {
+      add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, (sharing - 1) * bytes.gradient_slots / sharing);
+      add(owner, "sums on their way", bytes.receive);
     } else {
       ring_.weights = std::max(ring_.weights, bytes.weights_ring);
       ring_.gradients = std::max(ring_.gradients, bytes.gradient_slots);
@@ -204,7 +221,7 @@ class RankLedger {
     const config::ModelShape& shape = job_.models.actor.shape;
     const int64_t granted =
         kv_cache_bytes(options().generate.kv_memory, shape, degree(), element(), options().generate.max_batch, options().max_len(), free);
-    const int64_t sequences = base::ceil_div<int64_t>(options().rollout.batch_size, static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
+    const int64_t sequences = base::ceil_div<int64_t>(options().prompts_to_write(), static_cast<int64_t>(groups.size())) * options().rollout.n_samples_per_prompt;
     const int64_t padded = base::round_up(options().max_len() + 1, options().generate.page_size);
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
@@ -222,6 +239,12 @@ class RankLedger {
     const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
     add("generator", "rows of a step", element() * (rows * columns / degree() + logit_rows * shape.vocab / degree()), every_phase,
         Accuracy::estimate);
+  }
+
+  void weight_sync() {
+    const SyncStaging staging = sync_staging(job_, rank_);
+    ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings, every_phase, Accuracy::estimate});
+    ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase, Accuracy::estimate});
   }
 
   // Page-locked copies through which checkpoints go, and what a delta is taken against.
@@ -269,19 +292,6 @@ class RankLedger {
   } ring_;
 };
 
-// Of the generator's slices on each rank, 0 where it has none. Any place of a replica may have the largest: units of 64 leave a rest.
-std::vector<int64_t> slice_bytes(const Job& job) {
-  std::vector<int64_t> out(job.node_of_rank.size(), 0);
-  if (job.command != config::Command::ppo || job.roles.generator.empty()) return out;
-  const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
-  std::vector<int64_t> of_place;
-  for (int place = 0; place < degree; ++place) of_place.push_back(generator_weight_bytes(job.models.slices, place, config::bytes_per_element(job.compute)));
-  for (const auto& replica : config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {
-    for (size_t place = 0; place < replica.size(); ++place) out[static_cast<size_t>(replica[place])] = of_place[place];
-  }
-  return out;
-}
-
 // Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
 int64_t pass_tokens(const Job& job, int64_t sequences, int64_t ranks, int64_t micro_batch) {
   const int64_t longest = job.options.max_len();
@@ -314,44 +324,6 @@ std::string known_machine_names() {
 
 Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).build(); }
 
-std::vector<RoleKind> role_kinds(const Job& job) {
-  std::map<std::array<bool, 3>, size_t> place;  // in `out`
-  std::vector<RoleKind> out;
-  const auto slices = slice_bytes(job);
-  const int nodes = *std::max_element(job.node_of_rank.begin(), job.node_of_rank.end()) + 1;
-  for (int rank = 0; rank < static_cast<int>(job.node_of_rank.size()); ++rank) {
-    const std::array roles{contains(job.roles.trainer, rank), contains(job.roles.generator, rank), contains(job.roles.reward, rank)};
-    const auto [found, fresh] = place.emplace(roles, out.size());
-    if (fresh) out.push_back({rank, std::vector<int>(static_cast<size_t>(nodes), 0)});
-    RoleKind& kind = out[found->second];
-    if (slices[static_cast<size_t>(rank)] > slices[static_cast<size_t>(kind.first)]) kind.first = rank;
-    ++kind.ranks_on_node[static_cast<size_t>(job.node_of_rank[static_cast<size_t>(rank)])];
-  }
-  return out;
-}
-
-Fit fit(const Job& job) {
-  Fit out;
-  const auto kinds = role_kinds(job);
-  std::vector<std::array<int64_t, phase_count>> nodes(kinds.front().ranks_on_node.size());
-  for (const RoleKind& kind : kinds) {
-    const Ledger ledger = memory_of_rank(job, kind.first);
-    for (const Place place : {Place::device, Place::host}) {
-      Fullest& most = place == Place::device ? out.device : out.host;
-      if (ledger.peak(place) > most.peak) most = {kind.first, ledger, ledger.peak(place)};
-    }
-    for (size_t node = 0; node < nodes.size(); ++node) {
-      for (int phase = 0; phase < phase_count; ++phase) {
-        nodes[node][static_cast<size_t>(phase)] += kind.ranks_on_node[node] * ledger.bytes(Place::host, static_cast<Phase>(phase));
-      }
-    }
-  }
-  for (const auto& node : nodes) out.node_bytes = std::max(out.node_bytes, *std::max_element(node.begin(), node.end()));
-  out.device_fits = job.machine.device_bytes == 0 || out.device.peak <= job.machine.device_bytes;
-  out.host_fits = job.machine.host_bytes == 0 || out.node_bytes <= job.machine.host_bytes;
-  return out;
-}
-
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,
                        int64_t sequences, int64_t max_len, int64_t free) {
   const int64_t per_token = kv_bytes_per_token(shape, tensor_parallel, element_bytes);
@@ -365,7 +337,7 @@ KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replic
   const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
   const int64_t wish = options.rollout.max_new_tokens;
   const int64_t most = wish > 0 ? std::min(wish, room) : room;
-  const int64_t of_replica = base::ceil_div<int64_t>(options.rollout.batch_size, replicas) * options.rollout.n_samples_per_prompt;
+  const int64_t of_replica = base::ceil_div<int64_t>(options.prompts_to_write(), replicas) * options.rollout.n_samples_per_prompt;
   return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
 }
 

@@ -68,10 +68,11 @@ int64_t shard_elements(const ModelLayout& model, int ranks) {
 }
 
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange) {
+                                      Exchange exchange, int ranks_of_node) {
   ShardedModelBytes out;
-  if (exchange == Exchange::window) {
-    out.weights_own = base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, ranks);
+  if (exchange == Exchange::window || exchange == Exchange::node_windows) {
+    const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;
+    out.weights_own = base::ceil_div<int64_t>(storage(model, ranks, ranks) * element_bytes, sharing);
   } else {
     out.weights_own = storage(model, ranks, 1) * element_bytes;
     out.weights_ring = two_stages(model, ranks) * element_bytes;
@@ -79,6 +80,7 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
   if (training == Training::frozen) return out;
   out.gradient_slots = two_stages(model, ranks) * fp32;
   if (exchange == Exchange::host_ring) out.receive = (ranks - 1) * largest_stage_slice(model, ranks) * fp32;
+  if (exchange == Exchange::node_windows) out.receive = 3 * largest_stage_slice(model, ranks) * fp32;
   if (exchange == Exchange::device_ring) out.receive = largest_stage_slice(model, ranks) * fp32;
   const int64_t shard = shard_elements(model, ranks) * fp32;
   out.master = out.gradients = shard;

@@ -113,12 +113,7 @@ Experience Experience::select(std::span<const int64_t> rows) const {
   const Tensor index = column(columns, at::kLong);
   out.mask = pick(mask, index);
   out.rollout_log_probs = pick(rollout_log_probs, index);
-  out.sample_log_probs = pick(sample_log_probs, index);
-  out.old_log_probs = pick(old_log_probs, index);
-  out.ref_log_probs = pick(ref_log_probs, index);
-  out.values = pick(values, index);
-  out.advantages = pick(advantages, index);
-  out.returns = pick(returns, index);
+  for (const LaterColumn& later : later_columns) out.*later.tensor = pick(this->*later.tensor, index);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace trireme::ppo {
 namespace {
@@ -43,13 +44,9 @@ Tensor approximate_kl_unbiased(const Tensor& log_probs, const Tensor& ref_log_pr
 }
 
 double adapt_kl_coefficient(double coefficient, double kl, double target, double samples, double horizon) {
+  if (std::isnan(kl)) return coefficient;  // of a batch whose numbers went wrong: it would be no number from then on
   const double error = std::clamp(kl / target - 1, -0.2, 0.2);
   return coefficient * (1 + error * samples / horizon);
-}
-
-void moving_average(Tensor& average, const Tensor& parameter, double beta) {
-  const at::NoGradGuard no_grad;
-  average.mul_(beta).add_(parameter, 1 - beta);
 }
 
 }  // namespace trireme::ppo

@@ -69,6 +69,7 @@ constexpr std::array<void (*)(std::span<float>), config::estimator_table.size()>
     subtract_mean,  // flash_reinforce
     relative_to_mean,  // max_rl
 };
+static_assert(baselines.back() != nullptr, "an estimator without a baseline: say `keep`");
 
 float overlong_penalty(int64_t length, const LengthPenalty& penalty) {
   const int64_t buffer = *penalty.overlong_buffer;

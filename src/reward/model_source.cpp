@@ -71,6 +71,7 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   options.name = name;
   options.compute = environment.dtype;
   options.training = zero::Training::frozen;
+  options.node_weights = environment.node_weights;
   options.rings = environment.rings;
   zero::ShardedModel out(spec, environment.ranks, std::nullopt, environment.device, options);
   out.load([&](size_t parameter, const base::Block& block, float* values) {

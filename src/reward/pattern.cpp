@@ -97,12 +97,6 @@ int64_t Pattern::given_up() const { return code_->given_up; }
 
 bool Pattern::matches(std::string_view text) const { return run(*code_, text, 0, MatchData(code_->code)); }
 
-std::optional<std::string_view> Pattern::find(std::string_view text) const {
-  const MatchData match(code_->code);
-  if (!run(*code_, text, 0, match)) return std::nullopt;
-  return captured(text, match, code_->groups);
-}
-
 std::optional<std::string_view> Pattern::find_last(std::string_view text) const {
   const MatchData match(code_->code);
   std::optional<std::string_view> last;

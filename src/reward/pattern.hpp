@@ -18,9 +18,7 @@ class Pattern {
   Pattern(std::string_view pattern, std::string_view key, Case letter_case, Extent extent);
 
   bool matches(std::string_view text) const;
-  // The first group of the first match, the whole match where the pattern has no group; nullopt without a match.
-  std::optional<std::string_view> find(std::string_view text) const;
-  // The same of the last match.
+  // The first group of the last match, the whole match where the pattern has no group; nullopt without a match.
   std::optional<std::string_view> find_last(std::string_view text) const;
   // How often a match ended at a limit of PCRE2's, which counts as no match. The 1st, 10th, 100th, ... time is a
   // warning in the log.

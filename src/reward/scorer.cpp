@@ -49,6 +49,7 @@ void Scorer::make_sources() {
                                     .max_len = options_.max_len(),
                                     .batch_tokens = options_.rollout_micro_batch_tokens(),
                                     .policy_tokenizer = options_.tokenizer_path(),
+                                    .node_weights = options_.train.node_weights,
                                     .rings = rings_});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
@@ -62,6 +63,7 @@ void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& r
       zero::ShardedModelOptions{.name = "reference",
                                 .compute = options_.model.compute(),
                                 .training = zero::Training::frozen,
+                                .node_weights = options_.train.node_weights,
                                 .rings = rings_});
   reference_->load(read);
 }
@@ -118,14 +120,14 @@ bool Scorer::score_locally(Samples& samples, Samples& skipped, const data::Promp
 void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration) {
   std::vector<uint64_t> mine;
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (missing[i]) mine.push_back(learn::group_of(samples.id[i]));
+    if (missing[i]) mine.push_back(group_of(samples.id[i]));
   }
   const auto all = ranks_.all_gather<uint64_t>(mine);
   if (all.empty()) return;
   const std::set<uint64_t> groups(all.begin(), all.end());
   std::vector<int64_t> kept, left_out;
   for (int64_t i = 0; i < samples.size(); ++i) {
-    (groups.contains(learn::group_of(samples.id[static_cast<size_t>(i)])) ? left_out : kept).push_back(i);
+    (groups.contains(group_of(samples.id[static_cast<size_t>(i)])) ? left_out : kept).push_back(i);
   }
   skipped.append(samples.select(left_out));
   samples = samples.select(kept);

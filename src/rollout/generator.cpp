@@ -3,6 +3,7 @@
 #include "trireme/rollout/generator.hpp"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -27,6 +28,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.threads = threads.count;
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
+  engine.paged_attention = options.generate.paged_attention;
   engine.speculation_tokens = options.generate.speculation_tokens;
   engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
@@ -67,7 +69,14 @@ Samples sequence_of(generate::Result result, const data::PromptRecord& prompt, i
   return samples;
 }
 
+// A replica of several ranks agrees no more often on what it does next.
+constexpr int64_t steps_between_messages = 16;
+
 }  // namespace
+
+uint64_t PromptBatch::group(size_t p) const {
+  return groups.empty() ? group_of(request_id(iteration, first_ordinal + static_cast<int64_t>(p), 0)) : groups[p];
+}
 
 int64_t mean_prompt_tokens(const data::PromptSet& prompts) {
   int64_t tokens = 0;
@@ -101,7 +110,7 @@ GeneratorMemory Generator::memory() const {
 GeneratorWork Generator::take_work() {
   const auto& counters = engine_->counters();
   const GeneratorWork all{counters.steps,           counters.generated_tokens, counters.preemptions,    counters.shared_tokens,
-                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens};
+                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens, dropped_};
   const GeneratorWork before = std::exchange(reported_, all);
   return {all.steps - before.steps,
           all.tokens - before.tokens,
@@ -109,7 +118,8 @@ GeneratorWork Generator::take_work() {
           all.shared_tokens - before.shared_tokens,
           all.seconds - before.seconds,
           all.proposed_tokens - before.proposed_tokens,
-          all.accepted_tokens - before.accepted_tokens};
+          all.accepted_tokens - before.accepted_tokens,
+          all.dropped_tokens - before.dropped_tokens};
 }
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {
@@ -131,7 +141,6 @@ generate::Request Generator::make_request(const data::PromptRecord& prompt, uint
 }
 
 Pace Generator::agree(Pace mine, int64_t step) const {
-  constexpr int64_t steps_between_messages = 16;
   if (roles_.tensor_parallel() == 1) return mine;
   if (step % steps_between_messages != 0) return Pace::go;
   return static_cast<Pace>(roles_.generators.along(comm::Axis::tensor).max(static_cast<int32_t>(mine)));
@@ -151,7 +160,7 @@ void Generator::begin(const data::PromptSet& prompts, const PromptBatch& batch, 
   for (const size_t p : mine) {
     const int64_t row = batch.rows[p];
     for (int64_t sample = 0; sample < plan.n; ++sample) {
-      const uint64_t id = request_id(batch.iteration, batch.first_ordinal + static_cast<int64_t>(p), sample);
+      const uint64_t id = batch.group(p) << 20 | request_id(0, 0, sample);
       submit(prompts, row, batch.number, make_request(prompts[row], id, plan));
     }
   }
@@ -187,15 +196,43 @@ void Generator::step(const RolloutHooks& hooks) {
   count("rollout_steps", &generate::EngineCounters::steps);
   count("rollout_uploads", &generate::EngineCounters::uploads);
   count("rollout_device_waits", &generate::EngineCounters::device_waits);
+  count("rollout_attention_calls", &generate::EngineCounters::attention_calls);
+  count("rollout_paged_attention_calls", &generate::EngineCounters::paged_attention_calls);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
   for (generate::Result& result : output.finished) {
-    const Writing writing = writing_.at(result.id);
-    writing_.erase(result.id);
-    if (--unfinished_.at(writing.number) == 0) unfinished_.erase(writing.number);
+    const Writing writing = take_out(result.id);
     if (!roles_.leads_replica()) continue;
     hooks.written(sequence_of(std::move(result), (*writing.prompts)[writing.row], writing.row, writing.truncated, options_.max_len()), writing.number);
   }
+}
+
+Generator::Writing Generator::take_out(uint64_t id) {
+  const Writing writing = writing_.at(id);
+  writing_.erase(id);
+  if (--unfinished_.at(writing.number) == 0) unfinished_.erase(writing.number);
+  return writing;
+}
+
+void Generator::leave_longer(const RolloutHooks& hooks, int64_t step) {
+  if (!hooks.longest) return;
+  int64_t longest = hooks.longest();
+  if (roles_.tensor_parallel() > 1) {
+    longest = step % steps_between_messages == 0 ? roles_.generators.along(comm::Axis::tensor).min(longest) : any_length;
+  }
+  if (longest == any_length) return;
+  std::set<uint64_t> groups;
+  for (const uint64_t id : engine_->longer(longest)) groups.insert(group_of(id));
+  if (groups.empty()) return;
+  std::vector<uint64_t> ids;
+  for (const auto& [id, writing] : writing_) {
+    if (groups.contains(group_of(id))) ids.push_back(id);
+  }
+  std::ranges::sort(ids);  // alike on all ranks of the replica
+  for (const uint64_t id : ids) take_out(id);
+  dropped_ += engine_->cancel(ids);
+  if (!roles_.leads_replica()) return;
+  for (const uint64_t group : groups) hooks.left(group);
 }
 
 bool Generator::write_until(const std::function<bool()>& done, const RolloutHooks& hooks) {
@@ -208,6 +245,7 @@ bool Generator::write_until(const std::function<bool()>& done, const RolloutHook
       return pace != Pace::wait;
     });
     if (pace == Pace::leave) return false;
+    leave_longer(hooks, steps);
     step(hooks);
   }
   meter_.stop();

@@ -15,7 +15,7 @@ namespace trireme::tools {
 namespace {
 
 model::ModelExport::Options export_options(const ConvertCommand& command, const std::filesystem::path& tokenizer_from) {
-  return {.type = command.dtype == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32,
+  return {.type = model::stored_type_of(command.dtype),
           .tokenizer_from = tokenizer_from};
 }
 

@@ -12,7 +12,7 @@ ExitCode run_init(const InitCommand& command) {
         model::initial_values(spec, parameter, block, command.seed, out);
       },
       command.output,
-      {.type = command.dtype == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32,
+      {.type = model::stored_type_of(command.dtype),
        .tokenizer_from = command.tokenizer});
   log::info(base::text(command.output.string(), ": ", config::describe(spec.shape, spec.elements())));
   return ExitCode::done;

@@ -17,7 +17,7 @@ constexpr int64_t elements_at_a_time = int64_t{1} << 16;
 }  // namespace
 
 void load_weights(const model::ModelSpec& spec, const model::WeightSource& source, generate::GeneratorWeights& weights) {
-  const auto type = weights.dtype() == config::DType::bf16 ? model::StoredType::bf16 : model::StoredType::f32;
+  const auto type = model::stored_type_of(weights.dtype());
   const int64_t element_bytes = config::bytes_per_element(weights.dtype());
   const auto storage = weights.storage();
   for (size_t p = 0; p < spec.parameters.size(); ++p) {

@@ -98,7 +98,7 @@ plan::Machine find_machine(const std::string& name) {
 // GPUs multiply bf16 natively: "auto" is bf16 there. On CPUs it depends on the processor: the larger type counts.
 config::DType compute_type(const config::Options& options, const plan::Machine& machine) {
   const auto wide = machine.device_bytes > 0 ? config::ComputeType::fp32 : config::ComputeType::automatic;
-  return options.model.dtype == config::ComputeType::fp32 || options.model.dtype == wide ? config::DType::fp32 : config::DType::bf16;
+  return options.model.dtype == config::ComputeType::fp32 || options.model.dtype == wide ? config::DType::f32 : config::DType::bf16;
 }
 
 ExitCode print_plan(const plan::Job& job, const plan::CutActor& cut) {

@@ -31,11 +31,16 @@ class DeltaEncoder {
 
  private:
   bool flush();
-  void note(const std::byte* value) {
-    indices_.push_back(static_cast<uint16_t>(in_block_));
-    const size_t at = values_.size();
-    values_.resize(at + static_cast<size_t>(element_bytes_));
-    std::memcpy(values_.data() + at, value, static_cast<size_t>(element_bytes_));
+  // Those of [first, first + count) that differ, or whose bit is set; none of them lies in another block.
+  template <class Element>
+  void compare(const std::byte* now, const std::byte* before, int64_t count);
+  template <class Element>
+  void pick(const std::byte* now, const uint64_t* changed, int64_t first_bit, int64_t count);
+  template <class Element>
+  void note(int64_t in_block, const std::byte* value) {
+    indices_[noted_] = static_cast<uint16_t>(in_block);
+    std::memcpy(values_.data() + noted_ * sizeof(Element), value, sizeof(Element));
+    ++noted_;
   }
 
   std::span<std::byte> out_;
@@ -44,6 +49,7 @@ class DeltaEncoder {
   int64_t in_block_ = 0;  // elements seen of the block
   int64_t changed_ = 0;
   bool fits_ = true;
+  size_t noted_ = 0;      // of the block
   std::vector<uint16_t> indices_;
   std::vector<std::byte> values_;
 };

@@ -15,6 +15,7 @@
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
+#include "trireme/kernels/scalar_type.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/optimizer.hpp"
 #include "zero/shards.hpp"
@@ -23,14 +24,13 @@
 namespace trireme::zero {
 namespace {
 
-at::ScalarType scalar_type(config::DType type) { return type == config::DType::bf16 ? at::kBFloat16 : at::kFloat; }
-
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0; }
 
 comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::Device device) {
   comm::ExchangeOptions out;
   out.kind = options.exchange;
-  out.weight_type = options.compute == config::DType::bf16 ? comm::DType::bf16 : comm::DType::f32;
+  out.node_weights = options.node_weights;
+  out.weight_type = comm::dtype_of(options.compute);
   out.gradients = options.training == Training::trainable;
   out.device = !kernels::on_host(device);
   out.rings = options.rings;
@@ -53,7 +53,7 @@ struct ShardedModel::Impl {
   Impl(model::ModelSpec model_spec, const comm::CommView& shard_comm, const std::optional<comm::CommView>& replica_comm,
        at::Device where, const ShardedModelOptions& wanted)
       : spec(std::move(model_spec)), shard(shard_comm), replicas(replica_comm), device(where), options(wanted),
-        compute(scalar_type(wanted.compute)),
+        compute(kernels::scalar_type(wanted.compute)),
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
         loop(spec, *exchange, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
@@ -247,7 +247,6 @@ void ShardedModel::enable_average(double beta) {
 }
 
 const model::ModelSpec& ShardedModel::spec() const { return impl_->spec; }
-const base::ShardLayout& ShardedModel::layout() const { return impl_->map.layout(); }
 base::Block ShardedModel::own(size_t parameter) const { return impl_->map.own(parameter); }
 float* ShardedModel::master(size_t p) { return impl_->map.data(impl_->state.master, p); }
 float* ShardedModel::gradient(size_t p) { return impl_->map.data(impl_->state.gradient, p); }

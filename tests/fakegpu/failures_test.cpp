@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,45 @@ TEST(NcclFailures, AnInitThatNeverEndsHasADeadline) {
   user.write(1);
   user.forward(1);
   EXPECT_EQ(user.wrong(), 0);
+}
+
+// The same where a communicator is split off from another one, which is of no use any more.
+TEST(NcclFailures, ASplitThatNeverEndsHasADeadline) {
+  own_device();
+  DeviceLane lane;
+  {
+    ExchangeUser resident(lane, five_stages(world().size()), lane.options());
+    comm::device_support().patience = 0.2;
+    fakegpu::set_faults({.endless_init = true});
+    EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }), ExitCode::internal);
+    fakegpu::set_faults({});
+    comm::device_support().patience = 0;
+  }
+  ExchangeUser user(lane, five_stages(world().size()), lane.options());
+  user.write(1);
+  user.forward(1);
+  EXPECT_EQ(user.wrong(), 0);
+}
+
+TEST(NcclCommunicators, OfTheSameRanksAreSplitOffFromEachOther) {
+  own_device();
+  DeviceLane lane;
+  const auto before = fakegpu::nccl_counts();
+  auto first = std::make_unique<ExchangeUser>(lane, five_stages(world().size()), lane.options());
+  EXPECT_EQ(fakegpu::nccl_counts().split - before.split, 0);
+  ExchangeUser second(lane, five_stages(world().size()), lane.options());
+  first->write(1);
+  first->forward(1);  // and is not waited for
+  ExchangeUser third(lane, five_stages(world().size()), lane.options());
+  EXPECT_EQ(fakegpu::nccl_counts().made - before.made, 3);
+  EXPECT_EQ(fakegpu::nccl_counts().split - before.split, 2);
+  EXPECT_EQ(first->wrong(), 0);
+  first.reset();
+  for (ExchangeUser* user : {&second, &third}) {
+    user->write(1);
+    user->forward(1);
+    EXPECT_EQ(user->wrong(), 0);
+  }
 }
 
 // Whatever allocation is the one too many, it is called by its name, and nothing stays allocated (checked after each test).

@@ -72,12 +72,13 @@ size_t locked_ranges();  // of host memory
 struct Faults {
   int error_at_call = 0;     // this collective never ends, and an asynchronous error is reported
   int missing_at_call = 0;   // this rank never comes to this collective: it ends nowhere, and nothing is reported
-  bool endless_init = false;  // ncclInProgress for ever
+  bool endless_init = false;  // ncclInProgress for ever; of a split, too
 };
 void set_faults(const Faults& faults);
 // Since the program began.
 struct NcclCounts {
   int made = 0, destroyed = 0, aborted = 0;
+  int split = 0;  // of those that were made
 };
 NcclCounts nccl_counts();
 

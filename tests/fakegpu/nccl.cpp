@@ -15,11 +15,17 @@
 using namespace trireme::fakegpu;
 
 struct ncclComm {
-  ncclComm(const ncclUniqueId& id, int its_rank, int its_size) : rank(its_rank), size(its_size), segment(id.internal, its_rank, its_size, aborted) {}
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+  ncclComm(const std::string& its_name, int its_rank, int its_size, Flag its_flag)
+      : name(its_name), rank(its_rank), size(its_size), aborted(std::move(its_flag)), segment(name, its_rank, its_size, *aborted) {
+    random.seed(machine().delays.seed + static_cast<unsigned>(rank));
+  }
 
+  const std::string name;
   const int rank, size;
-  std::atomic<bool> aborted{false};
+  const Flag aborted;  // one for all that were split off from each other: they share what NCCL aborts
   Segment segment;
+  int splits = 0;
   std::atomic<ncclResult_t> status{ncclSuccess};
   std::atomic<int> on_streams{0};  // collectives that are not over
   int calls = 0;
@@ -90,7 +96,7 @@ void run(ncclComm_t comm, const Exchange& exchange) {
   } else if (call == faults.error_at_call) {
     report(comm, ncclRemoteError, "a link to a peer is gone");
     wait_for_abort(comm);
-  } else if (!comm->aborted && exchange() == Segment::Outcome::mismatch) {
+  } else if (!*comm->aborted && exchange() == Segment::Outcome::mismatch) {
     report(comm, ncclInvalidUsage, "ranks made different calls");
     wait_for_abort(comm);
   }
@@ -234,12 +240,44 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (config == nullptr || config->blocking != 0) return refuse(ncclInvalidUsage, "the made-up NCCL knows communicators that do not block");
-  *comm = new ncclComm(id, rank, ranks);
-  (*comm)->random.seed(machine().delays.seed + static_cast<unsigned>(rank));
+  *comm = new ncclComm(id.internal, rank, ranks, std::make_shared<std::atomic<bool>>(false));
   ++counts.made;
   return in_background(*comm, [made = *comm, endless = faults.endless_init] {
     if (endless) wait_for_abort(made);
-    return !made->aborted && made->segment.meet();
+    return !*made->aborted && made->segment.meet();
+  });
+}
+
+// The new handle is there when the old communicator's call is over, not before.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0 || config->splitShare != 1) return refuse(ncclInvalidUsage, "the made-up NCCL splits without blocking, and shares");
+  if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
+  if (comm->on_streams > 0) return refuse(ncclInvalidUsage, "a communicator was split while it had collectives under way");
+  *made = nullptr;
+  return in_background(comm, [comm, color, key, made, number = ++comm->splits, endless = faults.endless_init] {
+    if (endless) wait_for_abort(comm);
+    struct Wish {
+      int color, key, rank;
+    };
+    const Wish mine{color, key, comm->rank};
+    std::vector<Wish> wishes;
+    const auto outcome = comm->segment.show({"split", 0}, &mine, sizeof mine, [&](int, const std::byte* shown) {
+      Wish wish;
+      std::memcpy(&wish, shown, sizeof wish);
+      if (wish.color == color) wishes.push_back(wish);
+    });
+    if (outcome == Segment::Outcome::mismatch) report(comm, ncclInvalidUsage, "ranks made different calls");
+    if (outcome != Segment::Outcome::done) return false;
+    if (color == NCCL_SPLIT_NOCOLOR) return true;
+    std::ranges::stable_sort(wishes, {}, &Wish::key);
+    const auto rank = static_cast<int>(std::ranges::find(wishes, comm->rank, &Wish::rank) - wishes.begin());
+    const std::string name = comm->name + "-" + std::to_string(number) + "-" + std::to_string(color);
+    auto child = std::make_unique<ncclComm>(name, rank, static_cast<int>(wishes.size()), comm->aborted);
+    if (!child->segment.meet()) return false;
+    *made = child.release();
+    ++counts.made;
+    ++counts.split;
+    return true;
   });
 }
 
@@ -264,7 +302,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  comm->aborted = true;
+  *comm->aborted = true;
   ++counts.aborted;
   free_communicator(comm);
   return ncclSuccess;

@@ -109,7 +109,7 @@ TEST_P(DeviceTraining, TheKernelForDevicesGivesTheHostsBits) {
 }
 
 TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
-  const double tolerance = GetParam() == config::DType::fp32 ? 2e-6 : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
+  const double tolerance = GetParam() == config::DType::f32 ? 2e-6 : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
   for (const Way& way : {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true}, Way{.offload = true}}) {
     const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
     EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload;
@@ -133,8 +133,8 @@ TEST_P(DeviceTraining, NoGradientOfAReplicaGoesThroughTheHost) {
   EXPECT_EQ(more("replica_gradient_host_bytes"), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining, testing::Values(config::DType::fp32, config::DType::bf16),
-                         [](const auto& tested) { return tested.param == config::DType::fp32 ? "fp32" : "bf16"; });
+INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining, testing::Values(config::DType::f32, config::DType::bf16),
+                         [](const auto& tested) { return tested.param == config::DType::f32 ? "fp32" : "bf16"; });
 
 }  // namespace
 }  // namespace trireme::test

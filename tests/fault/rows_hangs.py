@@ -35,6 +35,7 @@ STALLS = {
     "start: lock": (0, "link", "{run}/.run.lock", 1, "start, in locking of"),
     "start: deck": (0, "open", "{run}/deck.toml", 1, "start, in write of .*deck.toml"),
     "start: prompts": (1, "open", "prompts.jsonl", 1, "start > read data, in open of .*prompts.jsonl"),
+    "start: reading prompts": (1, "read", "prompts.jsonl", 1, "start > read data, in read of .*prompts.jsonl"),
     "start: model": (1, "open", "model.safetensors", 1, "start > (open a model|load weights), in open of .*model.safetensors"),
     "resume: manifest": (0, "read", "step-000001/manifest.json", 3, "start > .*, in .* of .*"),
     "resume: data": (1, "read", "step-000001/data.h5", 4, "start > resume > checkpoint (open|read), in read of .*data.h5"),

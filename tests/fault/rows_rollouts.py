@@ -12,6 +12,12 @@ PROMPTS, SAMPLES = 20, 2  # of an iteration
 LONG = (f"rollout.batch_size={PROMPTS}", f"rollout.n_samples_per_prompt={SAMPLES}", "rollout.max_new_tokens=40", "generate.max_batch=8")
 AHEAD = ("train.partial_rollout_enable=true", "algo.advantage.is_correction_enable=true")
 ORDERS = ("drawn", "finished")
+OVER_SAMPLED = {"over-sampled": (f"rollout.over_sampling={PROMPTS // 2}",)}
+
+
+def ahead(*depths):
+    """Deck keys by name."""
+    return {f"{depth}-{order}": (*AHEAD, f"train.async_depth={depth}", f"train.partial_rollout_order={order}") for depth in depths for order in ORDERS}
 
 
 def ids(iterations, prompts):
@@ -27,10 +33,10 @@ def same_distribution(a, b):
     return 1.0 if scaled < 0.2 else sum((2 if k % 2 else -2) * math.exp(-2 * (scaled * k) ** 2) for k in range(1, 101))
 
 
-def length_bias(shop, groups, seed):
-    """With weights that stay what they are the same prompts have the same answers whoever is ahead of whom. So what is learned from at any depth is what
-    was drawn: each sequence once, with the tokens that it has without anybody ahead; and the iterations in the middle have as many long ones as all.
-    A small number of groups is looked at two steps ahead only."""
+def length_bias(shop, groups, seed, kinds):
+    """With weights that stay what they are the same prompts have the same answers whoever is ahead of whom. So what is learned from at any depth, and where
+    long answers begin again, is what was drawn: each sequence once, with the tokens that it has otherwise; and the iterations in the middle have as many
+    long ones as all."""
     iterations = max(6, groups // PROMPTS)
     common = (*LONG, "actor.adam.lr=0", "critic.adam.lr=0", "ckpt.interval=0", f"run.seed={seed}")
     reference = f"bias-{seed}"
@@ -38,34 +44,34 @@ def length_bias(shop, groups, seed):
     drawn = {sample["id"]: sample["output_ids"] for sample in shop.samples(reference)}
     if sorted(drawn) != ids(iterations, PROMPTS) or len(shop.samples(reference)) != len(drawn):
         raise Failure(f"{reference}: not every drawn sequence once")
-    for depth in (1, 2, 4) if groups >= 1000 else (2,):
-        for order in ORDERS:
-            run = f"bias-{seed}-{depth}-{order}"
-            shop.go(run, *common, *APART, *AHEAD, f"train.async_depth={depth}", f"train.partial_rollout_order={order}", ranks=3, iterations=iterations)
-            learned = shop.samples(run)
-            if sorted(sample["id"] for sample in learned) != sorted(drawn):
-                raise Failure(f"{run}: not every drawn sequence once")
-            if any(sample["output_ids"] != drawn[sample["id"]] for sample in learned):
-                raise Failure(f"{run}: another answer than without anybody ahead")
-            middle = [len(sample["output_ids"]) for sample in learned if iterations / 6 < sample["iteration"] <= iterations * 5 / 6]
-            p = same_distribution(middle, [len(tokens) for tokens in drawn.values()])
-            print(f"    {groups} groups, depth {depth}, {order}: p = {p:.3f}", flush=True)
-            if p <= 0.01:
-                raise Failure(f"{run}: lengths of what is learned from and of what was drawn differ, p = {p}")
-            shop.remove(run)
+    for name, arguments in kinds.items():
+        run = f"bias-{seed}-{name}"
+        shop.go(run, *common, *APART, *arguments, ranks=3, iterations=iterations)
+        learned = shop.samples(run)
+        if sorted(sample["id"] for sample in learned) != sorted(drawn):
+            raise Failure(f"{run}: not every drawn sequence once")
+        if any(sample["output_ids"] != drawn[sample["id"]] for sample in learned):
+            raise Failure(f"{run}: another answer than without anybody ahead")
+        middle = [len(sample["output_ids"]) for sample in learned if iterations / 6 < sample["iteration"] <= iterations * 5 / 6]
+        p = same_distribution(middle, [len(tokens) for tokens in drawn.values()])
+        print(f"    {groups} groups, {name}: p = {p:.3f}", flush=True)
+        if p <= 0.01:
+            raise Failure(f"{run}: lengths of what is learned from and of what was drawn differ, p = {p}")
+        shop.remove(run)
     shop.remove(reference)
 
 
-def kills_in_flight(shop, count, seed):
-    """SIGKILL at random moments two steps ahead, one run after the other until it is done: ids complete, none twice."""
+def kills_in_flight(shop, count, seed, kinds):
+    """SIGKILL at random moments, one run after the other until it is done: ids complete, none twice. Each seed has one of the kinds."""
     dice = random.Random(seed)
-    run, order, iterations = f"flight-{seed}", ORDERS[seed % 2], 8
-    arguments = (*LONG, *APART, *AHEAD, "train.async_depth=2", f"train.partial_rollout_order={order}")
+    kind = list(kinds)[seed % len(kinds)]
+    run, iterations = f"flight-{seed}-{kind}", 8
+    arguments = (*LONG, *APART, *kinds[kind])
 
     def must_be_whole():
         learned = [sample["id"] for sample in shop.samples(run)]
         if sorted(learned) != ids(iterations, PROMPTS):
-            raise Failure(f"{run} ({order}): {len(learned)} sequences, {len(set(learned))} of them different, {len(ids(iterations, PROMPTS))} drawn")
+            raise Failure(f"{run} ({kind}): {len(learned)} sequences, {len(set(learned))} of them different, {len(ids(iterations, PROMPTS))} drawn")
         shop.remove(run)
 
     done = 0

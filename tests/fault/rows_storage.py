@@ -19,7 +19,7 @@ def io_calls(shop):
     run = "count"
     for start in (shop.first_iteration, shop.go):
         told = shop.path("calls")
-        start(run, iterations=2, env=adversity("storage", STORAGE=f"/{run}/", STORAGE_COUNT=str(told)))
+        start(run, iterations=2, env=adversity("storage", STORAGE=f"{run}/", STORAGE_COUNT=str(told)))
         most = dict.fromkeys(OPERATIONS, 0)
         for line in told.read_text().splitlines():
             operation, calls = line.split()
@@ -47,7 +47,7 @@ def io_case(shop, case, seed):
     shop.remove(run)
     if start == 1:
         shop.first_iteration(run, iterations=2)
-    settings = {"STORAGE": f"/{run}/", "STORAGE_OPS": operation, "STORAGE_CALLS": f"{number}-{number}", "STORAGE_DO": deed, "STORAGE_RANK": str(seed % 2)}
+    settings = {"STORAGE": f"{run}/", "STORAGE_OPS": operation, "STORAGE_CALLS": f"{number}-{number}", "STORAGE_DO": deed, "STORAGE_RANK": str(seed % 2)}
     result = shop.begin(run, iterations=2, env=adversity("storage", **settings)).wait(90)
     if result.code not in SAID:
         raise Failure(f"{case}: exit code {result.code}\n{result.text[-2000:]}")

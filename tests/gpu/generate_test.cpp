@@ -33,20 +33,23 @@ std::vector<generate::Request> greedy_requests() {
   return out;
 }
 
-Results run(const model::ModelSpec& spec, const GeneratorWeights& weights) {
+Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, bool paged_attention = true) {
   generate::EngineOptions options;
   options.kv_bytes = int64_t{8} << 20;
   options.max_batch = 4;
   options.threads = 1;
   options.backend = generate::BackendKind::torch;
+  options.paged_attention = paged_attention;
   generate::Engine engine(spec, weights, options);
-  return run_all(engine, greedy_requests());
+  Results results = run_all(engine, greedy_requests());
+  EXPECT_EQ(engine.counters().paged_attention_calls > 0, paged_attention && weights.place() == generate::Place::device) << "put aside at the start";
+  return results;
 }
 
 TEST(GpuGeneration, GreedyFp32TextsEqualThoseOfTheCpu) {
   const at::NoGradGuard no_gradients;
   const auto spec = tiny_spec();
-  const auto host = tiny_weights(spec, config::DType::fp32);
+  const auto host = tiny_weights(spec, config::DType::f32);
   const Results want = run(spec, host), got = run(spec, on_gpu(spec, host));
   ASSERT_EQ(got.size(), want.size());
   for (const auto& [id, expected] : want) {
@@ -55,6 +58,13 @@ TEST(GpuGeneration, GreedyFp32TextsEqualThoseOfTheCpu) {
     ASSERT_EQ(result.log_probs.size(), expected.log_probs.size());
     for (size_t t = 0; t < expected.log_probs.size(); ++t) EXPECT_NEAR(result.log_probs[t], expected.log_probs[t], 1e-3);
   }
+}
+
+TEST(GpuGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
+  const at::NoGradGuard no_gradients;
+  const auto spec = tiny_spec();
+  const GeneratorWeights weights = on_gpu(spec, tiny_weights(spec, config::DType::f32));
+  expect_close(run(spec, weights, false), run(spec, weights, true), 1e-3);
 }
 
 }  // namespace

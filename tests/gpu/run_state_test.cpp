@@ -60,7 +60,7 @@ class SharedFolder {
 
 zero::ShardedModel make_model(const model::ModelSpec& spec) {
   zero::ShardedModelOptions options;
-  options.compute = config::DType::fp32;
+  options.compute = config::DType::f32;
   zero::ShardedModel model(spec, world(), std::nullopt, gpu(), options);
   model.load([&spec](size_t p, const base::Block& block, float* out) { initial_rows(spec, p, block, out); });
   model.enable_average(0.9);
@@ -128,7 +128,7 @@ TEST(GpuWeightSync, TheGeneratorGetsTheActorsWeights) {
   const comm::Roles roles = comm::make_roles(options, world());
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   auto actor = make_model(spec);
-  generate::GeneratorWeights weights(spec, config::DType::fp32, 0, 1, generate::Place::device);
+  generate::GeneratorWeights weights(spec, config::DType::f32, 0, 1, generate::Place::device);
   driver::WeightBridge bridge(options, roles, spec, gpu(), false);
   bridge.run(1, &actor, &weights);
   EXPECT_EQ(weights.version(), 1);

@@ -90,9 +90,9 @@ TEST(GpuTraining, Fp32StepsEqualThoseOfTheCpu) {
   for (const Tied tied : {Tied::no, Tied::yes}) {
     for (const int64_t recompute : {-1, 1}) {
       const auto spec = small_spec(tied);
-      const auto got = train(spec, gpu(), config::DType::fp32, recompute);
+      const auto got = train(spec, gpu(), config::DType::f32, recompute);
       EXPECT_EQ(got.kind, ranks_share_a_gpu() ? "MPI ring staged through host memory" : "NCCL ring");
-      expect_close(got, train(spec, at::kCPU, config::DType::fp32, recompute), 1e-4, 2e-4);
+      expect_close(got, train(spec, at::kCPU, config::DType::f32, recompute), 1e-4, 2e-4);
     }
   }
 }

@@ -3,12 +3,13 @@
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import struct
 import unittest
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, adversity, main, read_safetensors
+from trireme_run import SABOTEUR_SOURCE, Job, ProgramTest, adversity, main, read_safetensors
 
 # SABOTAGE="iteration": SIGTERM to the rank that asks then, and no answer for long.
 SABOTEUR = """
@@ -102,6 +103,30 @@ class Checkpoints(ProgramTest):
         self.assertEqual(self.steps("taken"), [3, 4])
         self.go("fresh", 4, wish, code=INPUT_MISSING)
 
+    def test_a_renamed_checkpoint_is_not_taken_for_the_newest(self):
+        self.go("renamed", 2)
+        shutil.move(self.step("renamed", 1), self.step("renamed", 9))
+        result = self.go("renamed", 3)
+        self.assertIn("step-000009 holds step 1 by its manifest", result.text)
+        self.assertIn("resumed after iteration 2", result.text)
+
+    def test_names_of_any_bytes(self):
+        """A run in a folder whose name is no UTF-8, from a checkpoint that is named and obeyed once."""
+        place = os.fsencode(self.folder) + b"/m\xfcller"
+        os.mkdir(place)
+        for name in ("model", "prompts.jsonl", "ppo.toml"):
+            os.symlink(os.fsencode(self.folder / name), place + b"/" + name.encode())
+
+        def go(iterations, *more):
+            result = Job(["ppo", "ppo.toml", f"run.iterations={iterations}", *more], place).wait(60)
+            self.assertEqual(result.code, 0, result.text)
+            return result
+
+        go(2)
+        wish = "ckpt.resume=run/ckpt/step-000001"
+        self.assertIn("resumed after iteration 1", go(2, "run.dir=other", wish).text)
+        self.assertIn("was obeyed by an earlier start", go(3, "run.dir=other", wish).text)
+
     def test_leaving_at_once_after_a_step_back(self):
         """Whether all is saved does not depend on the steps of the branch that was left."""
         self.go("left", 4, deck="sabotaged.toml")
@@ -152,6 +177,8 @@ class Checkpoints(ProgramTest):
         prompts = self.folder / "prompts.jsonl"
         text = prompts.read_text()
         try:
+            prompts.write_text(text.replace('"label"', '"note": 1, "label"'))
+            self.assertIn("data.prompt_dataset.fields: the files have other content", self.go("files", 2, *wish, code=78).text)
             prompts.write_text(text.replace("1+2=", "2+1="))
             result = self.go("files", 2, *wish, code=78, ranks=2)
             self.assertIn("data.prompt_dataset: the files have other content than when the run began", result.text)
@@ -164,6 +191,31 @@ class Checkpoints(ProgramTest):
         weights.write_bytes(data)
         result = self.go("files", 3, *wish, "ckpt.allow_changes=data.prompt_dataset", code=78)
         self.assertIn("reference.path: the files have other content", result.text)
+
+    def test_a_changed_tokenizer_and_model_description_are_noticed(self):
+        """Prompts have the same tokens and weights the same shapes, but answers have other texts, and positions other frequencies."""
+        shutil.copytree(self.folder / "model", self.folder / "mine")
+        self.go("described", 1, "model.path=mine")
+
+        def change(file, what):
+            path = self.folder / "mine" / file
+            before = path.read_text()
+            content = json.loads(before)
+            what(content)
+            path.write_text(json.dumps(content))
+            return path, before
+
+        def swap(tokenizer):
+            ids = tokenizer["model"]["vocab"]
+            ids["q"], ids["z"] = ids["z"], ids["q"]
+
+        for file, what, name in (("tokenizer.json", swap, "model.tokenizer"), ("config.json", lambda shape: shape.update(rope_theta=5000.0), "model.path")):
+            with self.subTest(file=file):
+                path, before = change(file, what)
+                result = self.go("described", 2, "model.path=mine", code=78, ranks=2)
+                self.assertIn(f"{name}: the files have other content than when the run began", result.text)
+                path.write_text(before)
+        self.go("described", 2, "model.path=mine")
 
     # ---- files that several nodes write ----
 

@@ -61,7 +61,7 @@ class Folder : public testing::Environment {
                 .output = path() / "model",
                 .tokenizer = from_environment("TRIREME_SOURCE_DIR") / "inputs" / "tutorial" / "tokenizer",
                 .seed = 1,
-                .dtype = config::DType::fp32});
+                .dtype = config::DType::f32});
     }
     world.barrier();
   }

@@ -6,9 +6,10 @@ every rank's stderr; what is slow for a reason of its own is left alone.
 import os
 import pathlib
 import signal
+import struct
 import time
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, adversity, lines_in, main
+from trireme_run import PROGRAM, SABOTEUR_SOURCE, ProgramTest, adversity, lines_in, main
 
 HUNG = 70
 STOPPED = 75
@@ -178,6 +179,18 @@ class Hangs(ProgramTest):
         self.assertIn("rank 1: this rank's deck is not that of rank 0", result.text)
         for words in ("run.seed: 3 -> 9", "ckpt.keep: 3 -> 7"):
             self.assertIn(words, result.text)
+        self.assertEqual(result.text.count("error: "), 1)
+
+    def test_ranks_with_different_programs(self):
+        """One bit of what the linker says of the executable: as if it had been built from other sources."""
+        program = bytearray(PROGRAM.read_bytes())
+        program[program.index(struct.pack("<III4s", 4, 20, 3, b"GNU\0")) + 16] ^= 1
+        other = self.folder / "other" / "trireme"
+        other.parent.mkdir()
+        other.write_bytes(program)
+        other.chmod(0o755)
+        result = self.succeed("ppo", "ppo.toml", "run.dir=programs", ranks=3, code=69, prefix=self.only_rank_1(f"shift; set -- {other} \"$@\""))
+        self.assertIn("rank 1: this rank runs another build of Trireme than rank 0 (build ID ", result.text)
         self.assertEqual(result.text.count("error: "), 1)
 
     def test_ranks_with_different_data(self):

@@ -76,6 +76,15 @@ class Layouts(ProgramTest):
         for line, reference in zip(self.metrics("never"), self.metrics("shared"), strict=True):
             self.assertEqual(line["grad_norm"], reference["grad_norm"])
 
+    def test_memory_of_somebody_else_is_not_written(self):
+        """Ranks with process numbers of their own: what they find under the number of another one is not its memory."""
+        layout = ["ranks.trainer=2", "ranks.generator=1", "run.iterations=1", "ckpt.interval=0"]
+        victim = self.folder / "victim"
+        victim.write_bytes(bytes(8 << 20))
+        result = self.succeed("ppo", self.deck, "run.dir=foreign", *layout, ranks=3, env=adversity("foreign_memory", FOREIGN_FILE=str(victim)))
+        self.assertEqual(result.text.count("weight sync: 3 ranks send messages"), 1, result.text)
+        self.assertEqual(victim.read_bytes(), bytes(8 << 20))
+
     def test_a_node_takes_the_weights_once(self):
         """A node of trainers and two of two replicas each: a node gets every byte once from others, and its ranks share it or pass it on by messages;
         the run is that of one node, bit for bit."""
@@ -230,6 +239,15 @@ class Layouts(ProgramTest):
             for ours, reference in zip(self.metrics(run), theirs, strict=True):
                 for key in ("loss", "grad_norm"):
                     self.assertTrue(math.isclose(ours[key], reference[key], rel_tol=10 * RELATIVE), f"{run}: {key} {ours} {reference}")
+
+    def test_sft_on_two_nodes(self):
+        """Two ranks on each of two nodes, with whole weights on each and without: the bits of one node."""
+        nodes = adversity("made_up_nodes", RANKS_OF_NODE="2")
+        runs = {"one": ({}, [], "shared window"), "two": (nodes, [], "a window on each of 2 nodes"), "ring": (nodes, ["train.node_weights=false"], "MPI ring")}
+        for run, (env, overrides, kind) in runs.items():
+            self.succeed("sft", "sft.toml", f"run.dir=nodes-{run}", *overrides, ranks=4, env=env)
+            self.assertIn(f"sharded over 4 ranks by {kind}", (self.folder / f"nodes-{run}" / "log.txt").read_text())
+            self.assertEqual(timeless(self.metrics(f"nodes-{run}")), timeless(self.metrics("nodes-one")))
 
     def test_bf16(self):
         """Weights travel and compute in bf16; one rank and two see the same first rollout."""

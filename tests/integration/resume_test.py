@@ -5,6 +5,7 @@ Faults come from inside the iteration that is meant, so nothing depends on timin
 its parent, a rank of the program, a signal when it sees a request of that iteration.
 """
 
+import json
 import math
 import shutil
 import signal
@@ -62,7 +63,8 @@ class Resume(ProgramTest):
         result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", *overrides, ranks=ranks, code=STOPPED,
                               env=at_iteration(signal.SIGUSR1, asked))
         self.assertEqual(len(self.metrics(run)), 2, "stops when the iteration is done, not before and not after")
-        self.assertTrue((self.folder / run / "ckpt" / "step-000002" / "manifest.json").is_file())
+        manifest = json.loads((self.folder / run / "ckpt" / "step-000002" / "manifest.json").read_text())
+        self.assertRegex(manifest["config_digest"], "^[0-9a-f]{16}$", "of the deck")
         return result
 
     def resume_after_a_crash(self, run, *overrides):

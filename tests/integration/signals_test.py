@@ -5,6 +5,7 @@ As in resume_test.py they come from inside the iteration that is meant: a reward
 rank of the program, and then answers late, so that the rank is in the middle of the iteration.
 """
 
+import json
 import resource
 import signal
 import time
@@ -58,8 +59,10 @@ class Signals(ProgramTest):
         return sorted(path.name for path in (self.folder / run / "ckpt").glob("step-*"))
 
     def test_usr1_stops_with_a_checkpoint(self):
-        self.run_two("usr1", "ckpt.interval=0", code=STOPPED, env=deeds(2, (signal.SIGUSR1, 0)))
+        self.run_two("usr1", "ckpt.interval=0", "trace.enabled=true", code=STOPPED, env=deeds(2, (signal.SIGUSR1, 0)))
         self.assertEqual(self.steps("usr1"), ["step-000002"])
+        events = json.loads((self.folder / "usr1" / "trace.json").read_text())["traceEvents"]
+        self.assertEqual([event["pid"] for event in events if event["name"] == "stop requested"], [0, 1], "a moment of each rank")
 
     def test_usr2_saves_and_goes_on(self):
         self.run_two("usr2", "ckpt.interval=0", code=0, env=deeds(2, (signal.SIGUSR2, 0)))

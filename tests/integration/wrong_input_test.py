@@ -2,13 +2,14 @@
 """Wrong decks, models, data, plugins and disks: one clear message, once for the job, and the exit code that says what kind of
 mistake it is."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import unittest
 
-from trireme_run import RULE_SOURCE, ProgramTest, main, write_lines
+from trireme_run import RULE_SOURCE, ProgramTest, adversity, main, write_lines
 
 USAGE, BAD_DATA, INPUT_MISSING, UNFIT, IO_ERROR, CONFIGURATION = 64, 65, 66, 69, 74, 78
 
@@ -37,12 +38,12 @@ command = ["{python}", "plugin.py", "{behaviour}"]
 
 
 class WrongThings(ProgramTest):
-    def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,)):
+    def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,), env=None):
         """The exit code, exactly one error line, and each of `words` in it."""
         for count in ranks:
             with self.subTest(ranks=count):
                 run = f"run.dir=refused-{self._testMethodName}"
-                result = self.run_program("ppo", deck, run, *overrides, ranks=count)
+                result = self.run_program("ppo", deck, run, *overrides, ranks=count, env=env)
                 print(f"    {count} rank(s): {result.seconds:.1f} s", flush=True)
                 self.assertEqual(result.code, code, result.text)
                 self.assertEqual(result.text.count("error: "), 1, result.text)
@@ -132,6 +133,12 @@ class WrongThings(ProgramTest):
     def test_empty_prompt_file(self):
         (self.folder / "empty.jsonl").write_text("")
         self.refuse(BAD_DATA, "empty.jsonl", "no records", overrides=["data.prompt_dataset=empty.jsonl"])
+
+    def test_prompts_that_cannot_be_read(self):
+        """An error of the file system is one, and not an unknown exception: the batch scripts start again after a pause."""
+        for call in ("1", "2"):
+            env = adversity("storage", STORAGE="prompts.jsonl", STORAGE_OPS="read", STORAGE_CALLS=f"{call}-{call}", STORAGE_DO=f"error:{errno.EIO}")
+            self.refuse(IO_ERROR, "cannot read prompts.jsonl (Input/output error)", ranks=(1, 2), env=env)
 
     def test_no_prompt_left(self):
         write_lines(self.folder / "long.jsonl", [{"prompt": "x" * 100, "label": "1"}])

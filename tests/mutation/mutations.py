@@ -83,7 +83,7 @@ MUTATIONS = [
              "return (common.row - block.row) * block.columns", "return std::min(common.row - block.row + (block.row > 0 ? 1 : 0), block.rows - common.rows) * block.columns",
              ("weightsync_unit/2", "base_unit")),
     Mutation("delta_compares_one_byte", "a delta misses values whose low byte did not change", "src/weightsync/delta.cpp",
-             "std::memcmp(now + at, before + at, static_cast<size_t>(element_bytes_)) != 0", "now[at] != before[at]", ("weightsync_unit/2",)),
+             "if (static_cast<Element>(difference) != 0)", "if (static_cast<uint8_t>(difference) != 0)", ("weightsync_unit/2",)),
     Mutation("tensor_parallel_groups", "query heads are cut by the KV heads' width", "src/model/spec.cpp",
              "case Extent::q: return group_bounds(shape.kv_heads, degree, shape.heads / shape.kv_heads * shape.head_dim);",
              "case Extent::q: return even_bounds(shape.heads * shape.head_dim, degree);", ("generate_ranks/2",)),

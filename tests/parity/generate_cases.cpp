@@ -15,7 +15,7 @@ namespace {
 using generate::BackendKind;
 
 generate::GeneratorWeights load(const GoldenCase& c, const model::ModelSpec& spec, const comm::CommView& replica) {
-  generate::GeneratorWeights weights(spec, config::DType::fp32, replica.rank(), replica.size());
+  generate::GeneratorWeights weights(spec, config::DType::f32, replica.rank(), replica.size());
   const auto read = golden_reader(c, spec);
   const auto storage = weights.storage();
   for (size_t p = 0; p < storage.size(); ++p) read(p, weights.block(p), reinterpret_cast<float*>(storage[p]));

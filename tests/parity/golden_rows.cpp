@@ -90,7 +90,7 @@ zero::ReadRows golden_reader(const GoldenCase& c, const model::ModelSpec& spec, 
 zero::ShardedModel load_golden_model(const GoldenCase& c, model::HeadKind head, const zero::ShardedModelOptions& options,
                                      const Tensor& score) {
   zero::ShardedModelOptions fp32 = options;
-  fp32.compute = config::DType::fp32;
+  fp32.compute = config::DType::f32;
   const auto spec = model::describe(model::open_model(model_path(c)).shape, head);
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, fp32);
   model.load(golden_reader(c, spec, score));

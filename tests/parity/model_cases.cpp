@@ -36,7 +36,7 @@ Tensor scores_by_source(const GoldenCase& c, GoldenRows& rows, bool normalize) {
   options.batch_tokens = pass_tokens;
   reward::ModelEnvironment environment;
   environment.ranks = world();
-  environment.dtype = config::DType::fp32;
+  environment.dtype = config::DType::f32;
   environment.normalize = normalize;
   std::vector<reward::Request> requests;
   for (int64_t i = 0; i < rows.samples().size(); ++i) {

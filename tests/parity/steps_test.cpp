@@ -29,7 +29,7 @@ struct Run {
   int64_t recompute = -1;  // blocks, -1: all
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
   int shard_groups = 1;
-  config::DType compute = config::DType::fp32;
+  config::DType compute = config::DType::f32;
 };
 
 std::filesystem::path folder() { return std::filesystem::path(std::getenv("TRIREME_SOURCE_DIR")) / "tests/gold/steps"; }

@@ -47,7 +47,9 @@ const model::SafetensorsFile& opened(const std::filesystem::path& path) {
 
 at::Tensor load(const std::filesystem::path& path, const std::string& key) {
   const auto& file = opened(path);
-  const auto& entry = file.entry(key);
+  const auto found = file.entries().find(key);
+  if (found == file.entries().end()) throw std::runtime_error(path.string() + " has no tensor " + key);
+  const auto& entry = found->second;
   const bool integer = entry.type == model::StoredType::i64;
   if (!integer && entry.type != model::StoredType::f32) throw std::runtime_error(key + " is neither F32 nor I64");
   at::Tensor out = at::empty(entry.spec.shape, at::TensorOptions().dtype(integer ? at::kLong : at::kFloat));

@@ -58,10 +58,17 @@ static void put_folder(int fd, int out) {
   closedir(folder);
 }
 
+// Read once, before the program has threads: MPI changes the environment beside one that reads and writes.
+static const char *watched, *log_folder;
+__attribute__((constructor)) static void read_settings(void) {
+  const char* paths = getenv("POWER_LOSS");
+  const char* folder = getenv("POWER_LOSS_LOG");
+  watched = paths == NULL ? NULL : strdup(paths);
+  log_folder = folder == NULL ? NULL : strdup(folder);
+}
+
 static void put_down(int fd) {
-  const char* watched = getenv("POWER_LOSS");
-  const char* log = getenv("POWER_LOSS_LOG");
-  if (watched == NULL || log == NULL) return;
+  if (watched == NULL || log_folder == NULL) return;
   char link[64];
   char path[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -76,8 +83,8 @@ static void put_down(int fd) {
     static atomic_int number;
     char fresh[4500];
     char name[4500];
-    snprintf(name, sizeof name, "%s/%s", log, key);
-    snprintf(fresh, sizeof fresh, "%s/.%d-%d", log, (int)getpid(), atomic_fetch_add(&number, 1));
+    snprintf(name, sizeof name, "%s/%s", log_folder, key);
+    snprintf(fresh, sizeof fresh, "%s/.%d-%d", log_folder, (int)getpid(), atomic_fetch_add(&number, 1));
     const int out = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (out >= 0) {
       if (S_ISDIR(mode)) {

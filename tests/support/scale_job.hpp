@@ -100,7 +100,7 @@ inline std::vector<ScalePiece> scale_pieces(const ScaleJob& job) {
        }},
       {"order of the prompts",
        [&](int) {
-         data::PromptSampler sampler({.sizes = {ScaleJob::prompts}, .seed = 1});
+         data::PromptSampler sampler({.sizes = {ScaleJob::prompts}, .weights = {}, .seed = 1});
          auto drawn = sampler.draw(job.options.rollout.batch_size);
          return kept(std::pair(std::move(sampler), std::move(drawn)));
        }},

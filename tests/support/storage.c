@@ -26,6 +26,28 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
+// Read once, before the program has threads: MPI changes the environment while another thread of it already reads from sockets.
+static struct {
+  const char *paths, *deed, *operations, *calls, *marker, *rank, *mark, *count, *mine;
+} set;
+
+static const char* kept(const char* name) {
+  const char* value = getenv(name);
+  return value == NULL ? NULL : strdup(value);
+}
+
+__attribute__((constructor)) static void read_settings(void) {
+  set.deed = kept("STORAGE_DO");
+  set.operations = kept("STORAGE_OPS");
+  set.calls = kept("STORAGE_CALLS");
+  set.marker = kept("STORAGE_WHILE");
+  set.rank = kept("STORAGE_RANK");
+  set.mark = kept("STORAGE_MARK");
+  set.count = kept("STORAGE_COUNT");
+  set.mine = kept("OMPI_COMM_WORLD_RANK");
+  set.paths = kept("STORAGE");
+}
+
 static void wait_ms(long ms) {
   struct timespec nap = {ms / 1000, ms % 1000 * 1000000};
   while (nanosleep(&nap, &nap) != 0) {
@@ -59,30 +81,23 @@ static void count_one(const char* operation) {
 }
 
 static int is_meant(const char* operation, const char* path) {
-  const char* paths = getenv("STORAGE");
-  const char* operations = getenv("STORAGE_OPS");
-  const char* marker = getenv("STORAGE_WHILE");
-  const char* rank = getenv("STORAGE_RANK");
-  const char* calls = getenv("STORAGE_CALLS");
-  if (paths == NULL || path == NULL || !has_one_of(path, paths, '|')) return 0;
-  if (operations != NULL && !has_one_of(operations, operation, ',')) return 0;
-  if (marker != NULL && syscall(SYS_access, marker, F_OK) != 0) return 0;
-  const char* mine = getenv("OMPI_COMM_WORLD_RANK");
-  if (rank != NULL && strcmp(rank, mine == NULL ? "0" : mine) != 0) return 0;
+  if (set.paths == NULL || path == NULL || !has_one_of(path, set.paths, '|')) return 0;
+  if (set.operations != NULL && !has_one_of(set.operations, operation, ',')) return 0;
+  if (set.marker != NULL && syscall(SYS_access, set.marker, F_OK) != 0) return 0;
+  if (set.rank != NULL && strcmp(set.rank, set.mine == NULL ? "0" : set.mine) != 0) return 0;
   long first = 0;
   long last = 0;
   count_one(operation);
   const long number = atomic_fetch_add(&count, 1) + 1;
-  if (calls == NULL || sscanf(calls, "%ld-%ld", &first, &last) != 2) return 1;
+  if (set.calls == NULL || sscanf(set.calls, "%ld-%ld", &first, &last) != 2) return 1;
   return number >= first && number <= last;
 }
 
 // 1: the call must fail; errno is set then. 2: it does half of its work.
 static int strikes(const char* operation, const char* path) {
-  const char* deed = getenv("STORAGE_DO");
-  if (!is_meant(operation, path) || deed == NULL) return 0;
-  const char* mark = getenv("STORAGE_MARK");
-  if (mark != NULL) syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, mark, O_WRONLY | O_CREAT, 0644));
+  if (!is_meant(operation, path) || set.deed == NULL) return 0;
+  const char* deed = set.deed;
+  if (set.mark != NULL) syscall(SYS_close, syscall(SYS_openat, AT_FDCWD, set.mark, O_WRONLY | O_CREAT, 0644));
   if (strcmp(deed, "short") == 0) return 2;
   if (strncmp(deed, "delay:", 6) == 0) wait_ms(atol(deed + 6));
   if (strcmp(deed, "block") == 0) {
@@ -97,7 +112,7 @@ static int strikes(const char* operation, const char* path) {
 static int strikes_fd(const char* operation, int fd) {
   char link[64];
   char path[4096];
-  if (getenv("STORAGE") == NULL) return 0;
+  if (set.paths == NULL) return 0;
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   const ssize_t size = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
   if (size <= 0) return 0;
@@ -106,9 +121,8 @@ static int strikes_fd(const char* operation, int fd) {
 }
 
 __attribute__((destructor)) static void tell_count(void) {
-  const char* file = getenv("STORAGE_COUNT");
-  if (file == NULL || count == 0) return;
-  const int fd = (int)syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND, 0644);
+  if (set.count == NULL || count == 0) return;
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, set.count, O_WRONLY | O_CREAT | O_APPEND, 0644);
   for (int i = 0; fd >= 0 && i < operations_known; ++i) {
     char line[64];
     const int length = snprintf(line, sizeof line, "%s %ld\n", names[i], (long)counts[i]);
@@ -176,6 +190,14 @@ int remove(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(r
 int unlinkat(int at, const char* path, int flags) { return strikes("unlink", path) == 1 ? -1 : REAL(unlinkat)(at, path, flags); }
 int fallocate(int fd, int mode, off_t at, off_t size) { return strikes_fd("allocate", fd) == 1 ? -1 : REAL(fallocate)(fd, mode, at, size); }
 int fallocate64(int fd, int mode, off64_t at, off64_t size) { return strikes_fd("allocate", fd) == 1 ? -1 : REAL(fallocate64)(fd, mode, at, size); }
+#define STAT(name, kind) \
+  int name(const char* path, struct kind* into) { return strikes("stat", path) == 1 ? -1 : REAL(name)(path, into); }
+STAT(stat, stat)
+STAT(stat64, stat64)
+STAT(lstat, stat)
+STAT(lstat64, stat64)
+int fstatat(int at, const char* path, struct stat* into, int flags) { return strikes("stat", path) == 1 ? -1 : REAL(fstatat)(at, path, into, flags); }
+int fstatat64(int at, const char* path, struct stat64* into, int flags) { return strikes("stat", path) == 1 ? -1 : REAL(fstatat64)(at, path, into, flags); }
 int statvfs(const char* path, struct statvfs* into) { return strikes("stat", path) == 1 ? -1 : REAL(statvfs)(path, into); }
 int statvfs64(const char* path, struct statvfs64* into) { return strikes("stat", path) == 1 ? -1 : REAL(statvfs64)(path, into); }
 DIR* opendir(const char* path) { return strikes("list", path) == 1 ? NULL : REAL(opendir)(path); }

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "trireme/base/error.hpp"
 
 namespace trireme::base {
 
@@ -60,5 +64,7 @@ uint64_t free_space(const std::filesystem::path& path);
 
 // The exit-code error for errno value `error` on `what`, e.g. "cannot write /a/b (No space left on device): free some space".
 [[noreturn]] void throw_errno(int error, std::string_view what, const std::filesystem::path& path);
+// The exit code for an error that std::filesystem threw; nullopt: it is an error of another kind.
+std::optional<ExitCode> file_error_code(const std::exception& error);
 
 }  // namespace trireme::base

@@ -94,5 +94,7 @@ uint64_t request_id(int64_t iteration, int64_t prompt, int64_t sample, int64_t a
 inline int64_t iteration_of(uint64_t id) { return static_cast<int64_t>(id >> 40); }
 inline int64_t prompt_of(uint64_t id) { return static_cast<int64_t>(id >> 20 & 0xFFFFF); }
 inline int64_t sample_of(uint64_t id) { return static_cast<int64_t>(id >> 8 & 0xFFF); }
+// Iteration and prompt: the samples of one prompt share it. Groups sort in the order in which their prompts were drawn.
+inline uint64_t group_of(uint64_t id) { return id >> 20; }
 
 }  // namespace trireme

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "trireme/base/element_type.hpp"
 #include "trireme/base/wire.hpp"
 
 struct ompi_communicator_t;
@@ -40,6 +41,14 @@ constexpr DType dtype_of() {
   }
 }
 
+constexpr DType dtype_of(base::ElementType type) {
+  switch (type) {
+    case base::ElementType::f32: return DType::f32;
+    case base::ElementType::bf16: return DType::bf16;
+  }
+  return DType::u8;
+}
+
 enum class Op : uint8_t { sum, min, max, bit_or };
 
 // What a message between two ranks is, MPI's tag; all of the program. MPI promises 0 .. 32767.
@@ -49,6 +58,12 @@ enum class Tag : int {
   clock = 31000,
   mail = 31001,       // a piece of a mailbox's message
   mail_room = 31002,  // a message was taken
+  life_sign = 31003,  // to rank 0's watchdog
+  life_answer = 31004,
+  gradients = 31005,  // to the rank that sums them
+  weights = 31006,         // new ones, to the rank that takes them for its node
+  running_sum = 31007,     // of gradients, from node to node
+  gradient_total = 31008,  // to its owner
   gather = 32001,
   all_to_all = 32002,
 };
@@ -97,8 +112,6 @@ class CommView {
   void all_reduce(void* data, int64_t count, DType type, Op op) const;  // in place
   // Rank r's `count` elements already lie at data + r * count.
   void all_gather_in_place(void* data, int64_t count, DType type) const;
-  // Sums over ranks; rank r receives elements [r * count, (r + 1) * count) in `into`.
-  void reduce_scatter(const void* from, void* into, int64_t count, DType type, Op op) const;
   // Byte strings of any length, in rank order; `gather` returns them on `root` and an empty vector elsewhere.
   std::vector<std::string> all_gather(std::string_view mine) const;
   std::vector<std::string> gather(std::string_view mine, int root) const;

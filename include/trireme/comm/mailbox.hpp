@@ -32,6 +32,7 @@ class ByteMailbox {
   // Collective over `ranks`, of which it makes a communicator called `name`.
   ByteMailbox(const CommView& ranks, const std::string& name, const MailLimits& limits);
   ByteMailbox(const ByteMailbox&) = delete;
+  // At any time, mail under way is lost. Keeps the communicator until the process ends, so that mail that is late comes to nobody else.
   ~ByteMailbox();
 
   // For rank `to`, this one included. Local, as all that follows.

@@ -46,7 +46,6 @@ struct Roles {
   bool writes_shard() const { return trainer && trainers.place(Axis::data) == 0; }
   // 1 for those of trainer, generator, reward that this rank has.
   std::array<int, 3> of_rank() const { return {trainer, generator, reward}; }
-  bool colocated() const { return map.trainer == map.generator; }
   // "trainer, generator" for tables.
   std::string text() const;
 };

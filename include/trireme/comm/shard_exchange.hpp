@@ -78,17 +78,18 @@ class ShardExchange {
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
 
   virtual const ExchangeCounters& counters() const = 0;
-  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)", "MPI ring", "NCCL ring", for the log
+  virtual std::string kind() const = 0;  // "shared window (memfd, 4 KiB pages, one NUMA node)", "MPI ring", "NCCL ring", ..., for the log
 };
 
 // Runs body(first, last) over pieces of [0, count), perhaps on several threads; returns when all are done.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t first, int64_t last)>& body)>;
 
-enum class ExchangeKind : uint8_t { automatic, shared_window, mpi_ring, device_ring };
+enum class ExchangeKind : uint8_t { automatic, shared_window, node_windows, mpi_ring, device_ring };
 
 struct ExchangeOptions {
-  ExchangeKind kind = ExchangeKind::automatic;  // automatic: shared window when all ranks share a node and run on CPUs,
-                                                // an MPI ring where it does not fit or does not apply
+  ExchangeKind kind = ExchangeKind::automatic;  // automatic on CPUs: a shared window when all ranks share a node, one on each node where
+                                                // they are on several; an MPI ring where it does not fit or does not apply
+  bool node_weights = true;                     // false: of several nodes none keeps whole weights, ranks gather them through an MPI ring
   DType weight_type = DType::bf16;              // bf16 or f32
   bool gradients = true;                        // false: a frozen model, gradients() and reduce() are errors
   bool device = false;                          // true: CUDA memory; NCCL, or MPI through pinned host memory where several

@@ -62,7 +62,7 @@ constexpr bool architectures_in_order() {
   for (size_t i = 0; i < architecture_table.size(); ++i) {
     if (static_cast<size_t>(architecture_table[i].architecture) != i) return false;
   }
-  return true;
+  return architecture_table.back().architecture == Architecture::qwen3;  // the last enumerator: none is missing
 }
 static_assert(architectures_in_order(), "architecture_table has one line per enumerator, in their order");
 }  // namespace detail

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "trireme/base/element_type.hpp"
 #include "trireme/config/estimators.hpp"
 
 namespace trireme::config {
@@ -63,12 +64,12 @@ struct Words<GenerateBackend> {
   static constexpr std::string_view list[] = {"auto", "fused", "torch"};
 };
 
-enum class DType { fp32, bf16 };
+using DType = base::ElementType;
 template <>
 struct Words<DType> {
   static constexpr std::string_view list[] = {"fp32", "bf16"};
 };
-constexpr int bytes_per_element(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
+constexpr int bytes_per_element(DType dtype) { return static_cast<int>(base::size_of(dtype)); }
 
 // What a deck says about the type in which models compute. `automatic` is settled before the first model is made
 // (machine/compute_type.hpp); compute_type() takes settled values only.
@@ -77,10 +78,10 @@ template <>
 struct Words<ComputeType> {
   static constexpr std::string_view list[] = {"auto", "fp32", "bf16"};
 };
-constexpr ComputeType to_choice(DType dtype) { return dtype == DType::fp32 ? ComputeType::fp32 : ComputeType::bf16; }
+constexpr ComputeType to_choice(DType dtype) { return dtype == DType::f32 ? ComputeType::fp32 : ComputeType::bf16; }
 constexpr DType compute_type(ComputeType choice) {
   if (choice == ComputeType::automatic) throw std::logic_error("the compute type is used before it is settled");
-  return choice == ComputeType::fp32 ? DType::fp32 : DType::bf16;
+  return choice == ComputeType::fp32 ? DType::f32 : DType::bf16;
 }
 
 // Whether each thread of a rank keeps to one core: where the rank has cores of its own that the launcher gave it, or never.

@@ -173,6 +173,7 @@ struct RewardOptions {
 
 struct RolloutOptions {
   int64_t batch_size = 1024;  // prompts per iteration
+  int64_t over_sampling = 0;  // prompts beyond them that are written
   int64_t n_samples_per_prompt = 1;
   double temperature = 1;
   double top_p = 1;
@@ -282,9 +283,10 @@ struct TrainOptions {
   bool partial_rollout_enable = false;
   PartialRolloutOrder partial_rollout_order = PartialRolloutOrder::drawn;
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
-  DType reduce_dtype = DType::fp32;
+  DType reduce_dtype = DType::f32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
   bool optimizer_offload = false;
+  bool node_weights = true;
   bool enable_ema = false;
   double ema_beta = 0.992;
   bool deterministic = false;
@@ -306,6 +308,7 @@ struct GenerateOptions {
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
   bool prefix_sharing = true;
+  bool paged_attention = true;     // on GPUs
   int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };
@@ -391,6 +394,7 @@ struct Options {
   const std::string& tokenizer_path() const { return model.tokenizer.empty() ? model.path : model.tokenizer; }
   std::string ckpt_path() const { return ckpt.path.empty() ? run.dir + "/ckpt" : ckpt.path; }
   int64_t sequences_per_iteration() const { return rollout.batch_size * rollout.n_samples_per_prompt; }
+  int64_t prompts_to_write() const { return rollout.batch_size + rollout.over_sampling; }
 };
 
 }  // namespace trireme::config

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "trireme/base/files.hpp"
 
 namespace trireme::data {
 
@@ -25,11 +26,14 @@ class JsonlReader {
   std::string where() const;
 
  private:
+  bool fill();
   bool read_line();
   void check_unchanged() const;
 
   std::filesystem::path file_;
-  std::ifstream in_;
+  base::FileDescriptor in_;
+  std::string buffer_;
+  size_t at_ = 0;       // in the buffer
   uintmax_t size_ = 0;  // at opening
   std::filesystem::file_time_type changed_;
   std::string text_;

@@ -26,6 +26,13 @@ struct TrainingState {
   bool operator==(const TrainingState&) const = default;
 };
 
+// A prompt whose answers begin again.
+struct CarriedPrompt {
+  uint64_t group = 0;  // group_of its samples
+  int64_t row = 0;
+  bool operator==(const CarriedPrompt&) const = default;
+};
+
 // Digests of what a run reads, by deck key.
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
@@ -51,6 +58,7 @@ struct Progress {
   int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, a surplus of dynamic filtering, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   int64_t dispatch_bytes = 0;    // of what generators remember: lengths of answers, who writes what
+  std::vector<CarriedPrompt> carried;  // drawn and not learned from yet (rollout.over_sampling); ascending
   data::SamplerState sampler;
   data::SamplerState ptx_sampler;  // of data.pretrain_dataset
   BestCheckpoint best;

@@ -35,6 +35,9 @@ struct EngineOptions {
   bool prefix_sharing = true;           // full pages are found again by content, across prompts
   bool sample_sharing = true;           // requests with equal prompts compute it once
   BackendKind backend = BackendKind::automatic;
+  // On GPUs: sequences with one row in a step attend to their pages where these lie, by a kernel of our own (kernels/paged_attention.hpp). False: all
+  // keys and values are gathered, for LibTorch's attention.
+  bool paged_attention = true;
   // Guesses of a sequence's next tokens (prompt_lookup.hpp) that a step computes beside it, 7 over all sequences at most, when no more than
   // config::speculating_sequences run and none is at its prompt; those that are drawn too are kept, so texts and log-probs have the same bits.
   // 0: none. Fused backend only.
@@ -59,7 +62,8 @@ struct EngineCounters {
   int64_t generated_tokens = 0;
   int64_t finished = 0;
   int64_t running = 0;           // sequences, now
-  int64_t attention_calls = 0;   // on LibTorch's path: one a step and layer
+  int64_t attention_calls = 0;   // of LibTorch's attention over gathered pages: at most one a step and layer
+  int64_t paged_attention_calls = 0;  // of our own over pages in place: likewise
   int64_t uploads = 0;           // of a step's indices to where it is computed, one each
   int64_t device_waits = 0;      // times that the host waited for the device: once a step that draws
   int64_t sum_bytes = 0;         // of this rank's partial results that were added to other ranks'
@@ -96,6 +100,10 @@ class Engine {
   std::vector<Result> standing() const;
   // Ids of the unfinished requests, in the order in which they get slots.
   std::vector<uint64_t> queue() const;
+  // Ids of the unfinished requests of which at least so many tokens are written.
+  std::vector<uint64_t> longer(int64_t tokens) const;
+  // Forgets unfinished requests and what is written of them; how many tokens these were. All ranks of the replica alike.
+  int64_t cancel(std::span<const uint64_t> requests);
   // Puts requests that wait into this order, those that it does not name behind. All ranks of the replica alike.
   void arrange(std::span<const uint64_t> order);
   // Forgets what it has computed, not what it has written: what it does from now on depends on the requests and their order alone. Keys and values of

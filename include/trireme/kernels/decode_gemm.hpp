@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/element_type.hpp"
+
 namespace trireme::kernels {
 
-enum class ElementType : uint8_t { f32, bf16 };
-constexpr size_t size_of(ElementType type) { return type == ElementType::f32 ? 4 : 2; }
+using base::ElementType;
+using base::size_of;
 
 struct GemmOrder {
   int64_t block = 192;           // elements of k; a multiple of 64 bytes, or >= K

@@ -6,6 +6,7 @@
 
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/draw.hpp"
+#include "trireme/kernels/paged_attention.hpp"
 
 namespace trireme::kernels {
 
@@ -30,6 +31,7 @@ struct DeviceKernels {
   void (*adamw)(const AdamWShard& shard, const AdamWStep& step, int32_t* changed);
   int64_t (*adamw_teams)(int64_t elements);
   DrawKernels draws;
+  void (*attend_pages)(const PagedAttention& attention);
 };
 
 // Those of this program, null in its CPU variant, or where they were put aside: then LibTorch's operators do the work.

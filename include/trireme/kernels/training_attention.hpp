@@ -6,8 +6,29 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace trireme::kernels {
+
+// Several threads at one sequence and group: all call attention_forward (or attention_backward) with the same arguments, and each takes blocks of
+// queries of the group's heads, in order, until none is left; what a block adds to the gradients of keys and values waits for those before it, so
+// the bits are those of one thread. A thread that has taken a block never waits for one that nobody has taken. For one call of each thread.
+class AttentionTeam {
+ public:
+  AttentionTeam(int64_t tokens, int64_t heads_of_group);                     // of a forward pass
+  AttentionTeam(int64_t tokens, int64_t heads_of_group, int64_t head_dim);   // of a backward pass: with the sums
+  struct Shared {
+    int64_t* next;   // block that is taken next; atomic
+    int64_t* added;  // [blocks] keys whose gradients have a block's share; atomic
+    float *dk, *dv;  // [S rounded up to a block][hd rounded up to 16], zeros
+  };
+  Shared shared();
+
+ private:
+  int64_t next_ = 0;
+  std::vector<int64_t> added_;
+  std::vector<float> dk_, dv_;
+};
 
 template <class T>
 struct AttentionForward {
@@ -16,6 +37,7 @@ struct AttentionForward {
   float* log_sum_exp;  // [S, H], first head of the group
   int64_t tokens, heads, kv_heads, head_dim;
   float scale;
+  AttentionTeam* team = nullptr;  // of the threads that do this together; null: the calling one alone
 };
 
 template <class T>

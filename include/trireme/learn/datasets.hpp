@@ -30,6 +30,7 @@ class PretrainingTexts {
   PretrainingRows draw(int64_t optimizer_steps);
   data::SamplerState state() const { return sampler_.state(); }
   void restore(const data::SamplerState& state) { sampler_.restore(state); }
+  const TrainingSet& rows() const { return rows_; }
 
  private:
   TrainingSet rows_;

@@ -37,9 +37,6 @@ void add_evaluation_metrics(const comm::CommView& world, const Samples& samples,
 // share of each age up to `depth` and above. Collective over `world`.
 void add_staleness(const comm::CommView& world, const Samples& samples, int64_t version, int64_t depth, IterationMetrics& metrics);
 
-// Prompt of a sample within its iteration: the samples of one prompt share it.
-inline uint64_t group_of(uint64_t id) { return id >> 20; }
-
 // Groups whose mean reward lies strictly inside `range`, in the order of their prompts. Collective over world.
 std::vector<uint64_t> informative_groups(const comm::CommView& world, const Samples& samples, const config::Range& range);
 

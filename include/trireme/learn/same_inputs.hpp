@@ -1,15 +1,21 @@
-// Ranks read deck, data and tokenizer each for itself, and then draw rows and make collectives without a word about them. A file that changed
-// while they started, or a stale cache of a network file system, must not become a hang or wrong numbers.
+// Ranks start the program and read deck, data and tokenizer each for itself, and then draw rows and make collectives without a word about them. A file
+// that changed while they started, or a stale cache of a network file system, must not become a hang or wrong numbers.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/config/model_shape.hpp"
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/learn/training_set.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::learn {
+
+// Collective. Throws UserError(unfit_environment) on every rank when some rank runs another build of the program than rank 0.
+void require_same_program(const comm::CommView& world);
 
 // Collective. Throws UserError(configuration) on every rank, with the keys, when some rank has another complete deck than rank 0.
 void require_same_deck(const comm::CommView& world, const std::string& deck);
@@ -22,7 +28,14 @@ void require_same_rows(const comm::CommView& world, const std::string& what, con
 // Digests that a checkpoint keeps, so that a later start notices other rows, or another tokenizer, under the same names. Local.
 std::string digest_of(const data::PromptSet& prompts);
 std::string digest_of(const TrainingSet& rows);
+// What only rewards see of prompts: the fields beside text and messages.
+std::string digest_of_fields(const data::PromptSet& prompts);
+// What the file says of a model, its numbers of positions and frequencies among it.
+std::string digest_of(const config::ModelShape& shape);
+// What ids mean and which of them end an answer. How texts become ids shows in rows.
+std::string digest_of(const text::Tokenizer& tokenizer);
 // The same of a model's folder: names and sizes of its weight files, their first and last 64 KiB.
 std::string digest_of_model(const std::filesystem::path& folder);
+std::string digest_of_text(std::string_view text);
 
 }  // namespace trireme::learn

@@ -17,7 +17,7 @@
 
 namespace trireme::learn {
 
-// Sums over the micro-batches of this rank and means over optimizer steps, as Trainer::update says.
+// Sums over the micro-batches of this rank and over optimizer steps, until Trainer::average() makes means of them.
 struct UpdateReport {
   double policy_loss = 0;
   double value_loss = 0;

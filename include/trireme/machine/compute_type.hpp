@@ -25,7 +25,7 @@ struct ComputeDevice {
 ComputeDevice compute_device(at::Device device);
 
 struct ComputeDecision {
-  config::DType type = config::DType::fp32;
+  config::DType type = config::DType::f32;
   std::string reason;    // for the log
   bool warning = false;  // bf16 on ranks that do not multiply it natively
   bool operator==(const ComputeDecision&) const = default;

@@ -57,7 +57,6 @@ class ModelExport {
 
   void create();  // on one rank
   void write(size_t parameter, const base::Block& block, const float* values);
-  void write(size_t parameter, const base::Block& block, const uint16_t* bf16);
   void sync();    // on every rank
   void commit();  // on one rank
   // After an error, on one rank: half an export would keep the space that may be what is missing.

@@ -32,8 +32,6 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   const std::map<std::string, SafetensorsEntry, std::less<>>& entries() const { return entries_; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
-  // UserError(bad_data) naming the file when the tensor is missing.
-  const SafetensorsEntry& entry(std::string_view name) const;
   // The stored bytes of a tensor, at any alignment; valid while this object lives.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
   // Throws bad_data when the file on disk is no longer the one that was mapped (inode, size, time of change): a truncated
@@ -106,10 +104,9 @@ class SafetensorsWriter {
 
   // Creates the folder and the files in full size, with their headers.
   void create();
-  // A block of a tensor from fp32 (rounded to nearest even) or bf16 bits, row-major. Blocks must not overlap between
-  // ranks; together they must cover every tensor. The bf16 form needs a writer of type bf16 or f32.
+  // A block of a tensor from fp32 (rounded to nearest even), row-major. Blocks must not overlap between ranks; together they must
+  // cover every tensor.
   void write(std::string_view name, const base::Block& block, const float* values);
-  void write(std::string_view name, const base::Block& block, const uint16_t* bf16);
   // Makes this rank's writes durable.
   void sync();
   // Removes what leads a reader to the weights of an earlier export; the folder is refused until commit() is done. Comes before anything of the new
@@ -137,8 +134,6 @@ class SafetensorsWriter {
   void plan(uint64_t file_bytes);
   std::filesystem::path temporary(const File& file) const;
   int descriptor(File& file);
-  template <class Fill>
-  void write_rows(std::string_view name, const base::Block& block, Fill&& fill);
 
   std::filesystem::path folder_;
   std::vector<base::TensorSpec> tensors_;

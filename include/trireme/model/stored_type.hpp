@@ -7,6 +7,8 @@
 #include <span>
 #include <string_view>
 
+#include "trireme/base/element_type.hpp"
+
 namespace trireme::model {
 
 // The types of the safetensors format. Only f64, f32, f16 and bf16 can be weights; the others are recognised so that a
@@ -36,6 +38,13 @@ enum class StoredType : uint8_t {
 
 std::string_view name_of(StoredType type);  // as in safetensors headers: "BF16"
 std::optional<StoredType> stored_type_of(std::string_view name);
+constexpr StoredType stored_type_of(base::ElementType type) {
+  switch (type) {
+    case base::ElementType::f32: return StoredType::f32;
+    case base::ElementType::bf16: return StoredType::bf16;
+  }
+  return StoredType::boolean;
+}
 int bits_of(StoredType type);
 bool is_weight_type(StoredType type);                                                           // f64, f32, f16, bf16
 inline uint64_t bytes_of(StoredType type) { return static_cast<uint64_t>(bits_of(type)) / 8; }  // of whole-byte types

@@ -22,6 +22,7 @@ int64_t elements(const ModelLayout& model);  // of all parameters
 // Where the weights of a model lie (comm/shard_exchange.hpp).
 enum class Exchange : uint8_t {
   window,       // the ranks of one node share memory: every weight once, gradients in each rank's part
+  node_windows, // the same on each of several nodes; beside them the sums on their way from node to node
   host_ring,    // own slices and a ring of two stages on each rank, MPI
   device_ring,  // the same on a GPU, NCCL
 };
@@ -33,11 +34,12 @@ struct ShardedModelBytes {
   int64_t weights_own = 0;   // compute type: own slices; of a window this rank's share of it
   int64_t weights_ring = 0;  // compute type: two neighbouring stages, whole; none in a window
   int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
-  int64_t receive = 0;       // fp32: summed slice (device ring), slices of all other ranks (host ring)
+  int64_t receive = 0;       // fp32: summed slice (device ring), three of them (node windows), slices of all other ranks (host ring)
   int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards
 };
+// `ranks_of_node`: that share this rank's window, of node windows.
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange);
+                                      Exchange exchange, int ranks_of_node = 1);
 
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
 inline constexpr int64_t norm_chunk = int64_t{1} << 22;

@@ -22,7 +22,4 @@ at::Tensor approximate_kl_unbiased(const at::Tensor& log_probs, const at::Tensor
 // F26: beta *= 1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon (Ziegler et al. 2019, 2.2).
 double adapt_kl_coefficient(double coefficient, double kl, double target, double samples, double horizon);
 
-// F27: e = beta e + (1 - beta) p in place; both tensors fp32 of one shape.
-void moving_average(at::Tensor& average, const at::Tensor& parameter, double beta);
-
 }  // namespace trireme::ppo

@@ -14,6 +14,7 @@ struct GenerationTotals {
   double seconds = 0;        // of an engine on average, in its steps
   double preemptions = 0;
   double shared_tokens = 0;  // of prompts, that others had computed
+  double dropped_tokens = 0;  // of answers that were begun again (rollout.over_sampling)
 
   void add(const IterationMetrics& metrics);
   // Words for the end of the log, and an object for summary.json; empty where nothing was written.

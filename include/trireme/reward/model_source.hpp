@@ -23,6 +23,7 @@ struct ModelEnvironment {
   int64_t max_len = 2048;                  // where options.max_len is 0
   int64_t batch_tokens = 16192;            // where options.batch_tokens is 0
   std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs, texts are encoded again
+  bool node_weights = true;                           // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
 };
 

@@ -20,7 +20,7 @@ namespace trireme::rollout {
 struct PromptTask {
   static constexpr int64_t other_set = -1;  // row of a prompt that is not trained on
 
-  uint64_t group = 0;     // learn::group_of
+  uint64_t group = 0;     // group_of
   int64_t row = 0;        // of the training prompts
   int64_t prompt = 0;     // tokens
   int64_t answers = 1;    // that are not finished

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,8 @@ struct PromptBatch {
   int64_t iteration = 0;
   int64_t first_ordinal = 0;   // of prompt 0 within the iteration (dynamic filtering draws several times)
   std::vector<int64_t> rows;   // of the prompt set
+  std::vector<uint64_t> groups = {};  // of each prompt; empty: those that follow from iteration and first ordinal
+  uint64_t group(size_t p) const;
 };
 
 // How a rollout samples; training and evaluation differ.
@@ -41,11 +44,18 @@ struct SamplingPlan {
 // What a generator does next: another token of each sequence, wait until others have taken what it has written, or leave the rollout.
 enum class Pace : int32_t { go, wait, leave };
 
+constexpr int64_t any_length = std::numeric_limits<int64_t>::max();
+
 struct RolloutHooks {
   // A sequence of batch `number` is finished; on the replica's first rank.
   std::function<void(const Samples& sequence, int64_t number)> written;
   // Asked before each step, on every rank of the replica.
   std::function<Pace()> pace = [] { return Pace::go; };
+  // Asked there too: groups with an answer of more tokens are not wanted any more. They are left as soon as an unfinished answer has so many. Null: all
+  // are wanted.
+  std::function<int64_t()> longest = {};
+  // Such a group was left; on the replica's first rank.
+  std::function<void(uint64_t group)> left = [](uint64_t) {};
 };
 
 // Bytes of this rank, of pages also their number.
@@ -64,6 +74,7 @@ struct GeneratorWork {
   double seconds = 0;         // in steps
   int64_t proposed_tokens = 0;  // guesses (generate.speculation_tokens)
   int64_t accepted_tokens = 0;  // of answers, that were guessed
+  int64_t dropped_tokens = 0;   // of answers that are begun again, since enough others were finished
 };
 
 class Generator {
@@ -113,10 +124,14 @@ class Generator {
   std::vector<uint64_t> queue() const { return engine_->queue(); }
   void arrange(std::span<const uint64_t> order) { engine_->arrange(order); }
   void begin_anew() { engine_->begin_anew(); }
+  // So many tokens of finished answers are dropped, too: they count as what it has left of unfinished ones does. Local.
+  void count_dropped(int64_t tokens) { dropped_ += tokens; }
 
  private:
   // The most urgent of what the ranks of the replica say before `step`, which counts the engine's steps in this rollout.
   Pace agree(Pace mine, int64_t step) const;
+  // Leaves the groups of answers that are as long and go on. Collective over the replica in the same steps.
+  void leave_longer(const RolloutHooks& hooks, int64_t step);
   void submit(const data::PromptSet& prompts, int64_t row, int64_t number, generate::Request request);
   generate::Request make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const;
 
@@ -131,6 +146,7 @@ class Generator {
   int64_t kv_bytes_ = 0;
   GeneratorWork reported_;  // of the work, so far
   double stepping_ = 0;     // seconds in steps
+  int64_t dropped_ = 0;     // tokens
   trace::Gauge running_{"sequences running"};
   trace::Gauge waiting_{"sequences waiting"};
   generate::GeneratorWeights weights_;
@@ -141,6 +157,8 @@ class Generator {
     int64_t number;  // of the batch
     bool truncated;  // drawn under top-p or top-k
   };
+  // It is not under way any more.
+  Writing take_out(uint64_t id);
   std::unordered_map<uint64_t, Writing> writing_;    // by id
   std::unordered_map<int64_t, int64_t> unfinished_;  // sequences by batch
 };

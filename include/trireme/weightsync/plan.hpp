@@ -26,7 +26,7 @@ struct Members {
 
 struct PlanOptions {
   int64_t bucket_bytes = int64_t{8} << 20;      // between nodes
-  int64_t node_bucket_bytes = int64_t{1} << 20;  // inside a node: the copy stays in the cache
+  int64_t node_bucket_bytes = int64_t{3} << 18;  // inside a node: the copy stays in a second-level cache of 1 MiB
   int64_t element_bytes = 2;
   enum class Relay : uint8_t { automatic, never, always } relay = Relay::automatic;  // automatic: more nodes of targets than of sources
 };

@@ -38,6 +38,7 @@ struct ShardedModelOptions {
   int64_t recompute = -1;
   bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
+  bool node_weights = true;  // comm::ExchangeOptions::node_weights (train.node_weights)
   // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
   std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
   // fp32 weights, moments and their average lie in page-locked host memory and pass through the device in step() (train.optimizer_offload).
@@ -109,7 +110,6 @@ class ShardedModel {
   void enable_average(double beta);
 
   const model::ModelSpec& spec() const;
-  const base::ShardLayout& layout() const;  // by rows; this rank's rows: own(parameter)
   base::Block own(size_t parameter) const;
   // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where the model has none (frozen,
   // no average). On state_device(). Written by checkpoint's reader, followed by refresh().

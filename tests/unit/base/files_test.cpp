@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <string>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/program.hpp"
 
 namespace trireme::base {
 namespace {
@@ -189,6 +191,14 @@ TEST_F(Files, DescriptorsAreClosedOnceByTheirOwner) {
   EXPECT_TRUE(is_open(released));
   { const FileDescriptor owner(released); }
   EXPECT_FALSE(is_open(released));
+}
+
+TEST(Program, ItsBuildIdStandsInItsFile) {
+  const std::string id = build_id();
+  ASSERT_EQ(id.size(), 40u) << id;
+  std::string bytes;
+  for (size_t i = 0; i < id.size(); i += 2) bytes += static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16));
+  EXPECT_NE(read_file("/proc/self/exe").find(bytes), std::string::npos);
 }
 
 TEST_F(Files, FreeSpaceIsNoMoreThanTheFileSystemHas) {

@@ -7,6 +7,7 @@
 
 #include "checkpoint/lock_claims.hpp"
 #include "checkpoint/lock_liveness.hpp"
+#include "checkpoint/manifest.hpp"
 #include "fixture.hpp"
 
 namespace trireme::checkpoint {
@@ -134,6 +135,35 @@ TEST_F(Claims, ACopyUnderAnotherNumberIsRefused) {
   EXPECT_EQ(code_of([&] { current_claim(folder.path()); }, &message), ExitCode::locked);
   EXPECT_THAT(message, HasSubstr(".run.lock.9 is not a run lock (it speaks of fence 3)"));
   EXPECT_EQ(code_of([&] { RunLock(comm::CommView{}, folder.path()); }), ExitCode::locked);
+}
+
+// Behind it there is no name that would be seen as a claim: a run that tried would try for ever.
+TEST_F(Claims, TheGreatestNumberIsRefused) {
+  LockHolder before = holder(largest_fence - 1);
+  before.released = true;
+  write(claim_path(folder.path(), before.fence).filename(), to_json(before));
+  {
+    const RunLock last(comm::CommView{}, folder.path());
+    EXPECT_EQ(last.fence(), largest_fence);
+  }
+  std::string message;
+  EXPECT_EQ(code_of([&] { RunLock(comm::CommView{}, folder.path()); }, &message), ExitCode::locked);
+  EXPECT_THAT(message, HasSubstr(".run.lock.999999999999999999 has the fence"));
+}
+
+TEST_F(Claims, ACheckpointOfAFenceThatNobodyCountedToIsRefused) {
+  for (const int64_t fence : {largest_fence, INT64_MAX}) {
+    FullManifest manifest;
+    manifest.format = format_version;
+    manifest.step = 3;
+    manifest.fence = fence;
+    std::filesystem::create_directories(file("ckpt/step-000003"));
+    for (const char* name : {"data.h5", "index.bin"}) write(std::string("ckpt/step-000003/") + name, "");
+    write("ckpt/step-000003/manifest.json", to_json(manifest));
+    std::string message;
+    EXPECT_EQ(code_of([&] { RunLock(comm::CommView{}, file("run"), {.checkpoints = file("ckpt")}); }, &message), ExitCode::bad_data);
+    EXPECT_THAT(message, HasSubstr("step-000003 has the fence"));
+  }
 }
 
 TEST_F(Claims, AFullDiskLeavesNoFile) {

@@ -122,6 +122,17 @@ TEST(Commit, ReplacesACheckpointOfTheSameStep) {
   EXPECT_EQ(load(world(), folder.path()), 2);
 }
 
+// Its number would be the newest, and its content is not.
+TEST(Commit, ARenamedFolderIsNotLoadedForAnotherStep) {
+  const SharedFolder folder;
+  for (const int64_t step : {1, 2}) save_test(world(), folder.path(), step);
+  if (world().rank() == 0) std::filesystem::rename(folder.path() / "step-000001", folder.path() / "step-000009");
+  world().barrier();
+  EXPECT_EQ(load(world(), folder.path()), 2);
+  save_test(world(), folder.path(), 9);  // in its place
+  EXPECT_EQ(load(world(), folder.path()), 9);
+}
+
 // A run that went back to an earlier step saves later, though its numbers are smaller.
 TEST(Commit, TheLaterFenceIsTheNewerOne) {
   const SharedFolder folder;

@@ -323,6 +323,14 @@ TEST_F(Folder, WhatIsNotWholeIsNamed) {
   EXPECT_THAT(list_committed(folder.path() / "step-000005/data.h5"), IsEmpty()) << "a file is no folder";
 }
 
+TEST_F(Folder, ARenamedOneIsNamedAndNotCounted) {
+  checkpoint("step-000004", 4, 1);
+  checkpoint("step-000009", 2, 1);
+  std::vector<std::string> not_whole;
+  EXPECT_THAT(list_committed(folder.path(), &not_whole), ElementsAre(Position{1, 4}));
+  EXPECT_THAT(not_whole, ElementsAre(HasSubstr("step-000009 holds step 2 by its manifest")));
+}
+
 // Every step has one folder name, and every such name one step.
 TEST_F(Folder, NamesGoThereAndBack) {
   for (const int64_t step : {int64_t{0}, int64_t{1}, int64_t{999999}, int64_t{1000000}, int64_t{123456789012345678}}) EXPECT_EQ(step_of(folder_name(step)), step);

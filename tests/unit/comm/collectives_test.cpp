@@ -40,7 +40,7 @@ TEST(Collectives, SumsOfBf16AddInFloat) {
   EXPECT_EQ(values[2], bf16_of(-2.0f * n));
 }
 
-TEST(Collectives, GatherInPlaceAndReduceScatterAreInverse) {
+TEST(Collectives, GatherInPlaceBringsTheSlicesOfAllRanks) {
   const auto& world = test::world();
   const int n = world.size();
   constexpr int64_t count = 1000;
@@ -48,9 +48,6 @@ TEST(Collectives, GatherInPlaceAndReduceScatterAreInverse) {
   std::iota(all.begin() + world.rank() * count, all.begin() + (world.rank() + 1) * count, 1.0f + world.rank() * count);
   world.all_gather_in_place(all.data(), count, DType::f32);
   for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], 1.0f + i);
-  std::vector<float> mine(count);
-  world.reduce_scatter(all.data(), mine.data(), count, DType::f32, Op::sum);
-  for (int64_t i = 0; i < count; ++i) ASSERT_EQ(mine[static_cast<size_t>(i)], n * (1.0f + world.rank() * count + i));
 }
 
 TEST(Collectives, StringsOfAnyLengthKeepRankOrder) {

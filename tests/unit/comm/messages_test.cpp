@@ -227,13 +227,11 @@ TEST(Comm, WhoIsLeftOutHasARankOfItsOwn) {
 // A null view is one rank: the same calls, no MPI.
 TEST(Comm, TheNullViewDoesWhatOneRankDoes) {
   const CommView none;
-  std::vector<float> data{1, 2, 3}, into(3);
+  std::vector<float> data{1, 2, 3};
   none.all_reduce(data.data(), 3, DType::f32, Op::sum);
   none.broadcast(data.data(), 3, DType::f32, 0);
   none.all_gather_in_place(data.data(), 3, DType::f32);
-  none.reduce_scatter(data.data(), into.data(), 3, DType::f32, Op::max);
   EXPECT_EQ(data, (std::vector<float>{1, 2, 3}));
-  EXPECT_EQ(into, data);
   none.sleeping_barrier();
   EXPECT_EQ(none.gather("a", 0), std::vector<std::string>{"a"});
   EXPECT_EQ(none.all_to_all({"b"}), std::vector<std::string>{"b"});

@@ -102,19 +102,6 @@ TYPED_TEST(Numbers, AllReduceIsTheLoopOverRanks) {
   });
 }
 
-TYPED_TEST(Numbers, ReduceScatterGivesEachRankItsSlice) {
-  this->for_counts([&](int64_t count) {
-    const auto data = values_of<TypeParam>(world().rank(), count * world().size());
-    for (const Op op : this->operations()) {
-      std::vector<TypeParam> mine(static_cast<size_t>(count));
-      world().reduce_scatter(data.data(), mine.data(), count, dtype_of<TypeParam>(), op);
-      for (int64_t i = 0; i < count; ++i) {
-        ASSERT_EQ(mine[static_cast<size_t>(i)], over_all_ranks<TypeParam>(world().rank() * count + i, op)) << static_cast<int>(op) << " at " << i;
-      }
-    }
-  });
-}
-
 TYPED_TEST(Numbers, AllGatherBringsEverySliceToItsPlace) {
   this->for_counts([&](int64_t count) {
     std::vector<TypeParam> all(static_cast<size_t>(count * world().size()), TypeParam{1});

@@ -14,7 +14,7 @@ TEST(Roles, NothingSaidMeansColocated) {
   const auto& world = test::world();
   const Roles roles = make_roles(config::Options{}, world);
   EXPECT_TRUE(roles.trainer && roles.generator && roles.reward);
-  EXPECT_TRUE(roles.colocated());
+  EXPECT_EQ(roles.map.trainer, roles.map.generator);
   EXPECT_EQ(roles.trainers.all().size(), world.size());
   EXPECT_EQ(roles.replicas(), world.size());
   EXPECT_EQ(roles.generators.along(Axis::tensor).size(), 1);

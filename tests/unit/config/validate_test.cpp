@@ -74,7 +74,7 @@ TEST(Validate, CombinationsOfTheAlgorithm) {
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.kl.use_loss = true, o.algo.kl.init_coef = 0; }),
               HasSubstr("algo.kl.use_loss"));
   EXPECT_THAT(refusal_after([](Options& o) { o.critic.freezing_steps = 3, o.algo.advantage.estimator = Estimator::reinforce; }),
-              HasSubstr("only gae has a critic"));
+              HasSubstr("it has no critic"));
   EXPECT_THAT(refusal_after([](Options& o) { o.critic.path = "x", o.algo.advantage.estimator = Estimator::reinforce; }),
               HasSubstr("critic.path with"));
   EXPECT_THAT(refusal_after([](Options& o) { o.critic.save_value_network = true, o.algo.advantage.estimator = Estimator::reinforce; }),
@@ -167,6 +167,19 @@ TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.rollout.temperature = 0; }), HasSubstr("rollout.temperature 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.dynamic_filtering_enable = true; }), HasSubstr("dynamic_filtering_enable"));
   EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_order = PartialRolloutOrder::finished; }), HasSubstr("partial_rollout_order"));
+}
+
+TEST(Validate, OverSampling) {
+  Options beside = good();
+  beside.rollout.over_sampling = beside.rollout.batch_size;
+  EXPECT_NO_THROW(validate(beside, Command::ppo, no_files()));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.over_sampling = o.rollout.batch_size + 1; }), HasSubstr("is more than rollout.batch_size"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.rollout.over_sampling = 1, o.train.async_depth = 1; }),
+              HasSubstr("train.partial_rollout_order = \"finished\" instead"));
+  EXPECT_THAT(refusal_after([](Options& o) {
+                o.rollout.over_sampling = 1, o.rollout.n_samples_per_prompt = 2, o.algo.dynamic_filtering_enable = true;
+              }),
+              HasSubstr("rollout.over_sampling with algo.dynamic_filtering_enable"));
 }
 
 TEST(Validate, RewardSources) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "driver/resume_point.hpp"
 #include "trireme/driver/progress.hpp"
 #include "unit/config/expect_error.hpp"
 
@@ -17,6 +18,7 @@ TEST(Progress, TextRoundTrip) {
   progress.training.actor_steps = 70;
   progress.training.kl_coefficient = 0.1 + 0.2;
   progress.metrics_cursor = int64_t{1} << 40;
+  progress.carried = {{uint64_t{7} << 20 | 3, 12}, {uint64_t{1} << 43, 0}};
   progress.sampler = {{100, 20}, {64, 3}};
   progress.ptx_sampler = {{50}, {7}};
   progress.best = {"eval_loss", 6, 1.0 / 7};
@@ -33,13 +35,23 @@ TEST(Progress, MalformedTextIsRefused) {
   EXPECT_THROW(progress_from_json("[]"), UserError);
 }
 
-TEST(Progress, RewardsThatAreNoNumbersStayNone) {
+TEST(Progress, WhatIsNoNumberStaysNone) {
   Progress progress;
+  progress.training.kl_coefficient = std::nan("");
   progress.rewards = {0.5, std::nan(""), -1.5};
   const Progress back = progress_from_json(to_json(progress));
   ASSERT_EQ(back.rewards.size(), 3u);
   EXPECT_TRUE(std::isnan(back.rewards[1]));
   EXPECT_EQ(back.rewards[2], -1.5);
+  EXPECT_TRUE(std::isnan(back.training.kl_coefficient));
+}
+
+TEST(Progress, APathOfAnyBytesIsKnownAgain) {
+  Progress progress;
+  progress.resumed_from = name_of_checkpoint("/scratch/m\xFCller/ckpt/./step-000002/");
+  EXPECT_EQ(progress.resumed_from, "/scratch/m%FCller/ckpt/step-000002");
+  EXPECT_EQ(progress_from_json(to_json(progress)), progress);
+  EXPECT_EQ(name_of_checkpoint("/a/m\xC3\xBCller%/step-000002"), "/a/m\xC3\xBCller%/step-000002") << "texts stay as they are";
 }
 
 TEST(Progress, EveryTextComesBack) {
@@ -58,7 +70,7 @@ TEST(Progress, EveryFieldIsNeeded) {
     auto without = whole;
     without.erase(key);
     const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" || key == "informative_share" ||
-                          key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
+                          key == "carried" || key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
     if (optional) {
       EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
     } else {

@@ -85,6 +85,11 @@ TEST(GenerationMetrics, AreOfAllReplicas) {
   EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
   EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
   EXPECT_FALSE(metrics.generation.contains("proposed_tokens")) << "nothing was guessed";
+  EXPECT_FALSE(metrics.generation.contains("dropped_tokens"));
+  report::IterationMetrics dropped;
+  const rollout::GeneratorWork begun_again{.steps = 5, .tokens = 12, .dropped_tokens = place};
+  add_generation_metrics(world(), &begun_again, 4, dropped);
+  EXPECT_EQ(dropped.generation.at("dropped_tokens"), n * (n + 1) / 2);
   const rollout::GeneratorWork guessing{.steps = 5, .tokens = 12, .proposed_tokens = 9, .accepted_tokens = 2};
   report::IterationMetrics guessed;
   add_generation_metrics(world(), &guessing, 4, guessed);

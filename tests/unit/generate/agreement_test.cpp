@@ -215,8 +215,8 @@ TEST_P(Agreement, PublishedModel) {
   expect_equal("SmolLM2-135M", golden_model(folder), 4, 16, 1, {90, 100000});
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Agreement, testing::Values(DType::fp32, DType::bf16),
-                         [](const auto& tested) { return tested.param == DType::fp32 ? "fp32" : "bf16"; });
+INSTANTIATE_TEST_SUITE_P(Types, Agreement, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& tested) { return tested.param == DType::f32 ? "fp32" : "bf16"; });
 
 }  // namespace
 }  // namespace trireme::test

@@ -102,6 +102,51 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   check("page size", o);
 }
 
+// Requests that are cancelled leave the others' bits and no page; begun again they have the text that they would have had.
+TEST_P(EngineByType, WhatIsCancelledCanBeginAgain) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine reference(spec, weights, small_options());
+  const Results want = run_all(reference, mixed_requests());
+  for (const auto& [batch, steps] : std::vector<std::pair<int64_t, int>>{{8, 0}, {8, 1}, {3, 2}, {8, 12}, {2, 30}}) {
+    SCOPED_TRACE(testing::Message() << "batch limit " << batch << ", " << steps << " steps");
+    EngineOptions options = small_options();
+    options.max_batch = batch;
+    options.prefill_chunk_tokens = 16;  // the first steps are at prompts
+    Engine engine(spec, weights, options);
+    for (Request& request : mixed_requests()) engine.submit(std::move(request));
+    Results got;
+    const auto keep = [&](std::vector<Result> results) {
+      for (Result& result : results) got.emplace(result.id, std::move(result));
+    };
+    for (int step = 0; step < steps; ++step) keep(engine.step().finished);
+    // Two of three samples of a prompt, all of another one.
+    std::vector<uint64_t> ids;
+    int64_t written = 0;
+    for (const Result& result : engine.standing()) {
+      if (result.id == 10 || result.id == 12 || result.id / 10 == 2) {
+        ids.push_back(result.id);
+        written += std::ssize(result.output_ids);
+      }
+    }
+    std::vector<uint64_t> begun;
+    for (const Result& result : engine.standing()) {
+      if (std::ssize(result.output_ids) >= 2) begun.push_back(result.id);
+    }
+    std::vector<uint64_t> longer = engine.longer(2);
+    std::ranges::sort(longer);
+    EXPECT_EQ(longer, begun);
+    EXPECT_EQ(engine.cancel(ids), written);
+    keep(engine.step().finished);
+    for (Request& request : mixed_requests()) {
+      if (std::ranges::find(ids, request.id) != ids.end()) engine.submit(std::move(request));
+    }
+    while (!engine.idle()) keep(engine.step().finished);
+    expect_same(want, got);
+    EXPECT_EQ(engine.counters().pages_used, 0);
+  }
+}
+
 // Left after any number of tokens, and taken on by another engine: what a checkpoint does with sequences that are not finished.
 TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
   const auto spec = tiny_spec();
@@ -146,7 +191,7 @@ TEST_P(EngineByType, WhatWasBegunGoesOnWithTheSameBits) {
 // however short of slots and pages both are.
 TEST(Engine, BeginsAnewAsAnotherWould) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   for (const int steps : {0, 1, 3, 9, 20}) {
     for (const int64_t batch : {3, 5}) {
       SCOPED_TRACE(testing::Message() << steps << " steps, " << batch << " slots");
@@ -306,7 +351,7 @@ TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {
   const Results want = run_all(reference, mixed_requests());
   EXPECT_EQ(reference.counters().preemptions, 0);
   // 2 layers x 3 heads x 16 tokens x (16 + 16) elements
-  const int64_t page = 2 * 3 * 16 * 32 * (GetParam() == DType::fp32 ? 4 : 2);
+  const int64_t page = 2 * 3 * 16 * 32 * (GetParam() == DType::f32 ? 4 : 2);
   for (const int64_t pages : {9, 12, 20}) {
     for (const bool sharing : {true, false}) {
       EngineOptions o = small_options();
@@ -335,7 +380,7 @@ TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
   const auto asked = requests;
   const Results results = run_all(engine, requests);
   // bf16: attention adds in another order than LibTorch's, and its result is rounded.
-  const double tolerance = GetParam() == DType::fp32 ? 1e-5 : 0.15;
+  const double tolerance = GetParam() == DType::f32 ? 1e-5 : 0.15;
   for (const Request& r : asked) {
     const Result& result = results.at(r.id);
     std::vector<int32_t> ids = r.prompt;
@@ -348,13 +393,13 @@ TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, EngineByType, testing::Values(DType::fp32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, EngineByType, testing::Values(DType::f32, DType::bf16),
                          [](const auto& tested) { return std::string(config::to_string(tested.param)); });
 
 TEST(Engine, GreedyTokensAreThoseOfRecomputingEverything) {
   for (const bool tied : {false, true}) {
     const auto spec = tiny_spec(500, tied, !tied);
-    const auto weights = tiny_weights(spec, DType::fp32);
+    const auto weights = tiny_weights(spec, DType::f32);
     Engine engine(spec, weights, small_options());
     const auto prompt = tiny_prompt(19, 3);
     const Results results = run_all(engine, {make_request(1, prompt, 0, 24)});
@@ -369,7 +414,7 @@ TEST(Engine, GreedyTokensAreThoseOfRecomputingEverything) {
 
 TEST(Engine, LibTorchBackendGivesTheSameTokens) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   Engine fused(spec, weights, small_options());
   EngineOptions o = small_options();
   o.backend = BackendKind::torch;
@@ -384,7 +429,7 @@ TEST(Engine, LibTorchBackendGivesTheSameTokens) {
 
 TEST(Engine, SamplesOfOnePromptShareItsPagesAndCopyTheLastOne) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   EngineOptions o = small_options();
   o.prefix_sharing = false;
   Engine engine(spec, weights, o);
@@ -404,7 +449,7 @@ TEST(Engine, SamplesOfOnePromptShareItsPagesAndCopyTheLastOne) {
 
 TEST(Engine, ACommonPrefixIsComputedOnce) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   Engine engine(spec, weights, small_options());
   const auto common = tiny_prompt(64, 5);
   std::vector<Request> requests;
@@ -423,11 +468,11 @@ TEST(Engine, ACommonPrefixIsComputedOnce) {
 
 TEST(Engine, OtherWeightsDropKeysAndPrefixes) {
   const auto spec = tiny_spec();
-  auto weights = tiny_weights(spec, DType::fp32);
+  auto weights = tiny_weights(spec, DType::f32);
   Engine engine(spec, weights, small_options());
   const auto prompt = tiny_prompt(40, 6);
   const Results before = run_all(engine, {make_request(1, prompt, 0, 10)});
-  const auto other = tiny_weights(spec, DType::fp32, 0, 1, 2);
+  const auto other = tiny_weights(spec, DType::f32, 0, 1, 2);
   auto storage = weights.storage();
   for (size_t p = 0; p < storage.size(); ++p) {
     std::memcpy(storage[p], other.data(p), static_cast<size_t>(weights.block(p).elements()) * sizeof(float));
@@ -444,7 +489,7 @@ TEST(Engine, OtherWeightsDropKeysAndPrefixes) {
 
 TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
   const auto spec = tiny_spec();
-  auto weights = tiny_weights(spec, DType::fp32);
+  auto weights = tiny_weights(spec, DType::f32);
   Engine engine(spec, weights, small_options());
   engine.submit(make_request(1, tiny_prompt(20, 6), 0, 12));
   for (int i = 0; i < 5; ++i) engine.step();
@@ -461,7 +506,7 @@ TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
 
 TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   for (const auto backend : {BackendKind::fused, BackendKind::torch}) {
     EngineOptions o = small_options();
     o.backend = backend;
@@ -483,7 +528,7 @@ TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
 
 TEST(Engine, StopTokensStopPredicatesAndLimits) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   Engine engine(spec, weights, small_options());
   const auto prompt = tiny_prompt(12, 8);
   const auto free_run = run_all(engine, {make_request(1, prompt, 1, 30)}).at(1);
@@ -511,7 +556,7 @@ TEST(Engine, StopTokensStopPredicatesAndLimits) {
 
 TEST(Engine, RefusesWhatCannotRun) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   EngineOptions o = small_options();
   o.page_size = 24;
   EXPECT_THROW(Engine(spec, weights, o), UserError);
@@ -539,7 +584,7 @@ TEST(Engine, RefusesWhatCannotRun) {
 
 TEST(Engine, LogitsThatAreNotFiniteAreReported) {
   const auto spec = tiny_spec();
-  auto weights = tiny_weights(spec, DType::fp32);
+  auto weights = tiny_weights(spec, DType::f32);
   reinterpret_cast<float*>(weights.storage()[spec.index_of(model::Role::final_norm)])[3] = std::nanf("");
   Engine engine(spec, weights, small_options());
   engine.submit(make_request(1, {1, 2}, 1, 3));

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "support/world.hpp"
 #include "tiny_model.hpp"
@@ -62,6 +63,23 @@ class Simulated {
     return finished;
   }
 
+  // Leaves the groups of which an unfinished sequence has so many tokens; which these were.
+  std::set<int64_t> leave_longer(int64_t longest) {
+    std::set<int64_t> groups;
+    for (const Replica& replica : replicas_) {
+      for (const auto& [sequence, left] : replica.left) {
+        if (load_.length(sequence) - left >= longest) groups.insert(sequence / load_.samples);
+      }
+    }
+    const auto is_left = [&](int64_t sequence) { return groups.contains(sequence / load_.samples); };
+    for (Replica& replica : replicas_) {
+      std::erase_if(replica.left, [&](const auto& one) { return is_left(one.first); });
+      replica.waiting.erase(replica.waiting.begin(), replica.waiting.begin() + static_cast<std::ptrdiff_t>(std::exchange(replica.next, 0)));
+      std::erase_if(replica.waiting, is_left);
+    }
+    return groups;
+  }
+
   int64_t steps = 0;
   int64_t tokens = 0;
 
@@ -79,7 +97,7 @@ class Simulated {
 class Engines {
  public:
   explicit Engines(const Load& load)
-      : load_(load), spec_(tiny_spec()), weights_(tiny_weights(spec_, config::DType::fp32)), engine_(spec_, weights_, options(load)) {}
+      : load_(load), spec_(tiny_spec()), weights_(tiny_weights(spec_, config::DType::f32)), engine_(spec_, weights_, options(load)) {}
 
   void begin(int replica, int64_t sequence) {
     if (replica != world().rank()) return;
@@ -96,6 +114,18 @@ class Engines {
     std::vector<int64_t> all = world().all_gather<int64_t>(mine);
     tokens = world().sum(engine_.counters().generated_tokens);
     return all;
+  }
+  std::set<int64_t> leave_longer(int64_t longest) {
+    std::vector<int64_t> mine;
+    for (const uint64_t id : engine_.longer(longest)) mine.push_back(static_cast<int64_t>(id) / load_.samples);
+    const auto all = world().all_gather<int64_t>(mine);
+    const std::set<int64_t> groups(all.begin(), all.end());
+    std::vector<uint64_t> ids;
+    for (const uint64_t id : engine_.queue()) {
+      if (groups.contains(static_cast<int64_t>(id) / load_.samples)) ids.push_back(id);
+    }
+    engine_.cancel(ids);
+    return groups;
   }
 
   int64_t steps = 0;
@@ -173,6 +203,71 @@ Outcome roll(const Load& load, Order order, int64_t depth) {
   return outcome;
 }
 
+// An iteration as rollout::EarlyStop ends it: `more` prompts are written beside those that are learned from, and what is left begins again.
+template <class Fleet>
+Outcome roll_early(const Load& load, int64_t more) {
+  constexpr int64_t longest_wait = 4;
+  Fleet fleet(load);
+  const auto longest_of = [&](int64_t group) {
+    int64_t most = 0;
+    for (int64_t s = 0; s < load.samples; ++s) most = std::max(most, load.length(group * load.samples + s));
+    return most;
+  };
+  Outcome outcome;
+  std::vector<int64_t> open;  // groups, ascending
+  int64_t learned_tokens = 0, drawn = 0;
+  for (int64_t iteration = 0; iteration < load.batches; ++iteration) {
+    const int64_t wanted = std::min(load.prompts + more, (load.batches - iteration) * load.prompts);
+    while (std::ssize(open) < wanted) open.push_back(drawn++);
+    const std::vector<generate::PromptWork> work(open.size(), {.answers = load.samples});
+    const auto assignment = generate::assign(work, std::vector<int64_t>(static_cast<size_t>(load.replicas), 0));
+    for (size_t p = 0; p < open.size(); ++p) {
+      for (int64_t s = 0; s < load.samples; ++s) fleet.begin(assignment.replica[p], open[p] * load.samples + s);
+    }
+    std::map<int64_t, int64_t> left, finished;
+    for (const int64_t group : open) left[group] = load.samples;
+    while (!left.empty()) {
+      for (const int64_t sequence : fleet.step()) {
+        const auto at = left.find(sequence / load.samples);
+        if (--at->second > 0) continue;
+        finished[at->first] = longest_of(at->first);
+        left.erase(at);
+      }
+      const auto is_due = [&](int64_t group) { return group / load.prompts <= iteration - longest_wait; };
+      if (std::ssize(finished) < load.prompts || std::ranges::any_of(left, [&](const auto& one) { return is_due(one.first); })) continue;
+      std::vector<int64_t> lengths;
+      int64_t of_due = 0;
+      for (const auto& [group, length] : finished) {
+        lengths.push_back(length);
+        if (is_due(group)) of_due = std::max(of_due, length);
+      }
+      std::ranges::sort(lengths);
+      for (const int64_t group : fleet.leave_longer(std::max(of_due, lengths[static_cast<size_t>(load.prompts) - 1]))) left.erase(group);
+    }
+    // What the rule says of all lengths at once.
+    std::vector<int64_t> lengths;
+    int64_t longest = 0;
+    for (const int64_t group : open) {
+      lengths.push_back(longest_of(group));
+      if (group / load.prompts <= iteration - longest_wait) longest = std::max(longest, lengths.back());
+    }
+    std::ranges::sort(lengths);
+    longest = std::max(longest, lengths[static_cast<size_t>(load.prompts) - 1]);
+    int64_t taken = 0;
+    std::erase_if(open, [&](int64_t group) {
+      if (longest_of(group) > longest || taken == load.prompts) return false;
+      EXPECT_TRUE(finished.contains(group));
+      ++taken;
+      outcome.learned.push_back(group);
+      for (int64_t s = 0; s < load.samples; ++s) learned_tokens += load.length(group * load.samples + s);
+      return true;
+    });
+  }
+  outcome.steps = fleet.steps;
+  outcome.occupancy = static_cast<double>(learned_tokens) / static_cast<double>(fleet.steps * load.slots * load.replicas);
+  return outcome;
+}
+
 // Probability of a distance as large between two samples of one distribution (Kolmogorov and Smirnov, the limit of many).
 double same_distribution(std::vector<double> a, std::vector<double> b) {
   std::ranges::sort(a);
@@ -214,6 +309,43 @@ TEST(Occupancy, TheSimulationAgreesWithEngines) {
   }
 }
 
+TEST(Occupancy, TheSimulationOfOverSamplingAgreesWithEngines) {
+  const Load load{.replicas = world().size(), .slots = 16, .prompts = 16, .samples = 4, .batches = 8, .median = 12, .sigma = 0.8, .longest = 64};
+  for (const int64_t more : {int64_t{0}, load.prompts / 2}) {
+    const Outcome simulated = roll_early<Simulated>(load, more), real = roll_early<Engines>(load, more);
+    expect_each_once(simulated, load);
+    expect_each_once(real, load);
+    EXPECT_EQ(simulated.learned, real.learned) << "lengths decide, not time";
+    EXPECT_NEAR(static_cast<double>(simulated.steps) / static_cast<double>(real.steps), 1, 0.05);
+    if (world().rank() == 0) {
+      std::cout << "    " << world().size() << " engines, " << more << " prompts more: " << real.steps << " steps, learned tokens per slot-step "
+                << real.occupancy << "; simulated " << simulated.steps << ", " << simulated.occupancy << std::endl;
+    }
+  }
+}
+
+// 128 replicas of 16 slots, one for each sequence of a batch.
+TEST(Occupancy, OverSamplingShortensTheTail) {
+  if (world().rank() != 0) return;
+  for (const int64_t samples : {1, 4}) {
+    for (const double sigma : {0.8, 1.2}) {
+      const Load load{.replicas = 128, .slots = 16, .prompts = 2048 / samples, .samples = samples, .batches = 16, .median = 64, .sigma = sigma, .longest = 4096};
+      std::cout << "    " << load.prompts << " x " << samples << ", sigma " << sigma << ":";
+      double without = 0;
+      for (const int64_t more : {int64_t{0}, load.prompts / 4, load.prompts / 2, load.prompts}) {
+        const Outcome outcome = roll_early<Simulated>(load, more);
+        expect_each_once(outcome, load);
+        std::cout << "  " << more << " more " << outcome.occupancy << " (" << outcome.steps / load.batches << " steps)";
+        if (more == 0) without = outcome.occupancy;
+        if (more == load.prompts / 2) {
+          EXPECT_GT(outcome.occupancy, 1.2 * without);
+        }
+      }
+      std::cout << std::endl;
+    }
+  }
+}
+
 // 128 replicas of 16 slots, four sequences for each of them in a batch.
 TEST(Occupancy, CarriedGroupsFillTheSlotsOfManyReplicas) {
   if (world().rank() != 0) return;
@@ -250,6 +382,14 @@ TEST(Occupancy, LongAnswersAreNotRarerThanDrawn) {
     ASSERT_EQ(std::ssize(learned), 2000 * load.samples);
     EXPECT_GT(same_distribution(learned, drawn), 0.01) << "depth " << depth;
   }
+  const Outcome early = roll_early<Simulated>(load, load.prompts / 2);
+  expect_each_once(early, load);
+  std::vector<double> learned;
+  for (int64_t place = 5 * load.prompts; place < 55 * load.prompts; ++place) {
+    const int64_t group = early.learned[static_cast<size_t>(place)];
+    for (int64_t s = 0; s < load.samples; ++s) learned.push_back(static_cast<double>(load.length(group * load.samples + s)));
+  }
+  EXPECT_GT(same_distribution(learned, drawn), 0.01) << "over-sampling";
   // It can fail: what discards the quarter of groups with the longest answers is seen.
   std::vector<double> shortened;
   for (const double length : drawn) {

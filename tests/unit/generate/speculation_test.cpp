@@ -114,7 +114,7 @@ TEST_P(Speculation, TextsAndLogProbsHaveTheSameBits) {
   o.prefill_chunk_tokens = 7;
   check("prefill chunk", o);
   o = options_of(5);
-  o.kv_bytes = 9 * 2 * 3 * 16 * 32 * (GetParam() == DType::fp32 ? 4 : 2);  // nine pages
+  o.kv_bytes = 9 * 2 * 3 * 16 * 32 * (GetParam() == DType::f32 ? 4 : 2);  // nine pages
   EXPECT_GT(check("few pages", o).preemptions, 0);
 }
 
@@ -126,7 +126,7 @@ TEST_P(Speculation, GuessesFitIntoThePagesOfTheirTexts) {
   const Results want = run_all(reference, requests());
   EngineOptions o = options_of(32);
   o.prefix_sharing = false;
-  o.kv_bytes = 8 * 2 * 3 * 16 * 32 * (GetParam() == DType::fp32 ? 4 : 2);  // four pages for each of 64 computed tokens
+  o.kv_bytes = 8 * 2 * 3 * 16 * 32 * (GetParam() == DType::f32 ? 4 : 2);  // four pages for each of 64 computed tokens
   Engine engine(spec, weights, o);
   expect_same(want, run_all(engine, requests()));
   EXPECT_EQ(engine.counters().preemptions, 0);
@@ -178,12 +178,12 @@ TEST_P(Speculation, GoesOnWithOtherWeightsAndInAnotherEngine) {
   EXPECT_EQ(std::ranges::count(guessed.at(1).versions, 0), reached);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Speculation, testing::Values(DType::fp32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, Speculation, testing::Values(DType::f32, DType::bf16),
                          [](const auto& tested) { return std::string(config::to_string(tested.param)); });
 
 TEST(SpeculationEnds, AtTheLastPositionOfTheModel) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   Engine plain(spec, weights, options_of(0)), guessing(spec, weights, options_of(32));
   const Results want = run_all(plain, {two_token_request(1, 640, 100)});
   expect_same(want, run_all(guessing, {two_token_request(1, 640, 100)}));
@@ -193,7 +193,7 @@ TEST(SpeculationEnds, AtTheLastPositionOfTheModel) {
 
 TEST(SpeculationIsRefused, WhereRowsDependOnEachOther) {
   const auto spec = tiny_spec();
-  const auto weights = tiny_weights(spec, DType::fp32);
+  const auto weights = tiny_weights(spec, DType::f32);
   EngineOptions o = options_of(4);
   o.backend = generate::BackendKind::torch;
   EXPECT_THROW(Engine(spec, weights, o), UserError);

@@ -35,10 +35,10 @@ TEST(TensorParallel, GivesTheTextsOfOneRank) {
   const auto norms_of_heads = model::describe(qwen3, model::HeadKind::language), plain = tiny_spec(vocab);
   for (const auto& [spec, backend] : {std::pair(plain, BackendKind::fused), std::pair(plain, BackendKind::torch),
                                       std::pair(norms_of_heads, BackendKind::fused), std::pair(norms_of_heads, BackendKind::torch)}) {
-    const auto whole = tiny_weights(spec, DType::fp32);
+    const auto whole = tiny_weights(spec, DType::f32);
     Engine single(spec, whole, options(backend));
     const Results want = run_all(single, requests());
-    const auto mine = tiny_weights(spec, DType::fp32, comm.rank(), comm.size());
+    const auto mine = tiny_weights(spec, DType::f32, comm.rank(), comm.size());
     Engine engine(spec, mine, options(backend), comm);
     const Results got = run_all(engine, requests());
     expect_close(want, got, 2e-5);
@@ -66,7 +66,7 @@ TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
 TEST(TensorParallel, GuessesChangeNoBit) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab);
-  for (const DType type : {DType::fp32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16}) {
     const auto mine = tiny_weights(spec, type, comm.rank(), comm.size());
     EngineOptions o = options(BackendKind::fused);
     o.max_batch = 3;
@@ -91,7 +91,7 @@ TEST(TensorParallel, GuessesChangeNoBit) {
 TEST(TensorParallel, ShortOfPagesAllRanksPreemptAlike) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab);
-  const auto mine = tiny_weights(spec, DType::fp32, comm.rank(), comm.size());
+  const auto mine = tiny_weights(spec, DType::f32, comm.rank(), comm.size());
   Engine roomy(spec, mine, options(BackendKind::fused), comm);
   const Results want = run_all(roomy, requests());
   EngineOptions tight = options(BackendKind::fused);

@@ -53,7 +53,7 @@ GeneratorWeights tiny_weights(const model::ModelSpec& spec, config::DType dtype,
       for (int64_t c = 0; c < b.columns; ++c) {
         const float v = value_of(p, (b.row + r) * columns + b.column + c, norm, salt);
         const int64_t at = r * b.columns + c;
-        if (dtype == config::DType::fp32) {
+        if (dtype == config::DType::f32) {
           reinterpret_cast<float*>(storage[p])[at] = v;
         } else {
           reinterpret_cast<uint16_t*>(storage[p])[at] = c10::BFloat16(v).x;

@@ -11,7 +11,8 @@
 #include "trireme/kernels/scan.hpp"
 
 namespace trireme::kernels {
-void check_row_functors_by_exec();  // row_functors_test.cpp
+void check_row_functors_by_exec();     // row_functors_test.cpp
+void check_paged_attention_by_exec();  // paged_attention_test.cpp
 }
 
 namespace trireme::test {
@@ -91,6 +92,7 @@ TEST(Scan, WithoutRuntimeThenUnderKokkos) {  // one test: Kokkos starts once in 
   EXPECT_NE(std::string(kernels::runtime_name()).find("Kokkos"), std::string::npos);
   check_all();
   kernels::check_row_functors_by_exec();
+  kernels::check_paged_attention_by_exec();
 }
 
 }  // namespace

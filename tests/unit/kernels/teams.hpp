@@ -33,6 +33,11 @@ struct Threads {
     return static_cast<Value>(total);
   }
   void barrier() const { all->arrive_and_wait(); }
+  template <class Shared>
+  Shared& shared() const {
+    static Shared memory;
+    return memory;
+  }
 };
 
 template <class Functor>

@@ -38,7 +38,7 @@ class OldLogProbsOfARollout : public testing::Test {
  protected:
   OldLogProbsOfARollout()
       : actor_(small_spec(), world(), std::nullopt, at::kCPU,
-               {.name = "actor", .compute = config::DType::fp32, .training = zero::Training::frozen}) {
+               {.name = "actor", .compute = config::DType::f32, .training = zero::Training::frozen}) {
     actor_.load([](size_t p, const base::Block& block, float* out) { model::initial_values(small_spec(), p, block, 3, out); });
   }
 

@@ -28,14 +28,14 @@ TEST(ComputeType, AutoTakesBf16WhereEveryRankMultipliesIt) {
   EXPECT_FALSE(bf16.warning);
   EXPECT_EQ(bf16.reason, "model.dtype = \"auto\"; all ranks multiply bf16 natively: avx512_bf16");
   const auto fp32 = machine::decide_compute_type(ComputeType::automatic, std::nullopt, mixed);
-  EXPECT_EQ(fp32.type, DType::fp32);
+  EXPECT_EQ(fp32.type, DType::f32);
   EXPECT_FALSE(fp32.warning);
   EXPECT_EQ(fp32.reason, "model.dtype = \"auto\"; 1 of 2 ranks do not multiply bf16 natively (the first is rank 1: avx2)");
 }
 
 TEST(ComputeType, AResumedRunKeepsItsType) {
   const std::array capable{native}, old{older};
-  EXPECT_EQ(machine::decide_compute_type(ComputeType::automatic, DType::fp32, capable).type, DType::fp32);
+  EXPECT_EQ(machine::decide_compute_type(ComputeType::automatic, DType::f32, capable).type, DType::f32);
   const auto kept = machine::decide_compute_type(ComputeType::automatic, DType::bf16, old);
   EXPECT_EQ(kept.type, DType::bf16);
   EXPECT_TRUE(kept.warning);
@@ -53,7 +53,7 @@ TEST(ComputeType, TheDeckDecidesAndIsWarned) {
             "in bf16 and multiplied in fp32, which is no faster than fp32; model.dtype = \"auto\" or \"fp32\" takes fp32 here");
   EXPECT_FALSE(machine::decide_compute_type(ComputeType::bf16, std::nullopt, capable).warning);
   const auto changed = machine::decide_compute_type(ComputeType::fp32, DType::bf16, capable);
-  EXPECT_EQ(changed.type, DType::fp32);
+  EXPECT_EQ(changed.type, DType::f32);
   EXPECT_EQ(changed.reason, "model.dtype = \"fp32\", instead of bf16 in which the run began");
 }
 
@@ -62,7 +62,7 @@ TEST(ComputeType, RanksOfDifferentProcessorsAgree) {
   const auto world = test::world();
   for (int without = -1; without < world.size(); ++without) {
     const auto got = machine::agree_on_compute_type(ComputeType::automatic, std::nullopt, world.rank() == without ? older : native, world);
-    EXPECT_EQ(got.type, without < 0 ? DType::bf16 : DType::fp32) << "rank " << without << " has no bf16";
+    EXPECT_EQ(got.type, without < 0 ? DType::bf16 : DType::f32) << "rank " << without << " has no bf16";
     if (without >= 0) {
       EXPECT_NE(got.reason.find("the first is rank " + std::to_string(without)), std::string::npos) << got.reason;
     }

@@ -104,16 +104,37 @@ TEST(PackedAttention, a_query_does_not_depend_on_what_follows_or_surrounds_it) {
   }
 }
 
+// With one sequence most threads would be idle: they take part in it together. Short ones are dealt out.
 TEST(PackedAttention, same_bits_for_any_number_of_threads) {
-  const at::Tensor q = at::randn({256, 6, 32}).requires_grad_(true), k = at::randn({256, 2, 32}).requires_grad_(true);
-  const auto gradient = [&](int threads) {
-    at::set_num_threads(threads);
-    k.mutable_grad() = at::Tensor();
-    attend_packed(q, k, k, {0, 200, 256}).square().sum().backward();
-    at::set_num_threads(1);
-    return k.grad().clone();
-  };
-  EXPECT_TRUE(at::equal(gradient(1), gradient(2)));
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const auto& cu_seqlens : {std::vector<int64_t>{0, 700}, {0, 1, 70, 650, 700}, {0, 200, 300, 400, 500, 600, 700}}) {
+        const std::vector<at::Tensor> inputs{at::randn({700, 6, 32}), at::randn({700, 2, 32}), at::randn({700, 2, 32})};
+        const at::Tensor slope = at::randn({700, 6, 32});
+        const Result want = run(attend_packed, inputs, slope, type, cu_seqlens);
+        for (const int threads : {2, 3, 8}) {
+          at::set_num_threads(threads);
+          const Result got = run(attend_packed, inputs, slope, type, cu_seqlens);
+          at::set_num_threads(1);
+          EXPECT_TRUE(at::equal(got.out, want.out)) << threads;
+          for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(got.gradients[i], want.gradients[i])) << base::to_string(isa) << ", " << threads << " threads, " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedAttention, threads_share_what_does_not_fill_them) {
+  const auto fill = [](std::vector<int64_t> lengths, int threads) { return tasks_fill(lengths, threads); };
+  EXPECT_TRUE(fill({16384}, 1));
+  EXPECT_FALSE(fill({16384}, 2));
+  EXPECT_TRUE(fill({512, 512}, 2));
+  EXPECT_FALSE(fill({512, 512, 512}, 2)) << "4 to 3";
+  EXPECT_TRUE(fill({700, 300, 300, 300, 300, 300}, 2)) << "490 and 450";
+  EXPECT_FALSE(fill({700, 300}, 2));
+  EXPECT_TRUE(fill(std::vector<int64_t>(48, 100), 16));
+  EXPECT_FALSE(fill(std::vector<int64_t>(48, 100), 64));
 }
 
 TEST(PackedAttention, no_tokens_keep_the_graph) {

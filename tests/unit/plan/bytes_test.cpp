@@ -43,6 +43,11 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   EXPECT_EQ(window.weights_own, (2 * all + 2) / 3) << "rounded up";
   EXPECT_EQ(window.weights_ring, 0);
   EXPECT_EQ(window.receive, 0);
+  const auto nodes = plan::sharded_model_bytes(model, 3, 2, plan::Training::trainable, false, Exchange::node_windows, 2);
+  EXPECT_EQ(nodes.weights_own, 2 * all / 2) << "a half of the node's";
+  EXPECT_EQ(nodes.weights_ring, 0);
+  EXPECT_EQ(nodes.gradient_slots, 4 * two);
+  EXPECT_EQ(nodes.receive, 4 * 3 * slice);
   const auto frozen = bytes(Exchange::host_ring, plan::Training::frozen, true);
   EXPECT_EQ(frozen.weights_ring, 2 * two);
   EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients + frozen.moments + frozen.average, 0);

@@ -87,11 +87,11 @@ TEST(ShippedDecks, TheTutorialFitsFourGigabytes) {
   for (const char* file : {"inputs/tutorial/tiny.toml", "inputs/tutorial/tiny-ppo-rm.toml"}) {
     const std::string reward = std::string(file).ends_with("rm.toml") ? "inputs/tutorial/tiny-model" : "";
     Deck deck(file, "inputs/tutorial/tiny-model", reward, 1, 2, laptop);
-    deck.compute = config::DType::fp32;
+    deck.compute = config::DType::f32;
     EXPECT_TRUE(print(file, deck));
   }
   Deck arithmetic("inputs/tutorial/arithmetic.toml", "inputs/models/smollm2-135m", "", 1, 2, {.name = "16 GiB", .host_bytes = int64_t{16} << 30});
-  arithmetic.compute = config::DType::fp32;
+  arithmetic.compute = config::DType::f32;
   EXPECT_TRUE(print("inputs/tutorial/arithmetic.toml", arithmetic));
 }
 

@@ -36,7 +36,7 @@ struct SmallJob {
     models.reference = models.actor;
     models.critic = layout(model::describe(shape, model::HeadKind::score));
   }
-  config::DType compute() const { return options.model.dtype == config::ComputeType::fp32 ? config::DType::fp32 : config::DType::bf16; }
+  config::DType compute() const { return options.model.dtype == config::ComputeType::fp32 ? config::DType::f32 : config::DType::bf16; }
   plan::Job job() const { return {options, roles, node_of_rank, models, machine, compute()}; }
   plan::CutActor cut() const {
     return [this](int degree) { return model::tensor_parallel_layout(actor, degree); };

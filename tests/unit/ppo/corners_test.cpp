@@ -176,6 +176,7 @@ TEST(Kl, ControllerMovesByAFifthAtMost) {
   EXPECT_DOUBLE_EQ(adapt_kl_coefficient(0.2, 600, 6, 64, 10000), 0.2 * (1 + 0.2 * 0.0064));
   EXPECT_DOUBLE_EQ(adapt_kl_coefficient(0.2, -1, 6, 64, 10000), 0.2 * (1 - 0.2 * 0.0064));
   EXPECT_EQ(adapt_kl_coefficient(0, 600, 6, 64, 10000), 0);
+  EXPECT_EQ(adapt_kl_coefficient(0.2, std::nan(""), 6, 64, 10000), 0.2) << "one bad batch does not spoil it for ever";
 }
 
 TEST(Preference, LossesAtAndFarFromZero) {

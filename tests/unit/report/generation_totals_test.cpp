@@ -49,6 +49,16 @@ TEST(GenerationTotals, GuessedTokensTakeNoRoom) {
   EXPECT_NE(totals.describe().find("occupancy 75 %"), std::string::npos) << totals.describe();
 }
 
+TEST(GenerationTotals, WhatIsBegunAgainIsSaid) {
+  GenerationTotals totals;
+  IterationMetrics with = metrics_of({100, 0, 100, 1, 0, 0});
+  with.generation["dropped_tokens"] = 30;
+  totals.add(with);
+  totals.add(metrics_of({100, 0, 100, 1, 0, 0}));
+  EXPECT_EQ(nlohmann::json::parse(totals.to_json()).at("dropped_tokens"), 30);
+  EXPECT_NE(totals.describe().find(", 30 tokens of answers that were begun again"), std::string::npos) << totals.describe();
+}
+
 TEST(GenerationTotals, NothingWrittenIsNothingSaid) {
   GenerationTotals totals;
   totals.add(IterationMetrics{});  // an iteration that took what the one before had written

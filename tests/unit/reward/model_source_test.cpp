@@ -36,7 +36,7 @@ std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normaliz
   options.batch_tokens = batch_tokens;
   reward::ModelEnvironment environment;
   environment.ranks = world();
-  environment.dtype = config::DType::fp32;
+  environment.dtype = config::DType::f32;
   environment.normalize = normalize;
   return reward::make_model(options, "judge", environment);
 }

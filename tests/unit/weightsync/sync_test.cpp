@@ -66,12 +66,12 @@ TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
 // memory or not.
 TEST(Sync, ANodeTakesEveryByteOnce) {
   if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
-  struct Case {
+  struct Nodes {
     const char* name;
     Members members;
   };
-  for (const auto& [name, members] : {Case{"two replicas on a node", {{{0, 1}}, {{2}, {3}}, {0, 0, 1, 1}}},
-                                      Case{"relay to a node of two and one of one", {{{0}}, {{1}, {2}, {3}}, {0, 1, 1, 2}}}}) {
+  for (const auto& [name, members] : {Nodes{"two replicas on a node", {{{0, 1}}, {{2}, {3}}, {0, 0, 1, 1}}},
+                                      Nodes{"relay to a node of two and one of one", {{{0}}, {{1}, {2}, {3}}, {0, 1, 1, 2}}}}) {
     for (const bool shared_memory : {true, false}) {
       SCOPED_TRACE(testing::Message() << name << (shared_memory ? "" : ", messages"));
       const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), static_cast<int>(members.sources[0].size()));

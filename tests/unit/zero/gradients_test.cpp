@@ -69,21 +69,21 @@ TEST_P(Gradients, EqualThePlainGraph) {
 INSTANTIATE_TEST_SUITE_P(
     Settings, Gradients,
     testing::Values(
-        Setting{comm::ExchangeKind::shared_window, config::DType::fp32, Tied::yes, model::HeadKind::language, -1},
-        Setting{comm::ExchangeKind::shared_window, config::DType::fp32, Tied::no, model::HeadKind::language, 1},
+        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes, model::HeadKind::language, -1},
+        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no, model::HeadKind::language, 1},
         Setting{comm::ExchangeKind::shared_window, config::DType::bf16, Tied::yes, model::HeadKind::language, 0},
-        Setting{comm::ExchangeKind::shared_window, config::DType::fp32, Tied::no, model::HeadKind::score, -1},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::fp32, Tied::yes, model::HeadKind::language, -1},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::fp32, Tied::no, model::HeadKind::language, 1},
+        Setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::no, model::HeadKind::score, -1},
+        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::yes, model::HeadKind::language, -1},
+        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no, model::HeadKind::language, 1},
         Setting{comm::ExchangeKind::mpi_ring, config::DType::bf16, Tied::no, model::HeadKind::language, 0},
-        Setting{comm::ExchangeKind::mpi_ring, config::DType::fp32, Tied::no, model::HeadKind::score, -1}));
+        Setting{comm::ExchangeKind::mpi_ring, config::DType::f32, Tied::no, model::HeadKind::score, -1}));
 
 // The two exchanges add in the same order: the same bits, whatever the recompute setting.
 TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   const auto batch = tiny_work(spec.shape, world().rank(), 0);
   std::vector<std::vector<float>> results;
-  for (const auto exchange : {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring}) {
+  for (const auto exchange : exchanges_here()) {
     for (const int64_t recompute : {-1, 0, 2}) {
       const Setting setting{exchange, config::DType::bf16, Tied::yes, model::HeadKind::language, recompute};
       zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options_of(setting));
@@ -100,10 +100,10 @@ TEST(GradientBits, DoNotDependOnExchangeOrRecompute) {
 
 // A frozen pass gives the hidden states of the plain model and leaves nothing behind.
 TEST(FrozenModel, ForwardsWithoutGradientsOrMasterWeights) {
-  for (const auto exchange : {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring}) {
+  for (const auto exchange : exchanges_here()) {
     const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
     zero::ShardedModelOptions options;
-    options.compute = config::DType::fp32;
+    options.compute = config::DType::f32;
     options.training = zero::Training::frozen;
     options.exchange = exchange;
     zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
@@ -143,7 +143,7 @@ TEST(Counters, WindowMovesNothingAndRingGathersEachStageOnce) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   const auto stages = static_cast<int64_t>(spec.stages.size());
   const auto batch = tiny_work(spec.shape, world().rank(), 0);
-  const Setting setting{comm::ExchangeKind::shared_window, config::DType::fp32, Tied::yes, model::HeadKind::language, -1};
+  const Setting setting{comm::ExchangeKind::shared_window, config::DType::f32, Tied::yes, model::HeadKind::language, -1};
 
   zero::ShardedModel window(spec, world(), std::nullopt, at::kCPU, options_of(setting));
   window.load(initial_reader(spec));

@@ -18,7 +18,7 @@ constexpr double bound = 5e-6;  // fp32, other orders of addition
 
 zero::ShardedModel sharded(const model::ModelSpec& spec, std::shared_ptr<model::Strategy> strategy, int64_t recompute) {
   zero::ShardedModelOptions options;
-  options.compute = config::DType::fp32;
+  options.compute = config::DType::f32;
   options.recompute = recompute;
   options.strategy = std::move(strategy);
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);

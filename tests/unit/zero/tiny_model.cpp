@@ -122,4 +122,10 @@ double relative_error(const float* got, const base::Block& own, const at::Tensor
   return have.sub(want).abs().max().item<double>() / scale;
 }
 
+std::vector<comm::ExchangeKind> exchanges_here() {
+  std::vector<comm::ExchangeKind> kinds{comm::ExchangeKind::node_windows, comm::ExchangeKind::mpi_ring};
+  if (comm::discover(world()).nodes == 1) kinds.push_back(comm::ExchangeKind::shared_window);
+  return kinds;
+}
+
 }  // namespace trireme::test

@@ -47,4 +47,7 @@ at::Tensor rows_of(const at::Tensor& whole, const base::Block& block);
 // Largest |got - want| over the largest |want| of the whole parameter; 0 for no rows.
 double relative_error(const float* got, const base::Block& own, const at::Tensor& want_whole);
 
+// The kinds of exchange between the CPUs of this test's ranks: one window where all are on one node.
+std::vector<comm::ExchangeKind> exchanges_here();
+
 }  // namespace trireme::test

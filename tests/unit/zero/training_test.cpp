@@ -63,7 +63,7 @@ class Training : public testing::TestWithParam<comm::ExchangeKind> {};
 TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   zero::ShardedModelOptions options;
-  options.compute = config::DType::fp32;
+  options.compute = config::DType::f32;
   options.exchange = GetParam();
   options.offload = GetParam() == comm::ExchangeKind::mpi_ring;  // on CPUs another piece of host memory, and the same numbers
   options.track_changes = true;
@@ -91,8 +91,9 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring),
-                         [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "window"; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::node_windows, comm::ExchangeKind::mpi_ring),
+                         [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes"; });
+INSTANTIATE_TEST_SUITE_P(OneNode, Training, testing::Values(comm::ExchangeKind::shared_window), [](const auto&) { return "window"; });
 
 // The bits of several steps add up until they are cleared: a value that a step changes and the next one leaves alone counts.
 TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
@@ -144,7 +145,7 @@ TEST(HybridSharding, EqualsThePlainModel) {
   const auto replicas = comm::Comm::split(world(), rank % half, rank, "replicas");
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   zero::ShardedModelOptions options;
-  options.compute = config::DType::fp32;
+  options.compute = config::DType::f32;
   zero::ShardedModel model(spec, shard, replicas.view(), at::kCPU, options);
   model.load(initial_reader(spec));
   auto want = whole_parameters(spec);
@@ -197,7 +198,7 @@ TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
 // After a reader wrote master weights directly (a checkpoint), refresh() makes every rank compute with them.
 TEST(Refresh, PublishesWrittenMasterWeights) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
-  for (const auto exchange : {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring}) {
+  for (const auto exchange : exchanges_here()) {
     zero::ShardedModelOptions options;
     options.exchange = exchange;
     zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);

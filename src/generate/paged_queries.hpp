@@ -1,0 +1,41 @@
+// The rows of a step that are alone in their sequence, and their attention by a kernel of our own, which reads the cache where its pages lie
+// (kernels/paged_attention.hpp).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/kernels/paged_attention.hpp"
+#include "upload.hpp"
+
+namespace trireme::generate {
+
+using AttendPages = void (*)(const kernels::PagedAttention&);
+
+class PagedQueries {
+ public:
+  // Row `row` of the step, at position keys - 1; `pages` are those of the positions from 0 on.
+  void add(int64_t row, int64_t keys, std::span<const int32_t> pages);
+  bool empty() const { return queries_.empty(); }
+  void put(Upload& upload);
+  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one layer, contiguous. The same memory for scratch in
+  // every layer: call it in the order of one stream.
+  void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
+              const at::Tensor& out);
+
+ private:
+  std::vector<kernels::PagedQuery> queries_;
+  std::vector<kernels::PagedChunk> chunks_;
+  std::vector<int32_t> pages_;
+  Upload::Piece query_piece_, chunk_piece_, page_piece_;
+  at::Tensor sums_, weights_;  // scratch
+};
+
+// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on made-up keys and values; empty: nothing.
+std::string paged_attention_problem(at::Device device, AttendPages kernel);
+
+}  // namespace trireme::generate

@@ -1,0 +1,59 @@
+// What is under way in the scheduler, in which order it waits, and what leaves it before its end.
+#include <algorithm>
+#include <unordered_map>
+
+#include "scheduler.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::generate {
+
+std::vector<Result> Scheduler::standing() const {
+  std::vector<Result> out;
+  for (const auto& sequence : running_) out.push_back(sequence->result);
+  for (const auto& sequence : waiting_) out.push_back(sequence->result);
+  std::ranges::sort(out, {}, &Result::id);
+  return out;
+}
+
+std::vector<uint64_t> Scheduler::queue() const {
+  std::vector<uint64_t> ids;
+  for (const auto& sequence : running_) ids.push_back(sequence->result.id);
+  for (const auto& sequence : waiting_) ids.push_back(sequence->result.id);
+  return ids;
+}
+
+std::vector<uint64_t> Scheduler::longer(int64_t tokens) const {
+  std::vector<uint64_t> ids;
+  const auto add = [&](const SequencePtr& sequence) {
+    if (std::ssize(sequence->result.output_ids) >= tokens) ids.push_back(sequence->result.id);
+  };
+  std::ranges::for_each(running_, add);
+  std::ranges::for_each(waiting_, add);
+  return ids;
+}
+
+void Scheduler::arrange(std::span<const uint64_t> order) {
+  std::unordered_map<uint64_t, size_t> places;
+  for (const uint64_t id : order) places.emplace(id, places.size());
+  const auto place = [&](const SequencePtr& sequence) {
+    const auto known = places.find(sequence->result.id);
+    return known == places.end() ? places.size() : known->second;
+  };
+  std::ranges::stable_sort(waiting_, {}, place);
+}
+
+int64_t Scheduler::cancel(uint64_t id) {
+  const auto is_it = [id](const SequencePtr& sequence) { return sequence->result.id == id; };
+  const auto running = std::ranges::find_if(running_, is_it);
+  if (running != running_.end()) put_back(static_cast<size_t>(running - running_.begin()));
+  const auto at = std::ranges::find_if(waiting_, is_it);
+  ASSERT(at != waiting_.end());
+  if ((*at)->group) leave_group(**at);
+  const int64_t tokens = std::ssize((*at)->result.output_ids);
+  waiting_.erase(at);
+  counters_.pages_used = pool_.used();
+  counters_.running = static_cast<int64_t>(running_.size());
+  return tokens;
+}
+
+}  // namespace trireme::generate

@@ -1,0 +1,19 @@
+// Host memory through which weights go from trainers to generators.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/plan/job.hpp"
+
+namespace trireme::plan {
+
+struct SyncStaging {
+  int64_t rings = 0;     // bytes that this rank gives to its node
+  int64_t messages = 0;  // buffers of those that it sends and takes
+};
+
+// What weightsync/plan.cpp and weightsync/engine.cpp come to, from counts of ranks alone: the last bucket of a flow counts whole, and where there are
+// several groups of trainers each of them counts as if it sent everything. Nothing where all generators read the trainers' weights in place.
+SyncStaging sync_staging(const Job& job, int rank);
+
+}  // namespace trireme::plan
