@@ -95,12 +95,13 @@ void EarlyStop::decide(bool stop) {
 
 bool EarlyStop::poll(bool stop) {
   receive();
-  if (roles_.world.rank() == first() && !decided_) {
+  if (!decides()) return !chosen_.empty();
+  if (!decided_) {
     shorten();
     decide(stop);
     receive();
   }
-  return !chosen_.empty();
+  return !chosen_.empty() && !mail_.congested();  // the others wait for it here, and this rank may not come back before they have it
 }
 
 EarlyStop::Chosen EarlyStop::take() {

@@ -49,7 +49,7 @@ bool FinishedGroups::poll(bool stop) {
   receive();
   if (decides() && !decided_) decide(stop);
   receive();
-  return !chosen_.empty();
+  return !chosen_.empty() && !(decides() && mail_.congested());  // the others wait for it here, and this rank may not come back before they have it
 }
 
 FinishedGroups::Chosen FinishedGroups::take() {

@@ -68,6 +68,7 @@ class EarlyStop {
     static constexpr auto fields = std::tuple{&Message::kind, &Message::group, &Message::tokens, &Message::chosen};
   };
   int first() const { return roles_.map.generator.front(); }
+  bool decides() const { return roles_.world.rank() == first(); }
   void receive(const Message& message);
   void shorten();
   void decide(bool stop);
