@@ -11,20 +11,18 @@
 //   done     reductions in which it has read its node's parts   (release after reading, acquire before overwriting)
 //   arrived  by stage: updates of which it has its messages     (release after the last of them, acquire before reading)
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <future>
 #include <limits>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "comm/mpi_support.hpp"
 #include "comm/shard_exchange_parts.hpp"
+#include "comm/shared_counter.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/agree.hpp"
@@ -33,13 +31,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kFloat = sizeof(float);
 constexpr int weights_tag = static_cast<int>(Tag::weights), sum_tag = static_cast<int>(Tag::running_sum), total_tag = static_cast<int>(Tag::gradient_total);
-
-struct alignas(64) Counter {
-  std::atomic<uint64_t> value;
-};
-static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // Ranks by node; those of a node follow each other.
 struct Nodes {
@@ -95,11 +87,11 @@ class NodeExchange final : public ShardExchange {
   std::byte* weight(size_t parameter) const { return weights_.part(0) + control_bytes() + storage_.offset[parameter] * layout_.element_bytes(); }
   std::byte* slice(size_t parameter, int rank) const { return weight(parameter) + rank * storage_.per_rank[parameter] * layout_.element_bytes(); }
   // Of rank `mate` of this node. 0: ready, 1: done, then those of the stages.
-  int64_t control_bytes() const { return base::round_up<int64_t>((2 + layout_.stages()) * static_cast<int64_t>(sizeof(Counter)), 4096); }
-  Counter& counter(int mate, int index) const { return reinterpret_cast<Counter*>(weights_.part(mate))[index]; }
-  Counter& ready(int mate) const { return counter(mate, 0); }
-  Counter& done(int mate) const { return counter(mate, 1); }
-  Counter& arrived(int mate, int stage) const { return counter(mate, 2 + stage); }
+  int64_t control_bytes() const { return base::round_up<int64_t>((2 + layout_.stages()) * static_cast<int64_t>(sizeof(SharedCounter)), 4096); }
+  SharedCounter& counter(int mate, int index) const { return reinterpret_cast<SharedCounter*>(weights_.part(mate))[index]; }
+  SharedCounter& ready(int mate) const { return counter(mate, 0); }
+  SharedCounter& done(int mate) const { return counter(mate, 1); }
+  SharedCounter& arrived(int mate, int stage) const { return counter(mate, 2 + stage); }
   float* gradient_base(int mate, int stage) const { return layout_.gradients(gradients_.part(mate), stage); }
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
 
@@ -107,7 +99,7 @@ class NodeExchange final : public ShardExchange {
   void open_windows();
   MPI_Datatype slices_of(int stage, int rank) const;
   void complete(int stage);
-  void wait_until(const Counter& counter, uint64_t value);
+  void wait_until(const SharedCounter& counter, uint64_t value) { counters_.wait_seconds += wait_for_counter(comm_, counter, value); }
   void sum(int stage, uint64_t number);
   void add_node(float* sum, int stage, int owner, bool onto) const;
 
@@ -152,7 +144,7 @@ void NodeExchange::open_windows() {
   const int64_t weights = storage_.elements * layout_.element_bytes();
   weights_ = SharedWindow(node_, control_bytes() + (node_->rank() == 0 ? weights : 0), "trireme-weights", Placement::dealt);
   counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(node_->size()));
-  for (int index = 0; index < 2 + layout_.stages(); ++index) new (&counter(node_->rank(), index)) Counter{};
+  for (int index = 0; index < 2 + layout_.stages(); ++index) new (&counter(node_->rank(), index)) SharedCounter{};
   if (!options_.gradients) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
   const int64_t slice = layout_.largest_slice() * kFloat;
@@ -249,33 +241,6 @@ std::vector<std::byte*> NodeExchange::gathered(int stage) {
   return pointers;
 }
 
-// Ranks may share a core with the one they wait for: spin briefly, then yield, then sleep. Any thread.
-template <class Reached>
-void wait_for(const Reached& reached) {
-  constexpr int kSpins = 64, kYields = 256;
-  for (int i = 0; !reached(); ++i) {
-    if (i < kSpins) continue;
-    if (i < kYields) {
-      sched_yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-}
-
-// MPI is polled meanwhile, since the other side may wait for the progress of a message that this rank has begun to send.
-void NodeExchange::wait_until(const Counter& counter, uint64_t value) {
-  if (counter.value.load(std::memory_order_acquire) >= value) return;
-  trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
-  const base::Stopwatch watch;
-  wait_for([&] {
-    int flag = 0;
-    TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle(), &flag, MPI_STATUS_IGNORE));
-    return counter.value.load(std::memory_order_acquire) >= value;
-  });
-  counters_.wait_seconds += watch.seconds();
-}
-
 std::vector<float*> NodeExchange::gradients(int stage) {
   EXPECT(options_.gradients);
   layout_.may_write_gradients(stage);
@@ -308,7 +273,7 @@ void NodeExchange::add_node(float* sum, int stage, int owner, bool onto) const {
 // Owners ascend on every node: the lowest one that is not finished finds all of its ranks free, or busy with it.
 void NodeExchange::sum(int stage, uint64_t number) {
   for (int mate = 0; mate < node_->size(); ++mate) {
-    wait_for([&] { return ready(mate).value.load(std::memory_order_acquire) >= number; });
+    wait_for([&] { return ready(mate).reached(number); }, [] {});  // without MPI: that belongs to the thread that computes
   }
   const int me = comm_->rank(), last = nodes_.count() - 1;
   const auto count = static_cast<int>(layout_.slice_elements(stage));

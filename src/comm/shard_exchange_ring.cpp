@@ -12,7 +12,6 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kFloat = sizeof(float);
 constexpr int gradients_tag = static_cast<int>(Tag::gradients);
 
 std::shared_ptr<std::byte> host_memory(int64_t bytes) {

@@ -6,7 +6,6 @@
 
 namespace trireme::comm {
 namespace {
-constexpr int64_t kFloat = sizeof(float);
 
 // Its memory is pinned once: nobody may enlarge it.
 ExchangeOptions with_own_rings(ExchangeOptions options) {

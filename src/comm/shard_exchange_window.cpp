@@ -7,32 +7,24 @@
 // Reductions have the same order on every rank, so one number says which. A part is overwritten once every rank's `done`
 // has passed the last reduction that used the same memory.
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "comm/mpi_support.hpp"
 #include "comm/shard_exchange_parts.hpp"
+#include "comm/shared_counter.hpp"
 #include "trireme/base/checked.hpp"
-#include "trireme/base/stopwatch.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::comm {
 namespace {
 
-struct alignas(64) Counter {
-  std::atomic<uint64_t> value;
-};
-static_assert(std::atomic<uint64_t>::is_always_lock_free);
-
 struct Control {
-  Counter ready;
-  Counter done;
+  SharedCounter ready;
+  SharedCounter done;
 };
 constexpr int64_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);
@@ -96,7 +88,7 @@ class WindowExchange final : public ShardExchange {
     comm_->barrier();
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  void wait_until(const Counter& counter, uint64_t value);
+  void wait_until(const SharedCounter& counter, uint64_t value) { counters_.wait_seconds += wait_for_counter(comm_, counter, value); }
 
   Comm comm_;
   std::vector<SlotGeometry> stages_;
@@ -111,28 +103,6 @@ class WindowExchange final : public ShardExchange {
   uint64_t finished_ = 0;
   ExchangeCounters counters_;
 };
-
-// Ranks may share a core with the one they wait for: spin briefly, then yield, then sleep. MPI is polled meanwhile, since
-// the other side may wait for the progress of a message that this rank has begun to send.
-void WindowExchange::wait_until(const Counter& counter, uint64_t value) {
-  constexpr int kSpins = 64, kYields = 256;
-  const auto reached = [&] { return counter.value.load(std::memory_order_acquire) >= value; };
-  for (int i = 0; i < kSpins; ++i) {
-    if (reached()) return;
-  }
-  trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
-  const base::Stopwatch watch;
-  for (int i = 0; !reached(); ++i) {
-    if (i < kYields) {
-      sched_yield();
-      continue;
-    }
-    int flag = 0;
-    TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm_->native()), &flag, MPI_STATUS_IGNORE));
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  counters_.wait_seconds += watch.seconds();
-}
 
 std::vector<float*> WindowExchange::gradients(int stage) {
   EXPECT(options_.gradients);

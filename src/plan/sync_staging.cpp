@@ -5,6 +5,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/plan/model_bytes.hpp"
+#include "trireme/plan/sync_buckets.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -59,25 +60,16 @@ class Staging {
       }
       if (relays()) sent += far * (nodes_of_my_slice() - 1);
     }
-    const int64_t slot = std::min(passes ? passed : bucket, flow_) + header;
-    const int64_t open = passes ? sent + taken : std::max<int64_t>(2, message_staging / (in_flight * slot));
-    out.messages = (std::min(sent, open) + std::min(taken, open)) * in_flight * slot;
+    const int64_t slot = std::min(passes ? passed : bucket, flow_) + bucket_header;
+    const int64_t open = passes ? sent + taken : std::max<int64_t>(2, message_staging / (buckets_in_flight * slot));
+    out.messages = (std::min(sent, open) + std::min(taken, open)) * buckets_in_flight * slot;
     return out;
   }
 
  private:
-  // As in weightsync, in bytes.
-  static constexpr int64_t header = 64;
-  static constexpr int64_t in_flight = 2;
-  static constexpr int64_t node_bucket = int64_t{3} << 18;
-  static constexpr int64_t passed_bucket = int64_t{256} << 10;
-  static constexpr int64_t smallest_bucket = int64_t{64} << 10;
-  static constexpr int64_t node_staging = int64_t{64} << 20;
-  static constexpr int64_t message_staging = int64_t{256} << 20;  // for what is sent, and for what comes
-
   bool trains(int rank) const { return std::ranges::find(job_.roles.trainer, rank) != job_.roles.trainer.end(); }
   int node(int rank) const { return job_.node_of_rank[static_cast<size_t>(rank)]; }
-  int64_t ring(int64_t bucket) const { return in_flight * (std::min(bucket, flow_) + header); }
+  int64_t ring(int64_t bucket) const { return buckets_in_flight * (std::min(bucket, flow_) + bucket_header); }
   static int64_t part_of_staging(int64_t rings) { return std::max(smallest_bucket, node_staging / (2 * rings)); }
 
   bool reads_in_place() const {

@@ -9,6 +9,7 @@
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/pinned_buffer.hpp"
+#include "trireme/plan/sync_buckets.hpp"
 
 namespace trireme::weightsync {
 
@@ -21,7 +22,7 @@ struct alignas(64) BucketHeader {
   int32_t number = 0;
   uint32_t is_delta = 0;
 };
-static_assert(sizeof(BucketHeader) == 64);
+static_assert(sizeof(BucketHeader) == plan::bucket_header);
 
 class SendChannel {
  public:

@@ -11,7 +11,6 @@
 namespace trireme::weightsync {
 namespace {
 
-constexpr int64_t staging_bytes = int64_t{256} << 20;  // of message buffers per direction
 constexpr int64_t largest_message = int64_t{1} << 30;
 
 // With the nodes of the ranks, and whether these share memory inside them.
@@ -188,7 +187,7 @@ void WeightSync::Engine::size_buffers() {
   for (const Incoming& in : incoming_) bytes = std::max(bytes, slot_bytes(*in.flow));
   pool_ = std::make_unique<BufferPool>(bytes, options_.device);
   if (options_.device) scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights", "set a smaller weightsync.bucket_bytes");
-  const auto fit = static_cast<size_t>(staging_bytes / (options_.in_flight * bytes));
+  const auto fit = static_cast<size_t>(plan::message_staging / (options_.in_flight * bytes));
   most_active_ = plan_.passes_messages ? outgoing_.size() + incoming_.size() : std::max<size_t>(2, fit);
 }
 

@@ -13,11 +13,6 @@ namespace {
 
 using base::ShardLayout;
 
-constexpr int64_t node_staging = int64_t{64} << 20;    // bytes of rings that a rank gives to its node
-constexpr int64_t smallest_bucket = int64_t{64} << 10;
-// A replica passes a bucket on only when it has all of it, so small ones pipeline better (docs/design/0008).
-constexpr int64_t passed_bucket = int64_t{256} << 10;
-
 // The targets of one slice on one node.
 struct Target {
   int rank = 0;
@@ -254,9 +249,9 @@ Plan Planner::make() {
     for (const int rank : group) nodes_of_trainers.insert(node_of(rank));
   }
   // Staging inside a node is a ring per pair of ranks, and one per shard for what is passed on: many of them get smaller ones.
-  const auto part_of_staging = [](int rings) { return std::max(smallest_bucket, node_staging / (2 * rings)); };
+  const auto part_of_staging = [](int rings) { return std::max(plan::smallest_bucket, plan::node_staging / (2 * rings)); };
   options_.node_bucket_bytes = std::min({options_.node_bucket_bytes, options_.bucket_bytes, part_of_staging(plan.targets_per_node)});
-  passed_bytes_ = std::min({options_.bucket_bytes, passed_bucket, part_of_staging(plan.sources)});
+  passed_bytes_ = std::min({options_.bucket_bytes, plan::passed_bucket, part_of_staging(plan.sources)});
   plan.relay = plan.replicas > 1 && (options_.relay == PlanOptions::Relay::always ||
                                      (options_.relay == PlanOptions::Relay::automatic && generators_on.size() > nodes_of_trainers.size()));
   const auto places = find_places();

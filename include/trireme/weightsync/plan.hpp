@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
+#include "trireme/plan/sync_buckets.hpp"
 
 namespace trireme::weightsync {
 
@@ -26,7 +27,7 @@ struct Members {
 
 struct PlanOptions {
   int64_t bucket_bytes = int64_t{8} << 20;      // between nodes
-  int64_t node_bucket_bytes = int64_t{3} << 18;  // inside a node: the copy stays in a second-level cache of 1 MiB
+  int64_t node_bucket_bytes = plan::node_bucket;  // inside a node
   int64_t element_bytes = 2;
   enum class Relay : uint8_t { automatic, never, always } relay = Relay::automatic;  // automatic: more nodes of targets than of sources
 };

@@ -27,7 +27,7 @@ struct SyncOptions {
   bool verify = true;      // digest of every bucket
   bool shared_memory = true;  // where it can be had; false: messages inside a node, too
   bool device = false;     // tensors lie on this rank's current device (enable_device_exchange()); its default stream is waited for
-  int in_flight = 2;       // buckets per flow
+  int in_flight = trireme::plan::buckets_in_flight;  // buckets per flow
   PlanOptions plan;
   std::vector<std::string> groups{};  // [tensors] each one's group, for SyncTotals::changed; empty: not counted
 };

@@ -139,6 +139,7 @@ TEST(EarlyStop, AStopOfTheFirstGeneratorEndsTheWait) {
   EarlyStop stop(roles, {});
   stop.begin({.groups = {5, 6}, .samples = 1, .wanted = 1, .due = 0});
   EXPECT_FALSE(stop.poll(false));
+  world().barrier();
   comm::wait_until("the choice", [&] { return stop.poll(world().rank() == 0); });
   const auto chosen = stop.take();
   EXPECT_TRUE(chosen.stopped);
