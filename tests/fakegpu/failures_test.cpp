@@ -54,19 +54,28 @@ TEST(NcclFailures, AnAsynchronousErrorAbortsAll) {
   EXPECT_FALSE(comm::device_support().find_trouble());
 }
 
-// The ranks look for each other in vain. The next communicator is made as if nothing had been.
-TEST(NcclFailures, AnInitThatNeverEndsHasADeadline) {
-  own_device();
-  DeviceLane lane;
+// An exchange whose communicator cannot be made in time.
+void expect_deadline(DeviceLane& lane) {
   comm::device_support().patience = 0.2;
   fakegpu::set_faults({.endless_init = true});
   EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }), ExitCode::internal);
   fakegpu::set_faults({});
   comm::device_support().patience = 0;
+}
+
+void expect_service(DeviceLane& lane) {
   ExchangeUser user(lane, five_stages(world().size()), lane.options());
   user.write(1);
   user.forward(1);
   EXPECT_EQ(user.wrong(), 0);
+}
+
+// The ranks look for each other in vain.
+TEST(NcclFailures, AnInitThatNeverEndsHasADeadline) {
+  own_device();
+  DeviceLane lane;
+  expect_deadline(lane);
+  expect_service(lane);
 }
 
 // The same where a communicator is split off from another one, which is of no use any more.
@@ -75,16 +84,9 @@ TEST(NcclFailures, ASplitThatNeverEndsHasADeadline) {
   DeviceLane lane;
   {
     ExchangeUser resident(lane, five_stages(world().size()), lane.options());
-    comm::device_support().patience = 0.2;
-    fakegpu::set_faults({.endless_init = true});
-    EXPECT_EQ(code_of([&] { ExchangeUser(lane, five_stages(world().size()), lane.options()); }), ExitCode::internal);
-    fakegpu::set_faults({});
-    comm::device_support().patience = 0;
+    expect_deadline(lane);
   }
-  ExchangeUser user(lane, five_stages(world().size()), lane.options());
-  user.write(1);
-  user.forward(1);
-  EXPECT_EQ(user.wrong(), 0);
+  expect_service(lane);
 }
 
 TEST(NcclCommunicators, OfTheSameRanksAreSplitOffFromEachOther) {

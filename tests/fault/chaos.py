@@ -13,7 +13,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 import trireme_run  # noqa: E402
-from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, read_lines, timeless  # noqa: E402,F401
+from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, ranks_of, read_lines, timeless  # noqa: E402,F401
 
 DONE, BAD_DATA, INTERNAL, LOCKED, IO_ERROR, STOPPED, KILLED = 0, 65, 70, 73, 74, 75, 137
 LONGEST = 120  # seconds; a run that takes longer counts as one that hangs
@@ -100,24 +100,9 @@ class Workshop(ProgramTest):
 
     # ---- processes ----
 
-    def ranks_of(self, job):
-        """{rank: pid} of the program's processes below a launcher; without one the process itself."""
-        if job.process.args[0] == str(trireme_run.PROGRAM):
-            return {0: job.process.pid}
-        found = {}
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if b"trireme" not in (path / "cmdline").read_bytes().split(b"\0")[0] or not descends(int(path.name), job.process.pid):
-                    continue
-                environment = dict(part.partition(b"=")[::2] for part in (path / "environ").read_bytes().split(b"\0"))
-                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
-            except (OSError, ValueError, KeyError):
-                continue
-        return found
-
     def hit(self, job, kind, dice):
         """SIGKILL of one rank, of all ranks, or of the launcher."""
-        ranks = self.ranks_of(job)
+        ranks = ranks_of(job)
         if kind == "launcher" or not ranks:
             victims = [job.process.pid]
         elif kind == "all":
@@ -129,17 +114,6 @@ class Workshop(ProgramTest):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-
-
-def descends(pid, ancestor):
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
 
 
 def wait_until(condition, job, seconds=60):

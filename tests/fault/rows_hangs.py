@@ -8,7 +8,7 @@ import signal
 import time
 
 from chaos import INTERNAL, KILLED, STOPPED, Failure, adversity, lines_in, wait_until
-from trireme_run import MPI_FLAGS, MPIEXEC, SKIPPED
+from trireme_run import MPI_FLAGS, MPIEXEC, SKIPPED, ranks_of
 
 DEADLINE = 4  # run.hang_timeout, seconds
 LATE = 3
@@ -98,7 +98,7 @@ def named_at(shop, run, otherwise):
 
 def stands_still(shop, job, rank):
     """Whether a rank uses no processor time for a while."""
-    pid = shop.ranks_of(job).get(rank)
+    pid = ranks_of(job).get(rank)
 
     def used():
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -207,7 +207,7 @@ def pause(shop, run):
     """The whole job is stopped and goes on, as by gang scheduling."""
     job = shop.begin(run, *PATIENT, "ckpt.interval=0", iterations=100000)
     wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") >= 1, job)
-    ranks = shop.ranks_of(job).values()
+    ranks = ranks_of(job).values()
     for number, seconds in ((signal.SIGSTOP, 5), (signal.SIGCONT, 1)):
         for pid in ranks:
             os.kill(pid, number)

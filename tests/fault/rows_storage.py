@@ -5,7 +5,7 @@ import random
 import shutil
 
 from chaos import BAD_DATA, DONE, IO_ERROR, LOCKED, STOPPED, Failure, adversity, timeless, wait_until
-from trireme_run import lines_in, read_safetensors
+from trireme_run import lines_in, ranks_of, read_safetensors
 
 ERRORS = {"EIO": 5, "ENOSPC": 28, "EDQUOT": 122}
 OPERATIONS = ("open", "read", "write", "fsync", "close", "mkdir", "rename", "truncate", "link", "unlink", "allocate", "stat", "list")
@@ -138,7 +138,7 @@ def listeners(shop):
             if fields[3] == "0A" or table.startswith("udp"):
                 listening.add(fields[9])
     ours = []
-    ranks = shop.ranks_of(job)
+    ranks = ranks_of(job)
     for pid in ranks.values():
         for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
             try:

@@ -4,12 +4,11 @@ every rank's stderr; what is slow for a reason of its own is left alone.
 """
 
 import os
-import pathlib
 import signal
 import struct
 import time
 
-from trireme_run import PROGRAM, SABOTEUR_SOURCE, ProgramTest, adversity, lines_in, main
+from trireme_run import PROGRAM, SABOTEUR_SOURCE, ProgramTest, adversity, lines_in, main, ranks_of
 
 HUNG = 70
 STOPPED = 75
@@ -34,32 +33,6 @@ class Hangs(ProgramTest):
         super().setUpClass()
         (cls.folder / "saboteur.py").write_text(SLEEPER)
         cls.deck_with("plugin.toml", "\n[actor]", SABOTEUR_SOURCE + "[actor]")
-
-    def ranks_of(self, job):
-        """{rank: pid} of the program's processes below the launcher."""
-        found = {}
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if b"trireme" not in (path / "cmdline").read_bytes().split(b"\0")[0]:
-                    continue
-                environment = dict(part.partition(b"=")[::2] for part in (path / "environ").read_bytes().split(b"\0"))
-                group = int((path / "stat").read_text().rpartition(")")[2].split()[3])  # its session
-            except (OSError, ValueError):
-                continue
-            if group == job.process.pid or self.descends(int(path.name), job.process.pid):
-                found[int(environment.get(b"OMPI_COMM_WORLD_RANK", b"0"))] = int(path.name)
-        return found
-
-    @staticmethod
-    def descends(pid, ancestor):
-        while pid > 1:
-            if pid == ancestor:
-                return True
-            try:
-                pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                return False
-        return False
 
     def seconds_since_progress(self, run, result, before):
         """From the last sign of the run to its end."""
@@ -112,7 +85,7 @@ class Hangs(ProgramTest):
                 marker.touch()
                 began = time.monotonic()
                 if term:
-                    for pid in self.ranks_of(job).values():
+                    for pid in ranks_of(job).values():
                         os.kill(pid, signal.SIGTERM)
                 result = job.wait()
                 self.assertIn(result.code, (HUNG, 76) if term else (HUNG,), result.text)
@@ -156,7 +129,7 @@ class Hangs(ProgramTest):
         """Stopped and continued, as by gang scheduling or `scontrol suspend`: nobody was silent."""
         job = self.start("ppo", "ppo.toml", "run.dir=paused", "run.iterations=100000", "ckpt.interval=0", "run.hang_timeout=4", ranks=3)
         self.wait_for(lambda: lines_in(self.folder / "paused" / "metrics.jsonl") >= 1, job, "the first iteration")
-        ranks = self.ranks_of(job)
+        ranks = ranks_of(job)
         self.assertEqual(sorted(ranks), [0, 1, 2])
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in ranks.values():

@@ -167,6 +167,35 @@ class Job:
         return file.read()
 
 
+def descends(pid, ancestor):
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+def ranks_of(job):
+    """{rank: pid} of the program's processes below a launcher, or in its session, which they keep when it dies; without one the process itself."""
+    if job.process.args[0] == str(PROGRAM):
+        return {0: job.process.pid}
+    found = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if b"trireme" not in (path / "cmdline").read_bytes().split(b"\0")[0]:
+                continue
+            environment = dict(part.partition(b"=")[::2] for part in (path / "environ").read_bytes().split(b"\0"))
+            session = int((path / "stat").read_text().rpartition(")")[2].split()[3])
+            if session == job.process.pid or descends(int(path.name), job.process.pid):
+                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
+        except (OSError, ValueError, KeyError):
+            continue
+    return found
+
+
 def write_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
