@@ -12,7 +12,6 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-import trireme_run  # noqa: E402
 from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, ranks_of, read_lines, timeless  # noqa: E402,F401
 
 DONE, BAD_DATA, INTERNAL, LOCKED, IO_ERROR, STOPPED, KILLED = 0, 65, 70, 73, 74, 75, 137
