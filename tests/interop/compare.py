@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The program against Hugging Face transformers over the same torch wheel, on SmolLM2-135M-Instruct in fp32.
 
-    compare.py CASE PROGRAM        CASE: tokenize, chat, greedy, log_probs, export, trace
+    compare.py CASE... PROGRAM        CASE: tokenize, chat, greedy, log_probs, export, trace; several share what they import and load
 
 Exit code 125 (skipped, with the reason) where the virtual environment or the model is missing: ./bootstrap.sh test makes both.
 Started by any Python; continues in the environment's.
@@ -94,6 +94,7 @@ class Program:
         return sorted(answers, key=lambda a: (a.get("index", 0), a.get("sample", 0))) if answers and "index" in answers[0] else answers
 
 
+@functools.cache
 def reference(model=MODEL):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -380,19 +381,22 @@ CASES = {"tokenize": tokenize, "chat": chat, "greedy": greedy, "log_probs": log_
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in CASES:
+    *cases, program = sys.argv[1:] or [""]
+    if not cases or not set(cases) <= CASES.keys():
         sys.exit(__doc__)
-    case, program = sys.argv[1:]
     if not os.access(program, os.X_OK):
         skip(f"{program} is not built")
     enter_environment()
-    if case != "trace" and not (MODEL / "model.safetensors").exists():
+    if set(cases) != {"trace"} and not (MODEL / "model.safetensors").exists():
         skip(f"no model in {MODEL} (./bootstrap.sh model fetches and converts it)")
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with tempfile.TemporaryDirectory() as folder:
-        differences = CASES[case](Program(program, folder))
-    print("\n".join(differences[:20] + [f"{case}: {len(differences)} differences"]))
-    return 1 if differences else 0
+    failed = False
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            differences = CASES[case](Program(program, folder))
+        print("\n".join(differences[:20] + [f"{case}: {len(differences)} differences"]), flush=True)
+        failed = failed or bool(differences)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
