@@ -27,6 +27,7 @@ void remove_old(const std::filesystem::path& folder, int64_t just_committed, con
     const bool behind_me = retention.resumed_from && found <= *retention.resumed_from;
     if (!mine && !behind_me) continue;
     if (++kept <= retention.keep || found.step == just_committed || found.step == retention.pinned) continue;
+    if (retention.before_removal) retention.before_removal(found.step);
     // Out of sight in one step, so that a crash in the middle leaves no half checkpoint under a good name.
     const std::string name = folder_name(found.step);
     const std::filesystem::path doomed = folder / ("." + name + ".old.tmp");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "trireme/checkpoint/position.hpp"
@@ -15,6 +16,7 @@ struct Retention {
   int64_t keep = 3;
   int64_t pinned = -1;
   std::optional<Position> resumed_from{};
+  std::function<void(int64_t)> before_removal{};
 };
 
 // Renames `temporary` to `folder`/step-N, makes it durable, points `latest` at it and removes what need not stay. A checkpoint of the same step (from a run that was resumed from an earlier one) is replaced in one step.

@@ -280,7 +280,8 @@ void Save::vote_and_commit() {
                ", or the claim of this one was moved away with the folder (it holds fence ", lock->fence(), "): nothing was committed");
     }
     commit(temporary_, folder_, step_,
-           {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from});
+           {.fence = fence_, .keep = options_.keep, .pinned = options_.pinned, .resumed_from = options_.resumed_from,
+            .before_removal = options_.before_removal});
   });
 }
 

@@ -52,12 +52,12 @@ void add_output_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: ckpt.load_enable, off.");
   keys.add(KEY(ckpt.allow_changes),
            "Keys that may have another value, and inputs (data.prompt_dataset, data.pretrain_dataset, data.dataset, model.tokenizer, model.path, "
-           "reference.path, reward.source.0.path) that may have other content, than in the checkpoint that a start goes on from, although that changes "
+           "critic.path, reference.path, reward.source.0.path) that may have other content, than in the checkpoint that a start goes on from, although that changes "
            "what is computed; a section is \"actor.\". Keys of conduct need no permission.")
       .departs("Not in OpenRLHF.");
-  keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir.");
+  keys.add(KEY(ckpt.path), "Folder of the checkpoints; empty: ckpt in run.dir. It may be run.dir itself.");
   keys.add(KEY(ckpt.save_hf),
-           "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too.")
+           "When to export the weights in Hugging Face layout: never, at the end, or with every checkpoint too (hf-step-NNNNNN, which goes with its checkpoint).")
       .departs("OpenRLHF: true or false; its end export is always made.");
   keys.add(KEY(ckpt.best_metric),
            "Metric of the evaluation (eval_reward, eval_pass1, ...; sft, rm, dpo: eval_loss, eval_accuracy) whose best checkpoint is "

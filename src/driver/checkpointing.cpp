@@ -6,6 +6,7 @@
 #include <numeric>
 #include <thread>
 
+#include "driver/models.hpp"
 #include "driver/resume_point.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
@@ -145,6 +146,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   options.config_digest = learn::digest_of_text(progress.deck);
   options.version = TRIREME_VERSION;
   options.beat = [](const char*) { base::tick(); };
+  options.before_removal = [run = folder_.path()](int64_t step) { remove_export(run, step); };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
   writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options);

@@ -8,8 +8,8 @@
 
 namespace trireme::driver {
 
-// What every command reads beside its rows: the tokenizer, what config.json says of the model that is trained, the reference's weights, reward models.
-// Local, for rank 0.
+// What every command reads beside its rows: the tokenizer, what config.json says of the model that is trained, weights and config.json of the
+// reference and of reward models. Local, for rank 0.
 Inputs common_inputs(const Run& run, const text::Tokenizer& tokenizer, const config::ModelShape& trained);
 
 }  // namespace trireme::driver

@@ -50,6 +50,8 @@ Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRole
                  const std::optional<learn::PretrainingTexts>& texts) {
   if (!run.leads()) return {};
   Inputs inputs = common_inputs(run, tokenizer, roles.actor_start.spec.shape);
+  // The checkpoint has the critic's weights.
+  if (roles.critic_start && !run.options.critic.path.empty()) inputs.emplace_back("critic.path", learn::digest_of(roles.critic_start->spec.shape));
   inputs.emplace_back("data.prompt_dataset", learn::digest_of(prompts));
   inputs.emplace_back("data.prompt_dataset.fields", learn::digest_of_fields(prompts));  // ckpt.allow_changes = "data.prompt_dataset" is for both
   if (texts) inputs.emplace_back("data.pretrain_dataset", learn::digest_of(texts->rows()));

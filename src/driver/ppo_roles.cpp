@@ -150,10 +150,10 @@ void PpoRoles::export_trained(const std::string& name) const {
   const auto folder = run.folder.path();
   export_model(options, run.roles, spec, actor, folder / name, run.export_type(spec));
   if (options.train.enable_ema) {
-    export_model(options, run.roles, spec, actor, folder / (name + "-ema"), run.export_type(spec), Weights::average);
+    export_model(options, run.roles, spec, actor, folder / (name + ema_suffix), run.export_type(spec), Weights::average);
   }
   if (!options.critic.save_value_network || !critic_start) return;
-  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, folder / (name + "-critic"),
+  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, folder / (name + critic_suffix),
                run.export_type(critic_start->spec));
 }
 

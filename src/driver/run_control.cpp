@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "driver/models.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/report/sample_log.hpp"
 #include "trireme/report/side_output.hpp"
@@ -186,7 +187,7 @@ void RunControl::save(const Progress& progress, bool wait) {
   run_.context.saving(false);
   const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    export_or_go_on(base::text("hf-", checkpoint::folder_name(progress.iteration)));
+    export_or_go_on(export_name(progress.checkpoint_step()));
   }
   run_.context.write_trace();
 }

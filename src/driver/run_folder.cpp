@@ -43,8 +43,12 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
   comm::fail_together_on_root(world, [&] { make_folders({path_ / "logs", checkpoints_}); });
   lock_ = std::make_unique<checkpoint::RunLock>(
       world, path_, checkpoint::LockOptions{.take_over = options.run.take_over, .checkpoints = checkpoints_});
-  checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
-      world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
+  std::error_code unknown;
+  const bool apart = !std::filesystem::equivalent(path_, checkpoints_, unknown);  // ckpt.path may be run.dir, which is locked by now
+  if (world.broadcast_value(apart, 0)) {
+    checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
+        world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
+  }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());
   log::open({.console = world.rank() == 0,

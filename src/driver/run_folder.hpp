@@ -24,7 +24,7 @@ class RunFolder {
   // Its existence asks for a checkpoint at the end of the iteration; the run removes it.
   std::filesystem::path save_file() const { return path_ / "save"; }
   const checkpoint::RunLock& lock() const { return *lock_; }
-  const checkpoint::RunLock& checkpoint_lock() const { return *checkpoint_lock_; }
+  const checkpoint::RunLock& checkpoint_lock() const { return checkpoint_lock_ ? *checkpoint_lock_ : *lock_; }
   const std::string& deck() const { return deck_; }  // complete TOML
 
  private:
@@ -32,7 +32,7 @@ class RunFolder {
   std::filesystem::path checkpoints_;
   std::string deck_;
   std::unique_ptr<checkpoint::RunLock> lock_;
-  std::unique_ptr<checkpoint::RunLock> checkpoint_lock_;  // another run folder may name the same ckpt.path
+  std::unique_ptr<checkpoint::RunLock> checkpoint_lock_;  // another run folder may name the same ckpt.path; null where that is the run folder itself
 };
 
 }  // namespace trireme::driver

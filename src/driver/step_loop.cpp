@@ -192,7 +192,7 @@ void StepLoop::export_trained(const std::string& name) {
   }
   export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name, run_.export_type(spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + "-ema"), run_.export_type(spec), Weights::average);
+    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + ema_suffix), run_.export_type(spec), Weights::average);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/base/text.hpp"
 
@@ -25,6 +26,13 @@ constexpr int label_width = 9;
 bool plain_labels(double low, double high) {
   const auto fits = [](double level) { return std::snprintf(nullptr, 0, "%.3f", level) <= label_width; };
   return fits(low) && fits(high) && high - low >= 0.01;
+}
+
+// Bytes of its whole lines.
+int64_t end_of_lines(const std::filesystem::path& path) {
+  const std::string content = base::read_file(path);
+  const size_t last = content.rfind('\n');
+  return last == std::string::npos ? 0 : static_cast<int64_t>(last) + 1;
 }
 
 }  // namespace
@@ -67,7 +75,13 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : pa
   file_ = base::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!file_.valid()) base::throw_errno(errno, "open", path);
   const off_t end = ::lseek(file_.get(), 0, SEEK_END);
-  cursor_ = std::min<int64_t>(cursor, end);
+  cursor_ = end < cursor ? end_of_lines(path) : cursor;
+  if (end == 0 && cursor > 0) {
+    log::info(base::text(path.string(), " is new and begins behind the checkpoint: the lines of the iterations before stand in the folder of the run that made them"));
+  } else if (end < cursor) {
+    log::warning(base::text(path.string(), " has ", end, " bytes where the checkpoint remembers ", cursor, ": lines of ", cursor - cursor_,
+                            " bytes are lost (cut off, or the file is an older copy); the run goes on behind its last whole line"));
+  }
   if (::ftruncate(file_.get(), cursor_) != 0) base::throw_errno(errno, "truncate", path);
   if (::lseek(file_.get(), cursor_, SEEK_SET) < 0) base::throw_errno(errno, "seek in", path);
 }

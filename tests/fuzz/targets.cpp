@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/index.hpp"
 #include "checkpoint/manifest.hpp"
@@ -30,28 +31,59 @@ namespace {
 
 using namespace trireme;
 
-void safetensors_header(std::string_view bytes) { model::parse_safetensors_header(bytes, 1 << 20, "fuzz"); }
+void safetensors_header(std::string_view bytes) {
+  const auto header = model::parse_safetensors_header(bytes, 1 << 20, "fuzz");
+  std::vector<const base::TensorSpec*> specs;
+  for (const auto& [name, entry] : header.entries) specs.push_back(&entry.spec);
+  model::safetensors_header_text(specs, model::StoredType::bf16);
+}
 void safetensors_index(std::string_view bytes) { model::parse_safetensors_index(bytes, "fuzz"); }
 void gguf(std::string_view bytes) {
   const auto data = std::as_bytes(std::span(bytes));
   const auto header = model::parse_gguf(data, "fuzz");
+  for (const auto& tensor : header.tensors) {
+    model::hugging_face_name(tensor.name);
+    const model::GgufType& type = *model::find_gguf_type(tensor.type);
+    const uint64_t blocks = tensor.bytes / type.bytes;  // they lie in the file, so they are few
+    std::vector<float> values(blocks * type.elements);
+    model::dequantise(tensor.type, data.data() + tensor.begin, blocks, values.data());
+  }
   try {
     model::gguf_shape(header, data, "fuzz");
   } catch (const UserError&) {
   }
   model::gguf_tokenizer(header, "fuzz");
 }
-void model_config(std::string_view bytes) { config::parse_model_shape(bytes); }
+void model_config(std::string_view bytes) {
+  const config::ModelShape shape = config::parse_model_shape(bytes);
+  config::parse_model_shape(config::to_config_json(shape));
+  config::describe(shape, 1000);
+}
 void deck(std::string_view bytes) { config::dump_deck(config::parse_deck(bytes)); }
 void chat_template(std::string_view bytes) {
-  const text::Message turns[] = {{"system", "be brief", ""}, {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1}]})"}, {"assistant", "hi", ""}};
+  const text::Message turns[] = {{"system", "be brief", ""}, {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"}, {"assistant", "hi", ""}};
   const text::ChatTemplate made(std::string(bytes), "fuzz");
   made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
 }
 void tokenizer(std::string_view bytes) { text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz"); }
-void checkpoint_index(std::string_view bytes) { checkpoint::index_from_bytes(bytes, "fuzz"); }
+void checkpoint_index(std::string_view bytes) {
+  const auto entries = checkpoint::index_from_bytes(bytes, "fuzz");
+  if (checkpoint::to_bytes(entries) != bytes) std::abort();
+  for (const auto& entry : entries) {
+    if (checkpoint::to_string(entry.type) == nullptr) std::abort();
+  }
+  try {
+    checkpoint::metadata_ranges(entries, 1 << 20);
+  } catch (const UserError&) {
+  }
+  for (const auto& entry : entries) checkpoint::check_tiling(entry);
+}
 void manifest(std::string_view bytes) { checkpoint::manifest_from_json(bytes, "fuzz"); }
-void samples(std::string_view bytes) { Samples::from_bytes(bytes); }
+void samples(std::string_view bytes) {
+  const Samples read = Samples::from_bytes(bytes);
+  if (read.to_bytes() != bytes) std::abort();
+  read.unscored().sorted();
+}
 void delta(std::string_view bytes) {
   weightsync::for_each_changed(std::as_bytes(std::span(bytes)), 2, 100000, [](int64_t, const std::byte* value) {
     volatile char last = static_cast<char>(value[1]);
@@ -70,8 +102,9 @@ void scheduler(std::string_view bytes) {
       result.output = std::string(bytes);
       return result;
     };
-    job::read_job(environment, ask, 1.7e9);
+    job::describe(job::read_job(environment, ask, 1.7e9));
   }
+  job::pbs_nodes(bytes);
 }
 
 using Target = void (*)(std::string_view);

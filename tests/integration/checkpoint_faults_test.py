@@ -9,7 +9,7 @@ import signal
 import struct
 import unittest
 
-from trireme_run import SABOTEUR_SOURCE, Job, ProgramTest, adversity, main, read_safetensors
+from trireme_run import SABOTEUR_SOURCE, Job, ProgramTest, adversity, main, read_safetensors, timeless
 
 # SABOTAGE="iteration": SIGTERM to the rank that asks then, and no answer for long.
 SABOTEUR = """
@@ -216,6 +216,51 @@ class Checkpoints(ProgramTest):
                 self.assertIn(f"{name}: the files have other content than when the run began", result.text)
                 path.write_text(before)
         self.go("described", 2, "model.path=mine")
+
+    def test_a_changed_description_of_reference_and_critic_is_noticed(self):
+        """Weights as they were, other frequencies: what the reference says and what the critic learns would change."""
+        for name in ("yardstick", "judge"):
+            shutil.copytree(self.folder / "model", self.folder / name)
+        wish = ("reference.path=yardstick", "algo.kl.init_coef=0.1", "critic.path=judge")
+        self.go("judged", 1, *wish)
+        for folder, key, name in (("yardstick", "reference.path", "reference.path.config"), ("judge", "critic.path", "critic.path")):
+            with self.subTest(key=key):
+                path = self.folder / folder / "config.json"
+                before = path.read_text()
+                path.write_text(json.dumps(json.loads(before) | {"rope_theta": 5000.0}))
+                result = self.go("judged", 2, *wish, code=78, ranks=2)
+                self.assertIn(f"\n{name}: the files have other content than when the run began", result.text)
+                path.write_text(before)
+        path = self.folder / "yardstick" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 5000.0}))
+        self.go("judged", 2, *wish, "ckpt.allow_changes=reference.path")
+
+    # ---- the folder of checkpoints is the run folder ----
+
+    def test_checkpoints_in_the_run_folder_itself(self):
+        """Also by another name of it: resumed, stepped back, pruned, with the numbers of a run that has them in ckpt/."""
+        (self.folder / "flat").mkdir()
+        (self.folder / "alias").symlink_to("flat")
+        for path, iterations in (("flat", 2), ("alias", 4)):
+            self.go("deep", iterations, ranks=2)
+            result = self.go("flat", iterations, f"ckpt.path={path}", "ckpt.keep=2", ranks=2)
+        self.assertIn("resumed after iteration 2", result.text)
+        self.assertEqual(sorted(path.name for path in (self.folder / "flat").glob("step-*")), ["step-000003", "step-000004"])
+        self.assertFalse((self.folder / "flat" / "ckpt").exists())
+        self.assertEqual(timeless(self.metrics("flat")), timeless(self.metrics("deep")))
+        back = self.go("flat", 4, "ckpt.path=flat", "ckpt.keep=2", f"ckpt.resume={self.folder}/flat/step-000003", ranks=2)
+        self.assertIn("resumed after iteration 3", back.text)
+        self.succeed("inspect", "--verify", "flat")
+        self.succeed("convert", "flat", "flat-model")
+
+    def test_a_metrics_file_that_lost_its_end(self):
+        self.go("cut", 2)
+        file = self.folder / "cut" / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text(lines[0] + lines[1][:-5])
+        result = self.go("cut", 3)
+        self.assertIn("metrics.jsonl has", result.text)
+        self.assertEqual([line["iteration"] for line in self.metrics("cut")], [1, 3])
 
     # ---- files that several nodes write ----
 

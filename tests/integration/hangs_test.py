@@ -106,7 +106,7 @@ class Hangs(ProgramTest):
                             timeout=90)
 
     def test_a_plugin_that_takes_its_time(self):
-        self.slow("plugin", "reward.source.1.timeout=60", deck="plugin.toml", env={"SLEEP": "2 9 1"})
+        self.slow("plugin", "reward.source.1.timeout=60", deck="plugin.toml", env={"SLEEP": "2 6 1"})
         self.assertEqual(len(self.metrics("plugin")), 3)
 
     def test_a_slow_file_system(self):
@@ -114,7 +114,7 @@ class Hangs(ProgramTest):
         for io_timeout in ("60", "0"):
             with self.subTest(io_timeout=io_timeout):
                 run = f"slow-{io_timeout}"
-                slow = {"STORAGE_OPS": "read,fsync", "STORAGE_DO": "delay:7000", "STORAGE_CALLS": "1-1"}
+                slow = {"STORAGE_OPS": "read,fsync", "STORAGE_DO": "delay:5000", "STORAGE_CALLS": "1-1"}
                 for iterations, paths in ((2, "data.h5"), (3, "data.h5"), (4, "prompts.jsonl|model.safetensors")):
                     self.slow(run, f"run.io_timeout={io_timeout}", iterations=iterations, env=adversity("storage", STORAGE=paths, **slow))
                 self.assertEqual(len(self.metrics(run)), 4)
@@ -135,7 +135,7 @@ class Hangs(ProgramTest):
             for pid in ranks.values():
                 os.kill(pid, number)
                 time.sleep(0.3)  # they do not stand still at the same moment
-            time.sleep(9 if number == signal.SIGSTOP else 0)
+            time.sleep(7 if number == signal.SIGSTOP else 0)
         before = lines_in(self.folder / "paused" / "metrics.jsonl")
         self.wait_for(lambda: lines_in(self.folder / "paused" / "metrics.jsonl") > before + 2, job, "more iterations")
         job.send(signal.SIGUSR1)

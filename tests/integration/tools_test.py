@@ -30,11 +30,19 @@ class Tools(ProgramTest):
             raise RuntimeError(result.text)
 
     def test_exports_with_every_checkpoint_and_of_the_critic(self):
-        self.succeed("ppo", "ppo.toml", "run.dir=exports", "run.iterations=2", "ckpt.interval=1", "ckpt.save_hf=checkpoint",
-                     "critic.save_value_network=true", ranks=2)
-        for folder in ("hf-step-000001", "hf-step-000001-critic", "hf", "hf-critic"):
+        """Those of the checkpoints that are there, and those of the end; also for a start that goes on with the checkpoints in the run folder itself."""
+        def go(iterations):
+            self.succeed("ppo", "ppo.toml", "run.dir=exports", "ckpt.path=exports", f"run.iterations={iterations}", "ckpt.interval=1",
+                         "ckpt.save_hf=checkpoint", "ckpt.keep=2", "critic.save_value_network=true", ranks=2)
+            return sorted(path.name for path in (self.folder / "exports").glob("hf*"))
+
+        self.assertEqual(go(3), ["hf", "hf-critic", "hf-step-000002", "hf-step-000002-critic"])
+        for folder in ("hf-step-000002", "hf-step-000002-critic", "hf", "hf-critic"):
             listing = self.succeed("inspect", f"exports/{folder}").text
             self.assertEqual("score.weight" in listing, folder.endswith("critic"), listing)
+        self.assertEqual(go(5), ["hf", "hf-critic", "hf-step-000004", "hf-step-000004-critic"])
+        self.assertEqual(sorted(path.name for path in (self.folder / "exports").glob("step-*")), ["step-000004", "step-000005"])
+        self.assertEqual(list((self.folder / "exports").glob(".*.tmp")), [])
 
     def generate(self, output, *options, ranks=1):
         self.succeed("generate", "--model", "model", "--input", "hundred.jsonl", "--output", output, "--max-new-tokens", "8",

@@ -2,7 +2,7 @@
 """Every architecture against transformers, on small random models that transformers itself writes: log-probs, greedy answers of both
 generation engines, loss and gradient norm of a training step, what `convert` writes.
 
-    architectures.py NAME PROGRAM        NAME: a key of MODELS
+    architectures.py NAME... PROGRAM        NAME: a key of MODELS
 
 Norm weights and biases are random too: at 1 and 0 they would hide a mix-up. Exit code 125 where the environment is missing.
 """
@@ -119,16 +119,19 @@ def export(program, model, hf, folder):
 
 
 def main():
-    name, program_path = sys.argv[1:]
+    *names, program_path = sys.argv[1:]
     program_path = os.path.abspath(program_path)
     enter_environment(__file__)
-    with tempfile.TemporaryDirectory() as folder:
-        program = Program(program_path, folder)
-        target = pathlib.Path(folder) / "model"
-        model, hf = make_model(name, target)
-        differences = [d for check in (scores, answers, training_step, export) for d in check(program, model, hf, target)]
-    print("\n".join(differences) or f"{name}: equal to transformers")
-    sys.exit(1 if differences else 0)
+    failed = False
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Program(program_path, folder)
+            target = pathlib.Path(folder) / "model"
+            model, hf = make_model(name, target)
+            differences = [f"{name}: {d}" for check in (scores, answers, training_step, export) for d in check(program, model, hf, target)]
+        print("\n".join(differences) or f"{name}: equal to transformers", flush=True)
+        failed = failed or bool(differences)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The program against Hugging Face transformers over the same torch wheel, on SmolLM2-135M-Instruct in fp32.
 
-    compare.py CASE PROGRAM        CASE: tokenize, chat, greedy, log_probs, export, trace
+    compare.py CASE... PROGRAM        CASE: tokenize, chat, greedy, log_probs, export, trace; several share what they import and load
 
 Exit code 125 (skipped, with the reason) where the virtual environment or the model is missing: ./bootstrap.sh test makes both.
 Started by any Python; continues in the environment's.
 """
 
+import functools
 import json
 import math
 import os
@@ -93,6 +94,7 @@ class Program:
         return sorted(answers, key=lambda a: (a.get("index", 0), a.get("sample", 0))) if answers and "index" in answers[0] else answers
 
 
+@functools.cache
 def reference(model=MODEL):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -141,12 +143,21 @@ def chat(program):
     return differences
 
 
-def without_end(ids, ends):
-    return ids[:-1] if ids and ids[-1] in ends else ids
+def first_difference(model, prompt, answer, ends):
+    """Where the reference, given the prompt and our tokens before, would not have chosen our next one; None: nowhere, so that it writes the same answer
+    by itself. One pass over the whole answer instead of one a token."""
+    import torch
+    choices = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1:].argmax(-1).tolist()
+    for place, (ours, theirs) in enumerate(zip(answer, choices)):
+        if ours in ends or theirs in ends:
+            return None if ours in ends and theirs in ends and place + 1 == len(answer) else place
+        if ours != theirs:
+            return place
+    stopped = len(answer) < NEW_TOKENS  # without its end token
+    return len(answer) if stopped and choices[len(answer)] not in ends else None
 
 
 def greedy(program):
-    import torch
     model, hf = reference()
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
@@ -154,16 +165,27 @@ def greedy(program):
     ours = program.lines("generate", records, "--model", MODEL, "--max-new-tokens", NEW_TOKENS, "--temperature", 0, "--dtype", "fp32")
     differences = []
     for record, answer in zip(records, ours, strict=True):
-        ids = hf(record["prompt"])["input_ids"] if "prompt" in record else ids_of_chat(hf, record["messages"])
-        prompt = torch.tensor([ids])
-        output = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=NEW_TOKENS,
-                                pad_token_id=0, temperature=None, top_p=None, top_k=None, repetition_penalty=1.0)
-        expected = without_end(output[0, len(ids):].tolist(), ends)
-        found = without_end(answer["output_ids"], ends)
-        if found != expected:
-            place = next((i for i, (a, b) in enumerate(zip(found, expected)) if a != b), min(len(found), len(expected)))
-            differences.append(f"{record}: differs from token {place}: {hf.decode(found)!r} instead of {hf.decode(expected)!r}")
+        prompt = hf(record["prompt"])["input_ids"] if "prompt" in record else ids_of_chat(hf, record["messages"])
+        place = first_difference(model, prompt, answer["output_ids"], ends)
+        if place is not None:
+            differences.append(f"{record}: differs from token {place}: {hf.decode(answer['output_ids'])!r}")
+    generated = model_answer(model, ids_of_chat(hf, [{"role": "user", "content": QUESTIONS[0]}]))
+    own = ours[len(PROMPTS)]["output_ids"]
+    if without_end(generated, ends) != without_end(own, ends):
+        differences.append(f"its own generation says {hf.decode(generated)!r} instead of {hf.decode(own)!r}")
     return differences
+
+
+def without_end(ids, ends):
+    return ids[:-1] if ids and ids[-1] in ends else ids
+
+
+def model_answer(model, prompt):
+    """By transformers' generation, token by token."""
+    import torch
+    tokens = torch.tensor([prompt])
+    return model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=0, temperature=None,
+                          top_p=None, top_k=None, repetition_penalty=1.0)[0, len(prompt):].tolist()
 
 
 def reference_log_probs(model, ids):
@@ -190,12 +212,17 @@ def other_orders(model, ids, draws=4):
     return found
 
 
+@functools.cache
+def exact_reference():
+    import torch
+    from transformers import AutoModelForCausalLM
+    return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float64).eval()
+
+
 def rounding_errors(model, ids, ours, expected):
     """Ours and fp32's distance from the same model in fp64. Token rows that mean nothing can be ill-conditioned, and how far off a
     sum ends depends on its order, which differs between processors: fp32's is the largest of the reference's own order and others."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    exact = reference_log_probs(AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float64).eval(), ids)
+    exact = reference_log_probs(exact_reference(), ids)
 
     def distance(values):
         return max(abs(a - b) if math.isfinite(a) else math.inf for a, b in zip(values, exact, strict=True))
@@ -354,19 +381,22 @@ CASES = {"tokenize": tokenize, "chat": chat, "greedy": greedy, "log_probs": log_
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in CASES:
+    *cases, program = sys.argv[1:] or [""]
+    if not cases or not set(cases) <= CASES.keys():
         sys.exit(__doc__)
-    case, program = sys.argv[1:]
     if not os.access(program, os.X_OK):
         skip(f"{program} is not built")
     enter_environment()
-    if case != "trace" and not (MODEL / "model.safetensors").exists():
+    if set(cases) != {"trace"} and not (MODEL / "model.safetensors").exists():
         skip(f"no model in {MODEL} (./bootstrap.sh model fetches and converts it)")
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with tempfile.TemporaryDirectory() as folder:
-        differences = CASES[case](Program(program, folder))
-    print("\n".join(differences[:20] + [f"{case}: {len(differences)} differences"]))
-    return 1 if differences else 0
+    failed = False
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            differences = CASES[case](Program(program, folder))
+        print("\n".join(differences[:20] + [f"{case}: {len(differences)} differences"]), flush=True)
+        failed = failed or bool(differences)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ struct SaveOptions {
   std::string version{};        // of the program
   const RunLock* lock = nullptr;  // checked again before the commit; its fence is the checkpoint's
   const RunLock* folder_lock = nullptr;  // of the folder of checkpoints, likewise
+  // Called on rank 0 with the step of each checkpoint that goes, before it does, by the thread that writes; must not throw.
+  std::function<void(int64_t)> before_removal{};
   bool verify = true;         // read some pieces per rank back from the device and compare
   // Called between transfers with the name of the step in progress: feed the watchdog with it.
   std::function<void(const char*)> beat{};

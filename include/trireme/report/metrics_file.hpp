@@ -16,7 +16,8 @@ std::string text_plot(const std::vector<double>& values, const std::string& titl
 // metrics.jsonl of a run: appended line by line, each line flushed; on resume cut back to what the checkpoint knew.
 class MetricsFile {
  public:
-  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed).
+  // Opens for appending after byte `cursor` (what lies behind it was written after the checkpoint and is removed). A file
+  // that is shorter is a warning, and goes on behind its last whole line; an empty one, as in a new folder, is no more than said.
   MetricsFile(const std::filesystem::path& path, int64_t cursor);
   // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
   void append(const std::string& line);

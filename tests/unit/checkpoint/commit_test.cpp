@@ -104,6 +104,17 @@ TEST(Commit, KeepsTheLastOnesAndPointsAtTheNewest) {
   EXPECT_EQ(code_of([&] { save_test(world(), folder.path(), 5, {.keep = 1}); }), ExitCode::configuration);
 }
 
+TEST(Commit, SaysWhichOneGoesWhileItIsThere) {
+  const SharedFolder folder;
+  std::vector<int64_t> gone;
+  const auto before_removal = [&](int64_t step) {
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / folder_name(step) / "data.h5")) << step;
+    gone.push_back(step);
+  };
+  for (const int64_t step : {1, 2, 3, 4, 5}) save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2, .before_removal = before_removal});
+  EXPECT_EQ(gone, world().rank() == 0 ? (std::vector<int64_t>{1, 3}) : std::vector<int64_t>{});
+}
+
 TEST(Commit, KeepsThePinnedOneInAddition) {
   const SharedFolder folder;
   for (const int64_t step : {1, 2, 3, 4, 5}) save_test(world(), folder.path(), step, {.keep = 2, .pinned = 2});

@@ -15,6 +15,7 @@
 #include "support/world.hpp"
 #include "trireme/base/text.hpp"
 #include "unit/config/expect_error.hpp"
+#include "unit/report/log_capture.hpp"
 
 namespace trireme::report {
 namespace {
@@ -97,6 +98,31 @@ TEST_F(MetricsOnDisk, TheCursorCutsWhatLiesBehindIt) {
     file.append("next");
     EXPECT_EQ(content(), std::string("one\ntwo\n").substr(0, static_cast<size_t>(cursor)) + "next\n");
   }
+}
+
+// Cut off, or an older copy: what is whole stays, and whoever reads the log knows that lines are missing.
+TEST_F(MetricsOnDisk, AFileThatIsShorterThanTheCheckpointKnowsIsSaid) {
+  const LogCapture log;
+  base::write_file_atomically(path_, "one\ntwo\nthr");
+  MetricsFile file(path_, 20);
+  EXPECT_EQ(file.cursor(), 8);
+  file.append("three");
+  EXPECT_EQ(content(), "one\ntwo\nthree\n");
+  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("warning"), HasSubstr(path_.string() + " has 11 bytes where the checkpoint remembers 20"), HasSubstr("12 bytes are lost")));
+}
+
+TEST_F(MetricsOnDisk, AFileWithoutALineEndIsBegunAgain) {
+  base::write_file_atomically(path_, "hal");
+  const MetricsFile file(path_, 20);
+  EXPECT_EQ(file.cursor(), 0);
+  EXPECT_EQ(content(), "");
+}
+
+TEST_F(MetricsOnDisk, ANewOneBehindACheckpointIsNoLoss) {
+  const LogCapture log;
+  const MetricsFile file(path_, 20);
+  EXPECT_EQ(file.cursor(), 0);
+  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("begins behind the checkpoint"), testing::Not(HasSubstr("warning"))));
 }
 
 TEST_F(MetricsOnDisk, ErrorsNameThePlace) {
