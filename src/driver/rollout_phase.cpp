@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "driver/group_filter.hpp"
@@ -34,13 +33,16 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
                            data::PromptSampler& sampler, int64_t iterations)
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
+      waves_(roles.scorer && roles.scorer->has_models() && (run.device.is_cpu() || !run.options.train.deterministic)),
       partial_(run.options.train.partial_rollout_enable),
       paced_(partial_ && run.options.train.deterministic),
       stands_still_(run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
-      turns_(run.roles),
+      turns_(run.roles.generators.along(comm::Axis::tensor), "turns of a replica"),
       written_(run.roles.world, "finished sequences", limits_of(run.options)),
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
       dispatch_(run.roles) {
+  const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) && !share_a_rank(run.roles.map.reward, run.roles.map.generator);
+  if (waves_ && partial_ && idle) wave_turns_.emplace(run.roles.rewards.all(), "turns of reward models");
   if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
@@ -124,8 +126,9 @@ bool RolloutPhase::go_on(bool may_write) {
 }
 
 void RolloutPhase::meet(bool may_write) {
-  control_.meet([&] { return go_on(may_write); });
+  control_.meet([&] { return go_on(may_write) || score_ahead(); });
   settle();
+  settle_waves();
   if (paced_ && roles_.generator) dispatch_.learn_lengths();  // at the same places in every run
 }
 
@@ -219,37 +222,14 @@ void RolloutPhase::begin_ahead(int64_t iteration) {
     if (partial_) return;
     write(batches_.back());
     if (!roles_.scorer || scorers_train_) return;
-    control_.wait("sequences to score", [this] { return poll(), batches_.back().complete(); });
   }
+  receive(batches_.back());
   const trace::Phase phase{"reward", last};
   score(batches_.back());
 }
 
-bool RolloutPhase::score(Batch& batch) {
-  if (!roles_.scorer || batch.scored) return true;
-  const comm::CommView scorers = run_.roles.rewards.all();
-  scorers.sleeping_barrier([this] { return poll(), false; });  // one that writes too may still have something for the others
-  if (!scorers.all(batch.complete())) {
-    batch.whole = false;
-    return false;
-  }
-  run_.threads.reward.use();
-  if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
-  if (!batch.surplus.empty()) batch.samples = without_surplus(batch, batch.samples);
-  std::vector<int> all(static_cast<size_t>(scorers.size()));
-  std::iota(all.begin(), all.end(), 0);
-  batch.samples = learn::Exchange(scorers).spread(batch.samples, all);  // models compute on tokens, which are even now
-  roles_.scorer->score_with_models(batch.samples, *batch.prompts, batch.iteration);
-  batch.expected = batch.samples.size();
-  batch.scored = true;
-  return true;
-}
-
 std::optional<Samples> RolloutPhase::finish(Batch& batch) {
-  {
-    const trace::Phase phase{"rollout", batch.iteration};
-    control_.wait("sequences to score", [&] { return poll(), !batch.whole || batch.complete(); });
-  }
+  receive(batch);
   bool scored = true, leaves = false;
   {
     const trace::Phase phase{"reward", batch.iteration};

@@ -17,7 +17,7 @@
 #include "trireme/rollout/early_stop.hpp"
 #include "trireme/rollout/finished_groups.hpp"
 #include "driver/ppo_roles.hpp"
-#include "trireme/rollout/replica_turns.hpp"
+#include "trireme/rollout/turns.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
 #include "trireme/data/prompt_set.hpp"
@@ -77,6 +77,7 @@ class RolloutPhase {
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
     Samples samples = {};  // what is here
+    int64_t offered = 0;   // of them: models have had these, which stand in front
     rollout::GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
     std::vector<uint64_t> places = {};  // with over-sampling: all groups, in order, by which reward ranks share them
@@ -131,7 +132,19 @@ class RolloutPhase {
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
-  // False: the run stops, on all reward ranks alike. Collective over the reward ranks.
+  // Tokens that have come and that models have not had.
+  static int64_t unscored(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
+  // Takes up to so many of them, of whole sequences, for the models.
+  Samples take_unscored(Batch& batch, int64_t tokens);
+  void score_with_models(const Samples& samples, const Batch& batch);
+  // While this rank waits for others, with the other reward ranks: whether a pass of models was made. Local where it was not.
+  bool score_ahead();
+  void wave_ahead();
+  // Behind each such wait. Collective over the reward ranks.
+  void settle_waves();
+  // Waits for the sequences of the batch that come to this rank; models score those that are there in waves. Collective over the reward ranks.
+  void receive(Batch& batch);
+  // What is left to score, by models first. False: the run stops, on all reward ranks alike. Collective over the reward ranks.
   bool score(Batch& batch);
   // The batch when it is whole and scored, on the reward ranks, which closes it. nullopt: the run stops.
   std::optional<Samples> finish(Batch& batch);
@@ -159,10 +172,12 @@ class RolloutPhase {
   data::PromptSampler& sampler_;
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
+  bool waves_;          // this rank's models begin before all sequences are there; on a GPU bits depend on what is packed together (train.deterministic)
   bool partial_;       // new weights come while sequences are written
   bool paced_;         // how much is written with which weights does not depend on time (train.deterministic)
   bool stands_still_;  // this rank's replica, while trainers learn: some rank of it is one
-  rollout::ReplicaTurns turns_;
+  rollout::Turns turns_;                      // of the replica
+  std::optional<rollout::Turns> wave_turns_;  // of reward ranks that have nothing else to do: they score batches of later iterations, wherever they wait
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;        // under way, in the order of their numbers

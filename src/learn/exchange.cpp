@@ -1,7 +1,9 @@
 #include "trireme/learn/exchange.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -66,6 +68,19 @@ Samples Exchange::move(const Samples& mine, const SequenceList& sequences, const
 Samples Exchange::spread(const Samples& mine, const std::vector<int>& targets) {
   const SequenceList all = list(mine);
   return move(mine, all, spread_over(all, targets));
+}
+
+Samples Exchange::share_out(const Samples& mine, const std::function<void(Samples&)>& work) {
+  std::vector<int> everybody(static_cast<size_t>(ranks_.size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const SequenceList all = list(mine);
+  Samples share = move(mine, all, spread_over(all, everybody));
+  work(share);
+  const std::unordered_set<uint64_t> own(mine.id.begin(), mine.id.end());
+  std::vector<int32_t> home;
+  for (const ListedSequence& sequence : all) home.push_back(own.contains(sequence.id) ? ranks_.rank() : 0);
+  ranks_.all_reduce(home.data(), std::ssize(home), comm::DType::i32, comm::Op::sum);
+  return move(share, all, {home.begin(), home.end()});
 }
 
 Delivery::Delivery(const comm::CommView& world, std::vector<int> receivers, const comm::MailLimits& limits)

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/learn/exchange.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/update_step.hpp"
@@ -130,6 +131,7 @@ void Scorer::skip_groups(Samples& samples, Samples& skipped, const std::vector<u
     (groups.contains(group_of(samples.id[static_cast<size_t>(i)])) ? left_out : kept).push_back(i);
   }
   skipped.append(samples.select(left_out));
+  for (const int64_t i : left_out) found_.erase(samples.id[static_cast<size_t>(i)]);
   samples = samples.select(kept);
   VALIDATE(ranks_.sum(samples.size()) > 0, ExitCode::unfit_environment, "iteration ", iteration, ": the reward plugins answered for none of the ",
            groups.size(), " prompts, so nothing is left to learn from (reward.outage = \"skip\"): mend the plugin (its messages are in logs/plugin-*.log), ",
@@ -145,18 +147,39 @@ PluginCounters Scorer::take_plugin_counters() {
   return counters;
 }
 
-void Scorer::score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
-  if (rewards_.has_models()) {
-    const trace::Region region{"reward models"};
-    rewards_.score_with_models(requests(samples, prompts, iteration), samples.reward_parts);
+void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  const Samples scored = learn::Exchange(ranks_).share_out(samples, [&](Samples& share) {  // models compute on tokens, which are even then
+    if (rewards_.has_models()) {
+      const trace::Region region{"reward models"};
+      rewards_.score_with_models(requests(share, prompts, iteration), share.reward_parts);
+    }
+    if (!reference_) return;
+    const trace::Region region{"reference log-probs"};
+    const at::Tensor log_probs = learn::action_log_probs(*reference_, share, ranks_, options_.rollout_micro_batch_tokens(),
+                                                         learn::scoring_temperature(options_), device_);
+    const float* first = log_probs.const_data_ptr<float>();
+    share.ref_log_probs.assign(first, first + share.tokens());
+  });
+  for (int64_t i = 0; i < scored.size(); ++i) {
+    Found& found = found_[scored.id[static_cast<size_t>(i)]];
+    for (const auto& part : scored.reward_parts) found.parts.push_back(part.empty() ? 0 : part[static_cast<size_t>(i)]);
+    const auto first = scored.ref_log_probs.begin() + (reference_ ? scored.begin(i) : 0);
+    found.ref_log_probs.assign(first, first + (reference_ ? scored.length(i) : 0));
+  }
+}
+
+void Scorer::fill_in(Samples& samples) {
+  for (int64_t i = 0; i < samples.size() && has_models(); ++i) {
+    const auto place = found_.find(samples.id[static_cast<size_t>(i)]);
+    VALIDATE(place != found_.end(), ExitCode::internal, "no model has had sequence ", samples.id[static_cast<size_t>(i)]);
+    const Found found = std::move(place->second);
+    found_.erase(place);
+    for (size_t part = 0; part < found.parts.size(); ++part) {
+      if (rewards_.source(part).collective()) samples.reward_parts[part][static_cast<size_t>(i)] = found.parts[part];
+    }
+    samples.ref_log_probs.insert(samples.ref_log_probs.end(), found.ref_log_probs.begin(), found.ref_log_probs.end());
   }
   samples.reward = rewards_.sum(samples.reward_parts);
-  if (!reference_) return;
-  const trace::Region region{"reference log-probs"};
-  const at::Tensor log_probs = learn::action_log_probs(*reference_, samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                                learn::scoring_temperature(options_), device_);
-  const float* first = log_probs.const_data_ptr<float>();
-  samples.ref_log_probs.assign(first, first + samples.tokens());
 }
 
 }  // namespace trireme::reward

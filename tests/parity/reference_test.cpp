@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <vector>
 
 #include "trireme/comm/roles.hpp"
 #include "parity/golden_rows.hpp"
@@ -40,7 +42,22 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   const auto spec = model::describe(model::open_model(model_path(c)).shape, model::HeadKind::language);
   scorer.add_reference(spec, golden_reader(c, spec));
   Samples& samples = rows.samples();
-  scorer.score_with_models(samples, some_prompts(tokenizer), 1);
+  // In waves of any size, as sequences come: each in one of them.
+  const auto prompts = some_prompts(tokenizer);
+  const int64_t waves = std::max<int64_t>(1, world().max(samples.size() / 2));
+  for (int64_t wave = 0; wave < waves; ++wave) {
+    std::vector<int64_t> some;
+    for (int64_t i = wave; i < samples.size(); i += waves) some.push_back(i);
+    scorer.score_with_models(samples.select(some), prompts, 1);
+  }
+  for (const uint64_t id : samples.id) EXPECT_TRUE(scorer.knows(id));
+  scorer.fill_in(samples);
+  for (const uint64_t id : samples.id) EXPECT_FALSE(scorer.knows(id)) << "kept for nothing";
+  Samples at_once = rows.samples();
+  at_once.ref_log_probs.clear();
+  scorer.score_with_models(at_once, prompts, 1);
+  scorer.fill_in(at_once);
+  EXPECT_EQ(at_once.ref_log_probs, samples.ref_log_probs) << "bit for bit, whatever it is packed with";
   return at::tensor(samples.ref_log_probs);
 }
 

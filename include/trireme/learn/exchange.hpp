@@ -49,6 +49,9 @@ class Exchange {
   Samples move(const Samples& mine, const SequenceList& sequences, const std::vector<int>& rank_of);
   // list() and move() to the ranks `targets`, as spread_over() says.
   Samples spread(const Samples& mine, const std::vector<int>& targets);
+  // Collective: all ranks get a share of the sequences, token counts near even, for `work`, which fills in columns of its share; what it has filled in comes
+  // back to the rank that had the sequence. In id order.
+  Samples share_out(const Samples& mine, const std::function<void(Samples&)>& work);
 
   const MoveCounters& counters() const { return counters_; }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,18 +37,30 @@ class Scorer {
   // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   void poll() { rewards_.poll(); }
+  // Whether score_with_models() has anything to do.
+  bool has_models() const { return reference_ || rewards_.has_models(); }
+  // Reward models score sequences and the reference computes their log-probs, spread evenly over the ranks; fill_in() has what they found. Any number of
+  // calls, each sequence in one of them. Collective over the reward ranks.
+  void score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Whether score_with_models() has had this rank's sequence `id`, and fill_in() not yet.
+  bool knows(uint64_t id) const { return found_.contains(id); }
   // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. With reward.outage =
   // "skip" the samples of prompts that lack an answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where nothing is
   // left on any rank. Collective over the reward ranks.
   bool score_locally(Samples& samples, Samples& skipped, const data::PromptSet& prompts, int64_t iteration);
-  // Fills the parts of models, reward and, with a reference, ref_log_probs. Collective over the reward ranks.
-  void score_with_models(Samples& samples, const data::PromptSet& prompts, int64_t iteration);
+  // Fills the parts of models, reward and, with a reference, ref_log_probs of samples that score_locally() and score_with_models() have had. Local.
+  void fill_in(Samples& samples);
   // Of the time since the last call; a group that was left out counts on the first reward rank.
   PluginCounters take_plugin_counters();
   // What the models of this rank take: "reference" and "reward_" + the source's name.
   std::vector<std::pair<std::string, zero::MemoryUse>> memory() const;
 
  private:
+  // What models found of a sequence.
+  struct Found {
+    std::vector<float> parts;  // of the reward models, by source; empty without them
+    std::vector<float> ref_log_probs;
+  };
   void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration);
   std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
 
@@ -60,6 +73,7 @@ class Scorer {
   Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;
+  std::unordered_map<uint64_t, Found> found_;
   int64_t skipped_groups_ = 0;  // since take_plugin_counters()
 };
 

@@ -112,6 +112,24 @@ TEST(Exchange, LaterColumnsTravelToWhereverTheyAreSent) {
   EXPECT_EQ(world.sum(exchange.counters().bytes_sent) > 0, world.size() > 1);
 }
 
+// What is worked at elsewhere comes home with what was filled in there; ranks have even shares meanwhile, some had nothing.
+TEST(Exchange, WhatWasSharedOutComesBackWithWhatWasDone) {
+  const auto& world = test::world();
+  constexpr int64_t total = 60;
+  const bool idle = world.size() > 1 && world.rank() == 0;
+  const Samples mine = idle ? Samples{} : make(share(total, world.rank() - (world.size() > 1), std::max(1, world.size() - 1))).sorted();
+  Exchange exchange(world);
+  int64_t worked_at = 0;
+  const Samples done = exchange.share_out(mine, [&](Samples& some) {
+    worked_at = some.size();
+    EXPECT_LE(world.max(some.tokens()) - world.sum(some.tokens()) / world.size(), 20) << "even";
+    some = make_scored(some.id);
+  });
+  EXPECT_EQ(world.sum(worked_at), total);
+  EXPECT_EQ(done, mine.size() == 0 ? Samples{} : make_scored(mine.id));
+  EXPECT_EQ(exchange.share_out(Samples{}, [](Samples& none) { EXPECT_EQ(none.size(), 0); }).size(), 0);
+}
+
 TEST(Exchange, ThereAndBackIsTheSameSamples) {
   const auto& world = test::world();
   constexpr int64_t total = 40;

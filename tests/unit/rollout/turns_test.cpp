@@ -1,7 +1,7 @@
 // Ranks of a replica take the same steps while each of them waits for others, at np 1, 2 and 4.
 #include "torch/torch.hpp"
 
-#include "trireme/rollout/replica_turns.hpp"
+#include "trireme/rollout/turns.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,19 +18,19 @@ comm::Roles with_tensor_parallel(int64_t ranks) {
   return comm::make_roles(options, world());
 }
 
-TEST(ReplicaTurns, ARankOfItsOwnDecidesAlone) {
+TEST(Turns, ARankOfItsOwnDecidesAlone) {
   const comm::Roles roles = with_tensor_parallel(1);
-  ReplicaTurns turns(roles);
+  Turns turns(roles.generators.along(comm::Axis::tensor), "turns");
   EXPECT_TRUE(turns.next(true));
   EXPECT_FALSE(turns.next(false));
   turns.settle([] { ADD_FAILURE() << "nobody has begun a step"; });
 }
 
 // The first rank begins as many steps as it likes; each is taken by every rank, as a collective of theirs needs it, in each of several waits.
-TEST(ReplicaTurns, StepsAreTakenByAllRanksOrNone) {
+TEST(Turns, StepsAreTakenByAllRanksOrNone) {
   const comm::Roles roles = with_tensor_parallel(world().size());
   const comm::CommView replica = roles.generators.along(comm::Axis::tensor);
-  ReplicaTurns turns(roles);
+  Turns turns(roles.generators.along(comm::Axis::tensor), "turns");
   int64_t taken = 0;
   const auto step = [&] {
     ++taken;
@@ -57,10 +57,10 @@ TEST(ReplicaTurns, StepsAreTakenByAllRanksOrNone) {
 }
 
 // A first rank that wants nothing, or ranks that are not there yet: no step begins.
-TEST(ReplicaTurns, NobodyIsWaitedForInAStep) {
+TEST(Turns, NobodyIsWaitedForInAStep) {
   if (world().size() == 1) GTEST_SKIP() << "a rank of its own waits for nobody";
   const comm::Roles roles = with_tensor_parallel(world().size());
-  ReplicaTurns turns(roles);
+  Turns turns(roles.generators.along(comm::Axis::tensor), "turns");
   if (roles.leads_replica()) {
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(turns.next(true)) << "the others are at something else";
   }
@@ -72,10 +72,10 @@ TEST(ReplicaTurns, NobodyIsWaitedForInAStep) {
 }
 
 // Replicas beside each other do not mix their steps.
-TEST(ReplicaTurns, ReplicasHaveTheirOwn) {
+TEST(Turns, ReplicasHaveTheirOwn) {
   if (world().size() != 4) GTEST_SKIP() << "needs two replicas of two";
   const comm::Roles roles = with_tensor_parallel(2);
-  ReplicaTurns turns(roles);
+  Turns turns(roles.generators.along(comm::Axis::tensor), "turns");
   const int64_t wanted = roles.generators.place(comm::Axis::data) == 0 ? 4 : 0;
   int64_t taken = 0;
   if (roles.leads_replica()) {

@@ -1,21 +1,19 @@
-#include "trireme/rollout/replica_turns.hpp"
+#include "trireme/rollout/turns.hpp"
 
 namespace trireme::rollout {
 
-ReplicaTurns::ReplicaTurns(const comm::Roles& roles) : leads_(roles.leads_replica()) {
-  if (!roles.generator || roles.tensor_parallel() == 1) return;
-  others_ = roles.tensor_parallel() - 1;
-  mail_.emplace(roles.generators.along(comm::Axis::tensor), "turns of a replica", comm::MailLimits{});
+Turns::Turns(const comm::CommView& ranks, const std::string& name) : leads_(ranks.rank() == 0), others_(ranks.size() - 1) {
+  if (others_ > 0) mail_.emplace(ranks, name, comm::MailLimits{});
 }
 
-void ReplicaTurns::announce() {
+void Turns::announce() {
   if (announced_) return;
   mail_->post(0, Turn::here);
   announced_ = true;
 }
 
 // Nobody waits in a step for a rank that is still at something else, which may need what this one has: hence the announcements.
-bool ReplicaTurns::next(bool wanted) {
+bool Turns::next(bool wanted) {
   if (others_ == 0) return wanted;
   if (leads_) {
     while (mail_->take()) ++here_;
@@ -29,10 +27,10 @@ bool ReplicaTurns::next(bool wanted) {
   return turn == Turn::step;
 }
 
-void ReplicaTurns::settle(const std::function<void()>& step) {
+void Turns::settle(const std::function<void()>& step) {
   if (others_ == 0) return;
   if (leads_) {
-    comm::wait_until("the ranks of the replica", [this] {
+    comm::wait_until("those that take turns", [this] {
       next(false);
       return here_ == others_;
     });
@@ -40,7 +38,7 @@ void ReplicaTurns::settle(const std::function<void()>& step) {
     here_ = 0;
     return;
   }
-  comm::wait_until("the first rank of the replica", [&] {
+  comm::wait_until("the first of those that take turns", [&] {
     while (next(false)) step();
     return ended_;
   });

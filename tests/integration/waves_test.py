@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Models score sequences while others are written and while plugins work: the run is that of models that wait for all of them, bit for bit, at every layout, and
+wherever it is stopped."""
+
+import json
+import signal
+import sys
+
+from trireme_run import RULE_SOURCE, ProgramTest, main, timeless
+
+STOPPED = 75
+PLUGIN = f"""[[reward.source]]
+kind = "plugin"
+command = ["{sys.executable}", "judge.py"]
+"""
+JUDGE = """
+import json, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    time.sleep(0.01)
+    print(json.dumps({"id": request["id"], "reward": float(len(request["response"]) % 3)}), flush=True)
+"""
+# Answers of many lengths. Generators are slow enough that reward ranks find a micro-batch between two sequences that end.
+DECK = ["run.iterations=3", "rollout.batch_size=4", "rollout.n_samples_per_prompt=4", "rollout.max_new_tokens=24", "train.batch_size=8", "train.max_epochs=2",
+        "algo.advantage.estimator=group_norm", "ckpt.interval=0"]
+WAVES = ["rollout.micro_batch_tokens=24", 'fault.at=["delay:*:generate step:*:8"]']
+APART = ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-2"]
+# name -> (ranks, overrides, whether models surely find something to do before all is there)
+LAYOUTS = {
+    "2 colocated": (2, [], False),
+    "1+1": (2, ["ranks.trainer=1", "ranks.generator=1"], True),
+    "1+1, reward apart, queues of one": (3, [*APART, "rollout.queue_messages=1"], True),
+    "2+1": (3, ["ranks.trainer=2", "ranks.generator=1"], True),
+    "1+1+2": (4, ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-3"], True),
+    "trainers and generators share a rank": (3, ["ranks.trainer=0-1", "ranks.generator=1-2"], False),
+    "one batch ahead": (3, [*APART, "train.async_depth=1"], True),
+    "more prompts than are learned from": (2, ["ranks.trainer=1", "ranks.generator=1", "rollout.over_sampling=3"], False),
+    "what has something to teach": (2, ["ranks.trainer=1", "ranks.generator=1", "algo.dynamic_filtering_enable=true", "reward.source.0.length_weight=0",
+                                        "algo.dynamic_filtering_range=[0.1, 0.9]"], True),
+}
+
+
+class Waves(ProgramTest):
+    deck = "ppo.toml"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        (cls.folder / "judge.py").write_text(JUDGE)
+
+    def run_deck(self, run, *overrides, **options):
+        return self.succeed("ppo", self.deck, f"run.dir={run}", *DECK, *overrides, timeout=120, **options)
+
+    def in_waves(self, run):
+        return json.loads((self.folder / run / "summary.json").read_text())["counts"].get("sequences_scored_in_waves", 0)
+
+    def assert_equal_runs(self, run, other):
+        self.assertEqual(self.samples(run), self.samples(other))
+        self.assertEqual(timeless(self.metrics(run)), timeless(self.metrics(other)))
+
+    def test_layouts(self):
+        for name, (ranks, roles, surely) in LAYOUTS.items():
+            with self.subTest(layout=name):
+                run = "".join(c for c in name if c.isalnum())
+                self.run_deck(run, *roles, ranks=ranks)
+                self.assertEqual(self.in_waves(run), 0, "all of it is less than a micro-batch")
+                self.run_deck(f"{run}-waves", *roles, *WAVES, ranks=ranks)
+                if surely:
+                    self.assertGreater(self.in_waves(f"{run}-waves"), 0)
+                self.assert_equal_runs(f"{run}-waves", run)
+
+    def test_partial_rollouts(self):
+        """Reward ranks that have nothing else to do score what comes for later iterations; every sequence is learned from once. With train.deterministic
+        the numbers are those without."""
+        ahead = [*APART, "train.partial_rollout_enable=true", "train.async_depth=2", "generate.max_batch=3"]
+        self.run_deck("ahead", *ahead, "train.deterministic=true", ranks=3)
+        self.run_deck("ahead-waves", *ahead, "train.deterministic=true", *WAVES, ranks=3)
+        self.assertGreater(self.in_waves("ahead-waves"), 0)
+        self.assert_equal_runs("ahead-waves", "ahead")
+        for name, ranks, more in (("two", 4, ["ranks.reward=2-3"]), ("finished", 3, ["train.partial_rollout_order=finished"])):
+            with self.subTest(name):
+                self.run_deck(name, *ahead, *more, *WAVES, ranks=ranks)
+                self.assertGreater(self.in_waves(name), 0)
+                ids = sorted(sample["id"] for sample in self.samples(name))
+                self.assertEqual(ids, [i << 40 | p << 20 | s << 8 for i in range(1, 4) for p in range(4) for s in range(4)])
+
+    def test_models_do_not_wait_for_plugins(self):
+        """The reference has had a batch when the wait for the plugin's answers begins."""
+        self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
+        self.run_deck("judged", ranks=2)
+        events = json.loads((self.folder / "judged" / "trace.json").read_text())["traceEvents"]
+        for rank in range(2):
+            begins = {name: [e["ts"] for e in events if e.get("pid") == rank and e["name"] == name] for name in ("reference log-probs", "reward sources")}
+            self.assertEqual(len(begins["reward sources"]), 3)
+            for model, plugin in zip(begins["reference log-probs"], begins["reward sources"], strict=True):
+                self.assertLess(model, plugin)
+
+    def test_a_stop_between_waves(self):
+        """What models have had is had again after the start; the numbers are those of a run that was not stopped."""
+        self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
+        self.run_deck("undisturbed", *APART, *WAVES, ranks=3)
+        fault = WAVES[1].replace("]", f', "signal:2:reference log-probs:2:{int(signal.SIGUSR1)}"]')
+        self.run_deck("stopped", *APART, WAVES[0], fault, ranks=3, code=STOPPED)
+        self.run_deck("stopped", *APART, *WAVES, ranks=3)
+        self.assert_equal_runs("stopped", "undisturbed")
+
+
+if __name__ == "__main__":
+    main()
