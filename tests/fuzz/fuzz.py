@@ -98,7 +98,7 @@ def run(program, target, seconds, start, folder):
     corpus = corpus_of(target, folder)
     findings = folder / "findings" / target
     findings.mkdir(parents=True, exist_ok=True)
-    command = [program, f"-max_total_time={seconds}", f"-seed={start}", "-timeout=5", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1",
+    command = [program, f"-max_total_time={seconds}", f"-seed={start}", "-timeout=30", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_stats=1",
                f"-artifact_prefix={findings}/", corpus]
     done = subprocess.run(command, env=environment(target), capture_output=True, text=True, errors="replace")
     runs = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("stat::number_of_executed_units")]
