@@ -114,6 +114,8 @@ GGUF += [gguf(LLAMA, tensors, bytes(512)) for tensors in (
     [("b", [1] * 5, 0, 0)], [("b", [2**62, 2**62], 0, 0)], [("b", [2**62, 32], 2, 0)], [("b", [2**62], 0, 0)], [("b", [16], 0, 2**64 - 32)],
     [("token_embd.weight", [1, 2**40], 0, 0)], [EMBEDDING, ("output.weight", [16, 2], 1, 128), ("blk.0.attn_q.bias", [16], 30, 192)],
     [EMBEDDING, ("rope_freqs.weight", [3], 0, 128)])]
+GGUF += [gguf({}, [("b", [64], kind, 0), ("blk.x.y", [1], 0, 96), ("blk.0.attn_q.weight", [1], 0, 128)], bytes(range(160))) for kind in (2, 3, 6, 7, 8)]
+GGUF += [gguf({}, [("b", [8], kind, 0)], bytes(64)) for kind in (1, 30)]
 GGUF += [gguf(LLAMA | {"llama.rope.scaling.type": ("text", kind), "llama.rope.scaling.factor": ("f32", 2.0), "llama.rope.freq_base": ("f32", base)},
               [EMBEDDING, ("rope_freqs.weight", [4], 0, 128)], bytes(128) + factors)
          for kind, base, factors in (("none", 1e4, ROPE), ("linear", 1e4, ROPE), ("none", 5e5, struct.pack("<4f", 1, 1, 1, 8)),
@@ -161,7 +163,8 @@ DECK = [
     b'[generate]\nkv_memory = -1\n[weightsync]\nbucket_bytes = 1.5\n[actor.adam]\nbetas = "x"\nlr = "x"\n[ckpt]\nallow_changes = "[a]"\n',
     b'[algo]\ndynamic_filtering_range = [1, 0]\n[data]\nprompt_probs = [0.5, 0.5]\n[ranks]\ntrainer = "0-3"\n[rollout]\nmax_new_tokens = "many"\n',
     b'[[reward.source]]\n[[reward.source]]\nkind = "model"\npath = "x"\n[run]\ndate = 1979-05-27\ntable = {a = 1}\n', b"a = [[1, 2], {b = 1}]\n", b"a = \n",
-    b"[run]\nseed = 1\nseed = 2\n", b'[run]\n"\xc3\xa9" = true\nsead = 1\n', b"[[a]]\n[[a]]\nb = 1\n", b"a" * 70 + b" = " + b"[" * 70]
+    b"[run]\nseed = 1\nseed = 2\n", b'[run]\n"\xc3\xa9" = true\nsead = 1\n', b"[[a]]\n[[a]]\nb = 1\n", b"[1, 2]", b"plain words", b"1.5", b"1979-05-27",
+    b'[run]\ndir = "a\\"\\u0001\\\\"\n[trace]\nenabled = true\n[ckpt]\ninterval = 5\n'  , b"a" * 70 + b" = " + b"[" * 70]
 
 # ---- chat templates ----
 
@@ -175,7 +178,7 @@ CHAT = [text.encode() for text in (
     "{{ 1.5 + 1 }}{{ 4.0 // -2 }}"
     "{{ 4.0 % 2 }}{{ 3 - 1 }}{{ -n.x }}{{ -1.5 }}{{ +1 }}{{ 2 * 3 }}",
     "{{ 'a' in 'abc' }}{{ 1 in [1] }}{{ 'k' in {'k': 1} }}{{ 1 not in x }}{{ 1 < 2 }}{{ 1.5 <= 2 }}{{ 'a' > 'b' }}{{ 2 >= 1 }}{{ 1 ~ 'a' }}"
-    "{{ 'a' + 'b' }}{{ [1] + [2] | length }}",
+    "{{ 'a' + 'b' }}{{ ([1] + [2])|length }}",
     "{{ 'abc'[1] }}{{ 'abc'[-9] }}{{ [1, 2][0] }}{{ [1][5] }}{{ 'abc'[::-1] }}{{ 'abc'[1:] }}{{ ([1, 2, 3][:-1])|tojson }}{{ {'a': 1}['a'] }}"
     "{{ {'a': 1}['b'] }}{{ {'a': 1}[0] }}{{ 'x'.y }}",
     "{{ ' a '|trim }}{{ 'aba'.strip('a') }}{{ ' a'.lstrip() }}{{ 'a '.rstrip() }}{{ 'xa'.lstrip('x') }}{{ 'ax'.rstrip('x') }}"
@@ -228,7 +231,7 @@ CHAT += [text.encode() for text in (
     "{{ [1 2] }}", "{{ 'a'|trim(1, 2) }}", "{{ 'a'.upper(1) }}", "{{ {}.get(1) }}", "{{ {}.items(1) }}", "{{ 1|default(1, 2, 3) }}",
     "{{ raise_exception() }}", "{{ namespace(1) }}", "{{ 'a'|join(x=1) }}",
     "{{ " + "[" * 200 + "]" * 200 + " }}", "{{ " + "(" * 400 + "1" + ")" * 400 + " }}",
-    "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+    
     "{% set a = 'x' %}{% for i in range(60) %}{% set n = namespace(a=a) %}{{ a * 2 }}{% endfor %}", "a\r\nb\rc\n")] + [b"\xff", b"{{ '\xff' }}",
     b"{{ '" + b"a" * 3000 + b"'|upper }}"]
 
@@ -318,7 +321,7 @@ def manifest(fields):
 
 
 MANIFEST = [*map(manifest, changed(MANIFEST_FIELDS, ("format", 9), ("step", "x"), ("files", {}), ("fence",))), b"{", b"[" * 20, b"[]",
-    manifest(MANIFEST_FIELDS)[:-3] + b" }\n"]
+            b"step-000012", b"step-0000120", b"step-00001x", manifest(MANIFEST_FIELDS)[:-3] + b" }\n"]
 
 # ---- bytes between ranks ----
 
@@ -347,7 +350,7 @@ DELTA = [struct.pack("<I2H4s", 2, 1, 5, b"abcd") + EMPTY_BLOCK, 2 * EMPTY_BLOCK,
     struct.pack("<I2H4s", 2, 5, 1, b"abcd") + EMPTY_BLOCK,
          EMPTY_BLOCK + struct.pack("<IH2s", 1, 60000, b"ab")]
 
-SCHEDULER = [b"1-02:03:04\n", b"02:03\n", b"INVALID\n", b"x-02:03:04\n", b"1:2:3:4\n", b"", b"UNLIMITED\n", b"-1:00\n",
+SCHEDULER = [b"3", b"node1\nnode2\nnode1\n", b"1-02:03:04\n", b"02:03\n", b"INVALID\n", b"x-02:03:04\n", b"1:2:3:4\n", b"", b"UNLIMITED\n", b"-1:00\n",
              b"Job Id: 7.host\n    Resource_List.walltime = 01:00:00\n    stime = Sat Nov 21 17:00:00 2026\n    run_count = 2\n",
              b"    Resource_List.walltime = 01:00:00\n    resources_used.walltime = 00:10:00\n    run_count = x\n",
              b"    Resource_List.walltime = 01:\n\t00:00\n    stime = never\n",

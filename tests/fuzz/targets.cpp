@@ -12,6 +12,7 @@
 
 #include "checkpoint/index.hpp"
 #include "checkpoint/manifest.hpp"
+#include "config/value.hpp"
 #include "model/gguf_parser.hpp"
 #include "model/safetensors_header.hpp"
 #include "text/tokenizer_files.hpp"
@@ -59,9 +60,15 @@ void model_config(std::string_view bytes) {
   config::parse_model_shape(config::to_config_json(shape));
   config::describe(shape, 1000);
 }
-void deck(std::string_view bytes) { config::dump_deck(config::parse_deck(bytes)); }
+void deck(std::string_view bytes) {
+  config::Value value;
+  config::read_toml_value(bytes, value);  // as an override
+  config::dump_deck(config::parse_deck(bytes));
+}
 void chat_template(std::string_view bytes) {
-  const text::Message turns[] = {{"system", "be brief", ""}, {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"}, {"assistant", "hi", ""}};
+  const text::Message turns[] = {{"system", "be brief", ""},
+                                 {"user", "hello <x>", R"({"name":"n","tool_calls":[{"a":1,"b":-2,"c":1.5,"d":true,"e":null}]})"},
+                                 {"assistant", "hi", ""}};
   const text::ChatTemplate made(std::string(bytes), "fuzz");
   made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
 }
@@ -78,7 +85,10 @@ void checkpoint_index(std::string_view bytes) {
   }
   for (const auto& entry : entries) checkpoint::check_tiling(entry);
 }
-void manifest(std::string_view bytes) { checkpoint::manifest_from_json(bytes, "fuzz"); }
+void manifest(std::string_view bytes) {
+  checkpoint::step_of(std::string(bytes));
+  checkpoint::manifest_from_json(bytes, "fuzz");
+}
 void samples(std::string_view bytes) {
   const Samples read = Samples::from_bytes(bytes);
   if (read.to_bytes() != bytes) std::abort();
@@ -91,20 +101,34 @@ void delta(std::string_view bytes) {
   });
 }
 void scheduler(std::string_view bytes) {
-  for (const bool slurm : {true, false}) {
-    const auto environment = [&](const char* name) -> std::optional<std::string> {
-      if (std::strcmp(name, slurm ? "SLURM_JOB_ID" : "PBS_JOBID") == 0) return "7.host";
-      return std::nullopt;
-    };
-    const auto ask = [&](const std::vector<std::string>&) {
-      base::CommandResult result;
-      result.ran = true;
-      result.output = std::string(bytes);
-      return result;
-    };
-    job::describe(job::read_job(environment, ask, 1.7e9));
+  for (const char* id : {"SLURM_JOB_ID", "PBS_JOBID"}) {
+    for (const int exit_code : {0, 1, 127}) {  // and after an error what the environment says is foreign too
+      const auto environment = [&](const char* name) -> std::optional<std::string> {
+        if (std::strcmp(name, id) == 0) return "7.host";
+        const bool of_batch_system = std::strncmp(name, id, 3) == 0 && std::strcmp(name, "PBS_NODEFILE") != 0;
+        const bool end = std::strstr(name, "END_TIME") != nullptr;  // with it nobody is asked
+        return of_batch_system && exit_code != 0 && (!end || exit_code == 127) ? std::optional(std::string(bytes)) : std::nullopt;
+      };
+      const auto ask = [&](const std::vector<std::string>&) {
+        base::CommandResult result;
+        result.ran = true;
+        result.exit_code = exit_code;
+        result.output = std::string(bytes);
+        return result;
+      };
+      job::describe(job::read_job(environment, ask, 1.7e9));
+    }
   }
   job::pbs_nodes(bytes);
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "SLURM_JOB_ID", "PBS_JOBID", ""}) {
+    const auto environment = [&](const char* name) {
+      const bool set = std::strcmp(name, variable) == 0 || std::strstr(name, "SIZE") != nullptr;
+      return set ? std::optional(std::string(bytes)) : std::nullopt;
+    };
+    job::describe(job::read_launch(environment));
+    job::job_label(environment);
+    job::speaks_for_job(environment);
+  }
 }
 
 using Target = void (*)(std::string_view);
