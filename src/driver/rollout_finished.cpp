@@ -23,7 +23,7 @@ std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& 
       hooks.pace = [&] { return !known() && (written_.congested() || generator->idle()) ? rollout::Pace::wait : rollout::Pace::go; };
       generator->write_until(known, hooks);
     }
-    control_.wait("groups to learn from", [&] { return score_ahead(), known(); });
+    control_.wait("groups to learn from", [&] { return refer_ahead(), known(); });
     settle_waves();
   }
   const rollout::FinishedGroups::Chosen chosen = finished_->take();
@@ -64,7 +64,7 @@ RolloutPhase::Batch& RolloutPhase::gather(const std::vector<uint64_t>& groups, i
       (is_chosen(batch.samples.id[static_cast<size_t>(i)]) ? chosen.samples : rest).append(batch.samples, i);
     }
     batch.samples = std::move(rest);
-    batch.offered = 0;  // what models have had of them is known by its id
+    batch.offered = 0;  // what the reference has had of them is known by its id
   }
   std::erase_if(batches_, [](const Batch& batch) { return batch.groups.empty(); });
   return batches_.emplace_back(std::move(chosen));

@@ -33,7 +33,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
                            data::PromptSampler& sampler, int64_t iterations)
     : run_(run), roles_(roles), control_(control), tokenizer_(tokenizer), prompts_(prompts), sampler_(sampler), iterations_(iterations),
       scorers_train_(share_a_rank(run.roles.map.reward, run.roles.map.trainer)),
-      waves_(roles.scorer && roles.scorer->has_models() && (run.device.is_cpu() || !run.options.train.deterministic)),
+      waves_(roles.scorer && roles.scorer->has_reference() && (run.device.is_cpu() || !run.options.train.deterministic)),
       partial_(run.options.train.partial_rollout_enable),
       paced_(partial_ && run.options.train.deterministic),
       stands_still_(run.roles.generators.along(comm::Axis::tensor).max(int64_t{run.roles.trainer}) != 0),
@@ -42,7 +42,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
       delivery_(run.roles.world, run.roles.map.trainer, limits_of(run.options)),
       dispatch_(run.roles) {
   const bool idle = !share_a_rank(run.roles.map.reward, run.roles.map.trainer) && !share_a_rank(run.roles.map.reward, run.roles.map.generator);
-  if (waves_ && partial_ && idle) wave_turns_.emplace(run.roles.rewards.all(), "turns of reward models");
+  if (waves_ && partial_ && idle) wave_turns_.emplace(run.roles.rewards.all(), "turns of the reference");
   if (run.options.train.partial_rollout_order == config::PartialRolloutOrder::finished) {
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
@@ -126,7 +126,7 @@ bool RolloutPhase::go_on(bool may_write) {
 }
 
 void RolloutPhase::meet(bool may_write) {
-  control_.meet([&] { return go_on(may_write) || score_ahead(); });
+  control_.meet([&] { return go_on(may_write) || refer_ahead(); });
   settle();
   settle_waves();
   if (paced_ && roles_.generator) dispatch_.learn_lengths();  // at the same places in every run

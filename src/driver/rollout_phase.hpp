@@ -77,7 +77,7 @@ class RolloutPhase {
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
     Samples samples = {};  // what is here
-    int64_t offered = 0;   // of them: models have had these, which stand in front
+    int64_t offered = 0;   // of them: the reference has had these, which stand in front
     rollout::GroupsOfReplicas writers = {};   // on generators
     std::set<uint64_t> groups = {};  // that are not learned from; where groups are taken as they are finished
     std::vector<uint64_t> places = {};  // with over-sampling: all groups, in order, by which reward ranks share them
@@ -132,17 +132,18 @@ class RolloutPhase {
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
-  // Tokens that have come and that models have not had.
-  static int64_t unscored(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
-  // Takes up to so many of them, of whole sequences, for the models.
-  Samples take_unscored(Batch& batch, int64_t tokens);
-  void score_with_models(const Samples& samples, const Batch& batch);
-  // While this rank waits for others, with the other reward ranks: whether a pass of models was made. Local where it was not.
-  bool score_ahead();
+  // Tokens that have come and that the reference has not had.
+  static int64_t unreferred(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
+  // Takes up to so many of them, of whole sequences.
+  Samples take_unreferred(Batch& batch, int64_t tokens);
+  // A wave: the reference computes log-probs of sequences while others are missing. Collective over the reward ranks.
+  void refer(const Samples& wave);
+  // While this rank waits for others, with the other reward ranks: whether a wave was made. Local where it was not.
+  bool refer_ahead();
   void wave_ahead();
   // Behind each such wait. Collective over the reward ranks.
   void settle_waves();
-  // Waits for the sequences of the batch that come to this rank; models score those that are there in waves. Collective over the reward ranks.
+  // Waits for the sequences of the batch that come to this rank; those that are there go through the reference in waves. Collective over the reward ranks.
   void receive(Batch& batch);
   // What is left to score, by models first. False: the run stops, on all reward ranks alike. Collective over the reward ranks.
   bool score(Batch& batch);
@@ -172,12 +173,12 @@ class RolloutPhase {
   data::PromptSampler& sampler_;
   int64_t iterations_;
   bool scorers_train_;  // some rank is both reward rank and trainer
-  bool waves_;          // this rank's models begin before all sequences are there; on a GPU bits depend on what is packed together (train.deterministic)
+  bool waves_;          // this rank's reference begins before all sequences are there; on a GPU bits depend on what is packed together (train.deterministic)
   bool partial_;       // new weights come while sequences are written
   bool paced_;         // how much is written with which weights does not depend on time (train.deterministic)
   bool stands_still_;  // this rank's replica, while trainers learn: some rank of it is one
   rollout::Turns turns_;                      // of the replica
-  std::optional<rollout::Turns> wave_turns_;  // of reward ranks that have nothing else to do: they score batches of later iterations, wherever they wait
+  std::optional<rollout::Turns> wave_turns_;  // of reward ranks that have nothing else to do: where they wait, the reference has what came of later iterations
   comm::Mailbox<Written> written_;
   learn::Delivery delivery_;
   std::list<Batch> batches_;        // under way, in the order of their numbers

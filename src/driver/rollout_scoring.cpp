@@ -1,8 +1,7 @@
-// What reward ranks do with the sequences of a batch: models score them while others are written, and while plugins work on their answers.
+// What reward ranks do with the sequences of a batch: the reference has them while others are written, models score them while plugins work on their answers.
 #include "torch/torch.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "driver/rollout_phase.hpp"
@@ -10,24 +9,25 @@
 
 namespace trireme::driver {
 
-Samples RolloutPhase::take_unscored(Batch& batch, int64_t tokens) {
+Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
   Samples taken;
   const Samples& here = batch.samples;
   for (int64_t& next = batch.offered; next < here.size(); ++next) {
     if (taken.size() > 0 && taken.tokens() + here.length(next) > tokens) break;
     const uint64_t id = here.id[static_cast<size_t>(next)];
-    const bool is_left = std::ranges::binary_search(batch.surplus, group_of(id)) || roles_.scorer->knows(id);
-    if (!is_left) taken.append(here, next);
+    const bool is_known = std::ranges::binary_search(batch.surplus, group_of(id)) || roles_.scorer->knows(id);
+    if (!is_known) taken.append(here, next);
   }
   return taken;
 }
 
-void RolloutPhase::score_with_models(const Samples& samples, const Batch& batch) {
+void RolloutPhase::refer(const Samples& wave) {
+  trace::count("sequences_scored_in_waves", wave.size());
   run_.threads.reward.use();
-  roles_.scorer->score_with_models(samples, *batch.prompts, batch.iteration);
+  roles_.scorer->refer(wave);
 }
 
-// When a wave begins depends on time, and what is in it; not what models say of a sequence, whatever it is packed with (0006). A pass is one of all
+// When a wave begins depends on time, and what is in it; not the log-probs of a sequence, whatever it is packed with (0006). A wave is one of all
 // reward ranks: each comes to the next one when it has a micro-batch, or nothing more to wait for.
 void RolloutPhase::receive(Batch& batch) {
   const comm::CommView scorers = run_.roles.rewards.all();
@@ -36,22 +36,20 @@ void RolloutPhase::receive(Batch& batch) {
   for (;;) {
     {
       const trace::Phase phase{"rollout", batch.iteration};
-      control_.wait("sequences to score", [&] { return poll(), ended() || (waves_ && unscored(batch) >= micro_batch); });
+      control_.wait("sequences to score", [&] { return poll(), ended() || (waves_ && unreferred(batch) >= micro_batch); });
       if (!waves_) return;
       scorers.sleeping_barrier([this] { return poll(), false; });
       if (scorers.all(ended())) return;
     }
     const trace::Phase phase{"reward", batch.iteration};
-    const Samples wave = take_unscored(batch, std::max<int64_t>(1, unscored(batch) / micro_batch) * micro_batch);
-    trace::count("sequences_scored_in_waves", wave.size());
-    score_with_models(wave, batch);
+    refer(take_unreferred(batch, std::max<int64_t>(1, unreferred(batch) / micro_batch) * micro_batch));
   }
 }
 
-bool RolloutPhase::score_ahead() {
+bool RolloutPhase::refer_ahead() {
   if (!wave_turns_) return false;
   const bool wanted = std::ranges::any_of(batches_, [this](const Batch& batch) {
-    return !batch.scored && batch.prompts == &prompts_ && unscored(batch) >= run_.options.rollout_micro_batch_tokens();
+    return !batch.scored && batch.prompts == &prompts_ && unreferred(batch) >= run_.options.rollout_micro_batch_tokens();
   });
   if (!wave_turns_->next(wanted)) return false;
   wave_ahead();
@@ -59,15 +57,13 @@ bool RolloutPhase::score_ahead() {
 }
 
 void RolloutPhase::wave_ahead() {
-  const trace::Region region{"score ahead"};
+  const trace::Region region{"refer ahead"};
   const int64_t micro_batch = run_.options.rollout_micro_batch_tokens();
   Samples wave;
   for (Batch& batch : batches_) {
-    if (!batch.scored && batch.prompts == &prompts_ && wave.tokens() < micro_batch) wave.append(take_unscored(batch, micro_batch - wave.tokens()));
+    if (!batch.scored && batch.prompts == &prompts_ && wave.tokens() < micro_batch) wave.append(take_unreferred(batch, micro_batch - wave.tokens()));
   }
-  trace::count("sequences_scored_in_waves", wave.size());
-  run_.threads.reward.use();
-  roles_.scorer->score_with_models(wave, prompts_, begun_);
+  refer(wave);
 }
 
 void RolloutPhase::settle_waves() {
@@ -82,7 +78,8 @@ bool RolloutPhase::score(Batch& batch) {
     batch.whole = false;
     return false;
   }
-  if (roles_.scorer->has_models()) score_with_models(take_unscored(batch, std::numeric_limits<int64_t>::max()), batch);  // plugins answer meanwhile
+  run_.threads.reward.use();
+  roles_.scorer->score_with_models(without_surplus(batch, batch.samples), *batch.prompts, batch.iteration);  // plugins answer meanwhile
   if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
   if (!batch.surplus.empty()) batch.samples = without_surplus(batch, batch.samples);
   std::vector<int> all(static_cast<size_t>(scorers.size()));

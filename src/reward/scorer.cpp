@@ -147,29 +147,41 @@ PluginCounters Scorer::take_plugin_counters() {
   return counters;
 }
 
-void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
-  const Samples scored = learn::Exchange(ranks_).share_out(samples, [&](Samples& share) {  // models compute on tokens, which are even then
-    if (rewards_.has_models()) {
-      const trace::Region region{"reward models"};
-      rewards_.score_with_models(requests(share, prompts, iteration), share.reward_parts);
-    }
-    if (!reference_) return;
+void Scorer::refer(const Samples& samples) {
+  const Samples done = learn::Exchange(ranks_).share_out(samples, [this](Samples& share) {  // models compute on tokens, which are even then
     const trace::Region region{"reference log-probs"};
     const at::Tensor log_probs = learn::action_log_probs(*reference_, share, ranks_, options_.rollout_micro_batch_tokens(),
                                                          learn::scoring_temperature(options_), device_);
     const float* first = log_probs.const_data_ptr<float>();
     share.ref_log_probs.assign(first, first + share.tokens());
   });
+  for (int64_t i = 0; i < done.size(); ++i) {
+    const auto first = done.ref_log_probs.begin() + done.begin(i);
+    found_[done.id[static_cast<size_t>(i)]].ref_log_probs.assign(first, first + done.length(i));
+  }
+}
+
+void Scorer::score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) {
+  if (reference_) {
+    std::vector<int64_t> others;
+    for (int64_t i = 0; i < samples.size(); ++i) {
+      if (!knows(samples.id[static_cast<size_t>(i)])) others.push_back(i);
+    }
+    refer(samples.select(others));
+  }
+  if (!rewards_.has_models()) return;
+  const Samples scored = learn::Exchange(ranks_).share_out(samples, [&](Samples& share) {
+    const trace::Region region{"reward models"};
+    rewards_.score_with_models(requests(share, prompts, iteration), share.reward_parts);
+  });
   for (int64_t i = 0; i < scored.size(); ++i) {
     Found& found = found_[scored.id[static_cast<size_t>(i)]];
     for (const auto& part : scored.reward_parts) found.parts.push_back(part.empty() ? 0 : part[static_cast<size_t>(i)]);
-    const auto first = scored.ref_log_probs.begin() + (reference_ ? scored.begin(i) : 0);
-    found.ref_log_probs.assign(first, first + (reference_ ? scored.length(i) : 0));
   }
 }
 
 void Scorer::fill_in(Samples& samples) {
-  for (int64_t i = 0; i < samples.size() && has_models(); ++i) {
+  for (int64_t i = 0; i < samples.size() && (reference_ || rewards_.has_models()); ++i) {
     const auto place = found_.find(samples.id[static_cast<size_t>(i)]);
     VALIDATE(place != found_.end(), ExitCode::internal, "no model has had sequence ", samples.id[static_cast<size_t>(i)]);
     const Found found = std::move(place->second);

@@ -56,7 +56,7 @@ std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<
 // i64 [sequences] on the device of `packed`: the last token of each.
 at::Tensor last_tokens(const model::PackedBatch& packed);
 
-// hidden [A, D] times a score head [1, D] in fp32: [A], differentiable.
+// hidden [A, D] times a score head [1, D] in fp32: [A], differentiable. The last bits of a row may depend on A (kernels/row_invariant.hpp has no such layers).
 at::Tensor score_head(const at::Tensor& hidden, const at::Tensor& head_weight, const ScoreScale& scale = {});
 
 }  // namespace trireme::learn

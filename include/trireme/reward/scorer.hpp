@@ -37,13 +37,15 @@ class Scorer {
   // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   void poll() { rewards_.poll(); }
-  // Whether score_with_models() has anything to do.
-  bool has_models() const { return reference_ || rewards_.has_models(); }
-  // Reward models score sequences and the reference computes their log-probs, spread evenly over the ranks; fill_in() has what they found. Any number of
-  // calls, each sequence in one of them. Collective over the reward ranks.
-  void score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
-  // Whether score_with_models() has had this rank's sequence `id`, and fill_in() not yet.
+  // Reference log-probs of sequences that score_with_models() will have, which does the others: any number of calls, each sequence in one of them, and
+  // on CPUs the same bits. Collective over the reward ranks.
+  void refer(const Samples& samples);
+  bool has_reference() const { return reference_ != nullptr; }
+  // Whether refer() has had this rank's sequence `id`, and fill_in() not yet.
   bool knows(uint64_t id) const { return found_.contains(id); }
+  // Reward models score the sequences, spread evenly over the ranks, and the reference computes log-probs of those that refer() has not had. Once for all
+  // sequences of a batch: what a reward model says may depend in its last bits on what it scores together. Collective over the reward ranks.
+  void score_with_models(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   // Fills reward_parts, with zeros for models. False, on all of them, when some rank was asked to stop: then nothing is filled. With reward.outage =
   // "skip" the samples of prompts that lack an answer, on whatever rank, go over to `skipped`; throws UserError(unfit_environment) where nothing is
   // left on any rank. Collective over the reward ranks.
@@ -58,8 +60,8 @@ class Scorer {
  private:
   // What models found of a sequence.
   struct Found {
-    std::vector<float> parts;  // of the reward models, by source; empty without them
-    std::vector<float> ref_log_probs;
+    std::vector<float> ref_log_probs = {};
+    std::vector<float> parts = {};  // by source; 0 for those that are no models
   };
   void skip_groups(Samples& samples, Samples& skipped, const std::vector<uint8_t>& missing, int64_t iteration);
   std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
