@@ -43,6 +43,13 @@ void add_dtype(CLI::App& app, config::ComputeType& dtype) {
 }
 void add_dtype(CLI::App& app, config::DType& dtype) { add_words(app, dtype, "Type of the stored weights"); }
 
+void add_device(CLI::App& app, config::Device& device) {
+  app.add_option_function<std::string>(
+         "--device", [&device](const std::string& word) { device = config::choice_of<config::Device>(word).value(); },
+         "auto: GPUs where every rank sees one; cpu; cuda (default auto)")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
 bool speaks() { return job::speaks_for_job(job::process_environment); }
 
 [[noreturn]] void print_and_leave(const std::string& text) {
@@ -162,7 +169,9 @@ class Parser {
     auto* sub = app_.add_subcommand(name, help);
     sub->final_callback([this, command, needs, run] {
       invocation_ = [=] {
-        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }, config::Device::cpu};
+        auto device = config::Device::cpu;
+        if constexpr (requires { command->device; }) device = command->device;
+        return Invocation{needs, [command, run](const comm::Session* session) { return run(*command, session); }, device};
       };
     });
     return sub;
@@ -194,6 +203,7 @@ class Parser {
            "--backend", [c](const std::string& word) { c->backend = config::choice_of<config::GenerateBackend>(word).value(); },
            "fused (kernels of our own, on CPUs) or torch (LibTorch's operations); default auto")
         ->check(CLI::IsMember({"auto", "fused", "torch"}));
+    add_device(*sub, c->device);
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
     add_dtype(*sub, c->dtype);
@@ -209,6 +219,7 @@ class Parser {
     sub->add_option("--output", c->output, "Scores; - for standard output")->required();
     sub->add_option("--temperature", c->temperature, "Divides the logits")->check(CLI::PositiveNumber);
     sub->add_option("--micro-batch-tokens", c->micro_batch_tokens, "Tokens of one forward pass")->check(CLI::PositiveNumber);
+    add_device(*sub, c->device);
     add_dtype(*sub, c->dtype);
   }
 

@@ -18,7 +18,7 @@ enum class Needs : uint8_t { nothing, mpi };
 struct Invocation {
   Needs needs = Needs::nothing;
   std::function<ExitCode(const comm::Session*)> action;
-  config::Device device = config::Device::cpu;  // where its tensors may live; the tools compute on CPUs
+  config::Device device = config::Device::cpu;  // where its tensors may live
   std::optional<base::Isa> isa = {};            // the deck's run.isa; none: auto
 };
 

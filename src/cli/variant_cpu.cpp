@@ -38,7 +38,7 @@ void enter_variant(config::Device wanted, char** argv) {
   if (wanted == config::Device::automatic && !has_gpu_driver()) return;
   ::execv(program.c_str(), argv);
   throw UserError(ExitCode::unfit_environment,
-                  base::text("cannot start ", program, " (", std::strerror(errno), "): mend it, or set run.device = \"cpu\""));
+                  base::text("cannot start ", program, " (", std::strerror(errno), "): mend it, or ask for \"cpu\" (run.device, --device)"));
 }
 
 }  // namespace trireme::cli

@@ -71,11 +71,26 @@ Stream::Stream() {
 }
 Stream::~Stream() { static_cast<void>(cudaStreamDestroy(handle_)); }
 
-Event::Event() { TRIREME_CUDA_CALL(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming)); }
+Event::Event(Kind kind) { TRIREME_CUDA_CALL(cudaEventCreateWithFlags(&handle_, kind == Kind::order ? cudaEventDisableTiming : cudaEventDefault)); }
 Event::~Event() {
   if (handle_) static_cast<void>(cudaEventDestroy(handle_));
 }
 void Event::record(cudaStream_t stream) { TRIREME_CUDA_CALL(cudaEventRecord(handle_, stream)); }
+void Event::stamp(cudaStream_t stream) { TRIREME_CUDA_CALL(cudaEventRecordWithFlags(handle_, stream, cudaEventRecordDefault)); }
+bool Event::is_over() const {
+  const cudaError_t code = cudaEventQuery(handle_);
+  if (code == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // who asks next must not take it for an error of its own
+    return false;
+  }
+  check_cuda(code, "cudaEventQuery");
+  return true;
+}
+double Event::seconds_since(const Event& first) const {
+  float milliseconds = 0;
+  TRIREME_CUDA_CALL(cudaEventElapsedTime(&milliseconds, first.handle_, handle_));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
 void Event::block(cudaStream_t stream) const { TRIREME_CUDA_CALL(cudaStreamWaitEvent(stream, handle_, 0)); }
 
 }  // namespace trireme::comm

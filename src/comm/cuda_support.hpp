@@ -61,11 +61,16 @@ class Stream {
 
 class Event {
  public:
-  Event();
+  enum class Kind : uint8_t { order, timing };
+  explicit Event(Kind kind = Kind::order);
   Event(const Event&) = delete;
   Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   ~Event();
   void record(cudaStream_t stream);
+  // Of a timing event: takes the time when the stream comes here; nothing is ordered by it.
+  void stamp(cudaStream_t stream);
+  bool is_over() const;                           // the stream has come there
+  double seconds_since(const Event& first) const;  // both are over
   void block(cudaStream_t stream) const;  // what is enqueued on `stream` from now on waits for the event
 
  private:

@@ -2,7 +2,8 @@
 //   gather   waits for all compute enqueued so far (the slot's last reader), compute waits for the gather in gathered()
 //   reduce   waits for the stage's backward
 //   finish   waits for what wrote into the sums until then; compute waits for it
-// The host waits for NCCL to enqueue, for nothing that runs on the device.
+// The host waits for NCCL to enqueue, for nothing that runs on the device. One stream is enough: NCCL runs the kernels of a communicator, and of all that
+// share its connections, one after the other.
 #include <exception>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "comm/rank_sums_nccl.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "comm/shard_exchange_staged.hpp"
+#include "comm/stream_waits.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/device_exchange.hpp"
@@ -31,7 +33,7 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
  public:
   NcclRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
       : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
-        compute_(static_cast<cudaStream_t>(options.compute_stream)), gathered_(static_cast<size_t>(layout_.stages())),
+        compute_(static_cast<cudaStream_t>(options.compute_stream)), waits_(compute_), gathered_(static_cast<size_t>(layout_.stages())),
         own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
         ring_(options, *this, layout_.ring_bytes(options.gradients, 1), registered_memory, counters_), nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
@@ -70,10 +72,16 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
     order_.block(later);
   }
 
+  void compute_waits_for(const Event& event) {
+    waits_.wait_for(event);
+    counters_.wait_seconds = waits_.seconds();
+  }
+
   Comm comm_;
   ExchangeOptions options_;
   RingLayout layout_;
   cudaStream_t compute_;
+  StreamWaits waits_;  // of compute for messages: what of them is exposed
   std::vector<Event> gathered_;  // by stage
   Event order_;
   ExchangeCounters counters_;
@@ -135,7 +143,7 @@ void NcclRingExchange::gather(int stage) {
 
 std::vector<std::byte*> NcclRingExchange::gathered(int stage) {
   layout_.use(stage);
-  gathered_[static_cast<size_t>(stage)].block(compute_);
+  compute_waits_for(gathered_[static_cast<size_t>(stage)]);
   return layout_.weight_pointers(ring_[RingMemory::weights], stage);
 }
 
@@ -174,7 +182,8 @@ void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into)
     sums += parameters[i].per_rank;
     counters_.reduced_bytes += (comm_->size() - 1) * parameters[i].per_rank * static_cast<int64_t>(sizeof(float));
   }
-  follow(compute_, stream_);
+  order_.record(stream_);
+  compute_waits_for(order_);
   ++counters_.reductions;
 }
 

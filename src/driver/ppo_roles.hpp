@@ -34,7 +34,8 @@ struct PpoRoles {
   // Threads that worked, bytes of all models of all ranks, what engines and plugins did since the last call, the last sync of
   // weights, syncs that had to be repeated. Collective over world.
   void add_metrics(report::IterationMetrics& metrics) const;
-  // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout. Local.
+  // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout, and on GPUs their weights, until
+  // the next sync, where that sends all of them. Local.
   void release_caches();
   // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.
   void export_trained(const std::string& name) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "driver/models.hpp"
@@ -16,6 +17,7 @@
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/changes.hpp"
 #include "trireme/config/deck.hpp"
+#include "trireme/trace/device_wait.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -117,6 +119,10 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   metrics.seconds["total"] = seconds;
+  if (!run_.device.is_cpu()) {
+    const double waited = trace::device_wait();
+    metrics.seconds["device_waits"] = run_.roles.world.max(waited - std::exchange(device_waited_, waited));
+  }
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
   if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {

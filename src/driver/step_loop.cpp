@@ -137,17 +137,18 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
   const trace::Phase phase{"train", metrics.iteration};
   const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
-  std::vector<double> means(objective_->quantities().size(), 0.0);
+  learn::DeviceSums sums(std::ssize(objective_->quantities()));
   for (const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      return objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
+      return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
     });
   }
   const double rate = learning_rate(*rate_, model_->steps());
   control_.before_step();
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
+  std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set(name, value);
   metrics.set("grad_norm", result.grad_norm);
@@ -164,14 +165,15 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   std::iota(rows.begin(), rows.end(), int64_t{0});
   const auto batches = learn::share_out(*held_out_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
-  std::vector<double> means(objective_->quantities().size(), 0.0);
+  learn::DeviceSums sums(std::ssize(objective_->quantities()));
   for (const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      objective_->loss({hidden, head_weight, batch, part.margins, totals}, means);
+      objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
     });
   }
+  std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
   if (run_.command != config::Command::rm) return;

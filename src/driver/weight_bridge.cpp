@@ -80,6 +80,7 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
   }
   std::vector<void*> targets;
   if (weights) {
+    weights->restore();
     const auto storage = weights->storage();
     targets.assign(storage.begin(), storage.end());
   }

@@ -2,6 +2,8 @@
 
 #include "trireme/generate/weights.hpp"
 
+#include <algorithm>
+
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/huge_buffer.hpp"
@@ -15,7 +17,7 @@ constexpr int64_t alignment = 64;
 
 struct GeneratorWeights::Storage {
   comm::HugeBuffer host;
-  at::Tensor device;
+  std::vector<at::Tensor> device;  // one for each parameter: what other roles allocate meanwhile keeps no room of all from being had again
 };
 
 GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate)
@@ -26,19 +28,38 @@ GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType d
   std::vector<int64_t> offsets;
   for (size_t p = 0; p < pointers_.size(); ++p) {
     offsets.push_back(bytes_);
-    bytes_ += base::round_up(block(p).elements() * config::bytes_per_element(dtype), alignment);
+    bytes_ += slice_bytes(p);
   }
-  std::byte* base = nullptr;
-  if (place == Place::host) {
-    storage_->host = comm::HugeBuffer(bytes_, comm::FirstTouch::now, "the generator's weights",
-                                      "give the job more memory, or use more tensor-parallel ranks");
-    base = storage_->host.data();
-  } else {
-    storage_->device = at::zeros({bytes_}, at::TensorOptions().dtype(at::kByte).device(kernels::device_type()));
-    base = static_cast<std::byte*>(storage_->device.mutable_data_ptr());
+  if (place == Place::device) {
+    restore();
+    for (at::Tensor& tensor : storage_->device) tensor.zero_();
+    return;
   }
+  storage_->host = comm::HugeBuffer(bytes_, comm::FirstTouch::now, "the generator's weights",
+                                    "give the job more memory, or use more tensor-parallel ranks");
   for (size_t p = 0; p < pointers_.size(); ++p) {
-    owned_.push_back(base + offsets[p]);
+    owned_.push_back(storage_->host.data() + offsets[p]);
+    pointers_[p] = owned_[p];
+  }
+}
+
+int64_t GeneratorWeights::slice_bytes(size_t parameter) const {
+  return base::round_up(block(parameter).elements() * config::bytes_per_element(dtype_), alignment);
+}
+
+int64_t GeneratorWeights::release() {
+  if (storage_->device.empty()) return 0;
+  storage_->device.clear();
+  owned_.clear();
+  std::fill(pointers_.begin(), pointers_.end(), nullptr);
+  return bytes_;
+}
+
+void GeneratorWeights::restore() {
+  if (place_ == Place::host || !storage_->device.empty()) return;
+  for (size_t p = 0; p < pointers_.size(); ++p) {
+    storage_->device.push_back(at::empty({slice_bytes(p)}, at::TensorOptions().dtype(at::kByte).device(kernels::device_type())));
+    owned_.push_back(static_cast<std::byte*>(storage_->device.back().mutable_data_ptr()));
     pointers_[p] = owned_[p];
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/preference.hpp"
@@ -27,18 +28,18 @@ Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const A
 // Every second element: the chosen (0) or the rejected (1) side of [2 P].
 Tensor side(const Tensor& values, int64_t which) { return values.view({-1, 2}).select(1, which); }
 
-double sum_of(const Tensor& values) { return values.sum(at::kDouble).item<double>(); }
+Tensor sum_of(const Tensor& values) { return values.sum(at::kDouble); }
 
 class SftObjective final : public Objective {
  public:
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override { return {"loss"}; }
 
-  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+  Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch);
     Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte), in.batch.segments,
                                 config::LossAggregation::token_mean, {in.totals.targets, in.totals.sequences, 1});
-    means[0] += loss.item<double>();
+    means.add({loss});
     return loss;
   }
 };
@@ -52,18 +53,14 @@ class RewardModelObjective final : public Objective {
     return {"loss", "accuracy", "chosen_reward", "rejected_reward", "reward_square"};
   }
 
-  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+  Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const Tensor rewards = score_head(in.hidden.index_select(0, last_tokens(in.batch.packed)), in.head_weight);
     const Tensor chosen = side(rewards, 0);
     const Tensor rejected = side(rewards, 1);
-    const Tensor margins = at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat).to(rewards.device());
+    const Tensor margins = kernels::to_device(at::tensor(at::ArrayRef<float>(in.margins.data(), in.margins.size()), at::kFloat), rewards.device());
     const double pairs = in.totals.rows;
     Tensor loss = ppo::reward_model_loss(chosen, rejected, margins, kind_, pairs);
-    means[0] += loss.item<double>();
-    means[1] += sum_of(chosen > rejected) / pairs;
-    means[2] += sum_of(chosen) / pairs;
-    means[3] += sum_of(rejected) / pairs;
-    means[4] += sum_of(rewards.square()) / (2 * pairs);
+    means.add({loss, sum_of(chosen > rejected) / pairs, sum_of(chosen) / pairs, sum_of(rejected) / pairs, sum_of(rewards.square()) / (2 * pairs)});
     return loss;
   }
 
@@ -103,21 +100,19 @@ class DpoObjective final : public Objective {
     });
   }
 
-  Tensor loss(const ObjectiveInput& in, std::span<double> means) override {
+  Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
     const double pairs = in.totals.rows;
     const auto policy = log_probs_of(in.hidden, in.head_weight, in.batch);
     const ppo::DpoInput input{side(policy.sums, 0), side(policy.sums, 1), side(reference_sums_, 0), side(reference_sums_, 1)};
     auto dpo = ppo::dpo_loss(input, options_, pairs);
-    means[1] += sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs;
-    means[2] += sum_of(dpo.chosen_rewards) / pairs;
-    means[3] += sum_of(dpo.rejected_rewards) / pairs;
-    means[4] += sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs;
+    std::vector<Tensor> parts{dpo.loss, sum_of(dpo.chosen_rewards > dpo.rejected_rewards) / pairs, sum_of(dpo.chosen_rewards) / pairs,
+                              sum_of(dpo.rejected_rewards) / pairs, sum_of(dpo.chosen_rewards - dpo.rejected_rewards) / pairs};
     if (options_.nll_loss_coef > 0) {
       const Tensor nll = side(policy.means, 0).sum() * (-1 / pairs);
-      means[5] += nll.item<double>();
-      dpo.loss = dpo.loss + nll * options_.nll_loss_coef;
+      parts.push_back(nll);
+      parts.front() = dpo.loss = dpo.loss + nll * options_.nll_loss_coef;
     }
-    means[0] += dpo.loss.item<double>();
+    means.add(parts);
     return dpo.loss;
   }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -12,11 +14,11 @@
 namespace trireme::learn {
 namespace {
 
-at::Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
+at::Tensor index_tensor(const std::vector<int64_t>& values) {
   const auto count = static_cast<int64_t>(values.size());
   at::Tensor tensor = at::empty({count}, at::kLong);
   if (count) std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(int64_t));
-  return tensor.to(device);
+  return tensor;
 }
 
 // The micro-batches of sequences with these lengths; the same number on every rank of `ranks`, empty ones at the end.
@@ -37,19 +39,44 @@ void for_micro_batches(const Samples& samples, const comm::CommView& ranks, int6
   }
 }
 
-// Writes values [A] of a micro-batch to their places among all tokens.
-void scatter(const at::Tensor& values, const ActionBatch& batch, const Samples& samples, const std::vector<int64_t>& which,
-             at::Tensor& all) {
-  const at::Tensor host = values.to(at::kCPU, at::kFloat).contiguous();
-  const at::Tensor columns = batch.columns.to(at::kCPU);
-  const auto* from = host.const_data_ptr<float>();
-  const auto* column = columns.const_data_ptr<int64_t>();
-  auto* to = all.mutable_data_ptr<float>();
-  int64_t k = 0;
+// One number for each of some places, from micro-batches; on the device until the host reads all at once.
+class DeviceValues {
+ public:
+  // values [n] for the next n places.
+  void add(const at::Tensor& values, std::span<const int64_t> places) {
+    values_.push_back(values.detach().to(at::kFloat).reshape({-1}));
+    places_.insert(places_.end(), places.begin(), places.end());
+  }
+  void write(std::span<float> all) const {
+    if (values_.empty()) return;
+    const at::Tensor host = at::cat(values_).to(at::kCPU);
+    EXPECT(host.numel() == std::ssize(places_));
+    const auto* from = host.const_data_ptr<float>();
+    for (const int64_t place : places_) all[static_cast<size_t>(place)] = *from++;
+  }
+
+ private:
+  std::vector<at::Tensor> values_;
+  std::vector<int64_t> places_;
+};
+
+// Where the action tokens of a micro-batch stand among all tokens of the samples.
+std::vector<int64_t> places_of(const ActionBatch& batch, const Samples& samples, const std::vector<int64_t>& which) {
+  const auto* column = batch.host_columns.const_data_ptr<int64_t>();
+  const int64_t count = batch.host_columns.numel();
+  std::vector<int64_t> places;
   for (size_t s = 0; s < which.size(); ++s) {
     const int64_t shift = samples.begin(which[s]) - batch.packed.cu_seqlens[s];
-    for (; k < host.numel() && column[k] < batch.packed.cu_seqlens[s + 1]; ++k) to[column[k] + shift] = from[k];
+    for (auto k = std::ssize(places); k < count && column[k] < batch.packed.cu_seqlens[s + 1]; ++k) places.push_back(column[k] + shift);
   }
+  return places;
+}
+
+// f32 [T] on the host: the values at their places, 0 elsewhere.
+at::Tensor written(const Samples& samples, const DeviceValues& values) {
+  at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
+  values.write({all.mutable_data_ptr<float>(), static_cast<size_t>(all.numel())});
+  return all;
 }
 
 }  // namespace
@@ -76,9 +103,10 @@ ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> w
   }
   batch.packed = model::pack(sequences, device);
   batch.segments = ppo::Segments(cu, device);
-  batch.columns = index_tensor(columns, device);
-  batch.rows = index_tensor(rows, device);
-  batch.targets = index_tensor(targets, device);
+  batch.host_columns = index_tensor(columns);
+  batch.columns = kernels::to_device(batch.host_columns, device);
+  batch.rows = kernels::to_device(index_tensor(rows), device);
+  batch.targets = kernels::to_device(index_tensor(targets), device);
   return batch;
 }
 
@@ -90,54 +118,53 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
 
 at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
                             int64_t micro_batch_tokens, double temperature, at::Device device) {
-  at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
+  DeviceValues values;
   for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
     const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
     model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head = kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, temperature,
                                                  kernels::Entropy::skip);
-      scatter(head.log_probs, batch, samples, which, all);
+      values.add(head.log_probs, places_of(batch, samples, which));
     });
   });
-  return all;
+  return written(samples, values);
 }
 
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
                          int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
-  at::Tensor all = at::zeros({samples.tokens()}, at::kFloat);
+  DeviceValues values;
   for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
     const trace::Region region{"value micro-batch", batch.packed.tokens()};
     model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      scatter(score_head(hidden.index_select(0, batch.rows), head_weight, scale), batch, samples, which, all);
+      values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale), places_of(batch, samples, which));
     });
   });
-  return all;
+  return written(samples, values);
 }
 
 std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
                                    const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
-  std::vector<float> all(sequences.size());
+  DeviceValues values;
   for (const auto& which : agreed_micro_batches(lengths, ranks, micro_batch_tokens)) {
     std::vector<std::span<const int32_t>> parts;
     for (const int64_t i : which) parts.emplace_back(sequences[static_cast<size_t>(i)]);
     const model::PackedBatch packed = model::pack(parts, device);
     model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
-      const at::Tensor raw = score_head(hidden.index_select(0, last_tokens(packed)), head_weight).to(at::kCPU).contiguous();
-      const auto* scores = raw.const_data_ptr<float>();
-      for (size_t k = 0; k < which.size(); ++k) {
-        all[static_cast<size_t>(which[k])] = static_cast<float>((double{scores[k]} - scale.mean) / scale.deviation);
-      }
+      values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
     });
   }
+  std::vector<float> all(sequences.size());
+  values.write(all);
+  for (float& score : all) score = static_cast<float>((double{score} - scale.mean) / scale.deviation);
   return all;
 }
 
 at::Tensor last_tokens(const model::PackedBatch& packed) {
   std::vector<int64_t> last;
   for (size_t i = 1; i < packed.cu_seqlens.size(); ++i) last.push_back(packed.cu_seqlens[i] - 1);
-  return index_tensor(last, packed.ids.device());
+  return kernels::to_device(index_tensor(last), packed.ids.device());
 }
 
 ScoreScale critic_scale(const config::Options& options, const config::ModelShape& critic) {

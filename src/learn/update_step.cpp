@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "trireme/base/fault_point.hpp"
+#include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
+#include "trireme/learn/device_sums.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -14,25 +16,22 @@ namespace {
 
 // A micro-batch on the device: its packed sequences and its columns of action tokens.
 struct DeviceBatch {
-  DeviceBatch(const ppo::Experience& micro, at::Device where) : device(where), actions(make_action_batch(micro.samples, where)) {
-    host_columns = actions.columns.to(at::kCPU);
-    mask = at::ones_like(actions.columns, at::kByte);
-  }
+  DeviceBatch(const ppo::Experience& micro, at::Device where)
+      : device(where), actions(make_action_batch(micro.samples, where)), mask(at::ones_like(actions.columns, at::kByte)) {}
   // The action columns of a host tensor [T]; undefined stays undefined.
   at::Tensor column(const at::Tensor& all) const {
-    return all.defined() ? all.index_select(0, host_columns).to(device) : at::Tensor{};
+    return all.defined() ? kernels::to_device(all.index_select(0, actions.host_columns), device) : at::Tensor{};
   }
 
   at::Device device;
   ActionBatch actions;
-  at::Tensor host_columns;
   at::Tensor mask;
 };
 
 // Its action columns cut where another sequence or another version of the weights begins.
 ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples) {
   const std::vector<int64_t>& sequences = batch.actions.segments.cu_seqlens();
-  const auto* column = batch.host_columns.const_data_ptr<int64_t>();
+  const auto* column = batch.actions.host_columns.const_data_ptr<int64_t>();
   const auto version = [&](int64_t action) { return samples.version[static_cast<size_t>(column[action])]; };
   std::vector<int64_t> cuts{0};
   for (size_t i = 0; i + 1 < sequences.size(); ++i) {
@@ -44,14 +43,23 @@ ppo::Segments written_segments(const DeviceBatch& batch, const Samples& samples)
   return ppo::Segments(cuts, batch.device);
 }
 
+// What a policy loss adds up over the micro-batches of a step: the loss, its KL and entropy, then ppo::PolicyStatistics.
+constexpr size_t first_statistic = 3;
+
+void add_to(UpdateReport& report, const std::vector<double>& sums) {
+  report.policy_loss += sums[0];
+  report.kl_loss += sums[1];
+  report.entropy += sums[2];
+  for (size_t i = 0; i < ppo::PolicyStatistics::count; ++i) report.statistics.sums[i] += sums[first_statistic + i];
+}
+
 kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   if (!options.entropy_coef) return kernels::Entropy::skip;
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
 }
 
 at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, const kernels::TokenLogProbs& head,
-                      const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient,
-                      UpdateReport& report) {
+                      const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient, DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
   ppo::PolicyLossInput input{head.log_probs,
                              batch.column(micro.old_log_probs),
@@ -63,26 +71,24 @@ at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, co
   if (how.correction.level == config::CorrectionLevel::segment) input.written = written_segments(batch, micro.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
-  report.policy_loss += policy.loss.item<double>();
-  report.statistics += policy.statistics;
+  at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl;
   if (options.algo.kl.use_loss && micro.ref_log_probs.defined()) {
-    const at::Tensor kl = ppo::kl_loss(head.log_probs, batch.column(micro.ref_log_probs), input.old_log_probs, batch.mask,
-                                       batch.actions.segments, options.algo.kl, normalizer);
-    report.kl_loss += kl.item<double>();
+    kl = ppo::kl_loss(head.log_probs, batch.column(micro.ref_log_probs), input.old_log_probs, batch.mask,
+                      batch.actions.segments, options.algo.kl, normalizer);
     loss = loss.add(kl, kl_coefficient);
   }
   if (const auto& coefficient = options.actor.entropy_coef) {
-    const at::Tensor entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);
-    report.entropy += entropy.item<double>();
+    entropy = ppo::entropy_term(head.entropy, batch.mask, batch.actions.segments, normalizer);
     if (*coefficient != 0) loss = loss.sub(entropy, *coefficient);
   }
+  sums.add({policy.loss, kl, entropy, policy.sums});
   if (base::nan_wanted("loss")) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
   return loss;
 }
 
 // The language-model loss on texts (PPO-ptx; Ouyang et al. 2022, eq. 2), token-mean over the step's texts.
 void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, double coefficient, at::Device device,
-                           UpdateReport& report) {
+                           DeviceSums& sums) {
   for (const RowBatch& part : step.pretraining) {
     const ActionBatch batch = make_action_batch(part.samples, device);
     actor.forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
@@ -91,7 +97,7 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, do
       const at::Tensor loss = ppo::sft_loss(head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
                                             config::LossAggregation::token_mean,
                                             {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
-      report.ptx_loss += loss.item<double>();
+      sums.add({loss});
       return loss.mul(coefficient);
     });
   }
@@ -115,18 +121,21 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
                 double lr, at::Device device, UpdateReport& report) {
   const trace::Region region{"actor step"};
+  DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
   for (const ppo::Experience& micro : step.micro_batches) {
     const DeviceBatch batch(micro, device);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
                                                  scoring_temperature(options), entropy_mode(options.actor));
-      return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, report);
+      return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, sums);
     });
   }
-  pretraining_gradients(actor, step, options.actor.ptx_coef, device, report);
+  pretraining_gradients(actor, step, options.actor.ptx_coef, device, of_texts);
   report.lr = lr;
   const auto result = actor.step(adamw_options(options.actor, lr));
+  add_to(report, sums.read());
+  report.ptx_loss += of_texts.read().front();
   ++report.actor_steps;
   report.grad_norm += result.grad_norm;
   report.changed_values += result.changed_values;
@@ -138,6 +147,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
                  UpdateReport& report) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
+  DeviceSums sums(1);
   for (const ppo::Experience& micro : step.micro_batches) {
     const DeviceBatch batch(micro, device);
     trace::count("critic_positions_trained", batch.actions.packed.ids.numel());
@@ -146,12 +156,13 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
       at::Tensor loss =
           ppo::value_loss(values, batch.column(micro.values), batch.column(micro.returns), batch.mask, batch.actions.segments,
                           options.critic.value_clip, config::LossAggregation::token_mean, step.normalizer);
-      report.value_loss += loss.item<double>();
+      sums.add({loss});
       return loss;
     });
   }
   report.critic_lr = lr;
   const auto result = critic.step(adamw_options(options.critic, lr));
+  report.value_loss += sums.read().front();
   report.critic_grad_norm += result.grad_norm;
   report.skipped_steps += !result.updated;
   return result;

@@ -104,8 +104,8 @@ DType settle_compute_type(ComputeType asked, std::optional<DType> stored, const 
   return decision.type;
 }
 
-DType settle_compute_type(ComputeType asked, const comm::CommView& world) {
-  const auto decision = agree_on_compute_type(asked, std::nullopt, compute_device(at::kCPU), world);
+DType settle_compute_type(ComputeType asked, const comm::CommView& world, at::Device device) {
+  const auto decision = agree_on_compute_type(asked, std::nullopt, compute_device(device), world);
   const std::string line = base::text("compute type: ", config::to_string(decision.type), " (", decision.reason, ")");
   if (world.rank() == 0) decision.warning ? log::warning(line) : log::info(line);
   return decision.type;

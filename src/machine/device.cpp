@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -54,10 +55,10 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world, con
   if (wanted == config::Device::cpu) return at::kCPU;
   const int gpus = visible_gpus();
   const bool built = at::detail::getCUDAHooks().hasCUDART();
-  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment, "run.device = \"cuda\", but ",
+  VALIDATE(gpus > 0 || wanted != config::Device::cuda, ExitCode::unfit_environment, "a GPU was asked for (run.device or --device = \"cuda\"), but ",
            built ? "no GPU is visible: use a GPU node, look at CUDA_VISIBLE_DEVICES and nvidia-smi,"
                  : "this program has no GPU support: build it where nvcc and the GPU wheels are (TRIREME_GPU=1 ./bootstrap.sh build),",
-           " or set run.device = \"cpu\"");
+           " or ask for \"cpu\"");
   const auto seen = world.gather_values(gpus);
   const auto without = std::ranges::count(seen, 0);
   const bool everywhere = without == 0;
@@ -66,7 +67,7 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world, con
     throw UserError(ExitCode::unfit_environment,
                     base::text("no GPU is visible to ", without, " of ", world.size(), " ranks, while the others have some (the first is rank ", rank,
                                " on ", topology.host_of_node[static_cast<size_t>(topology.node_of[static_cast<size_t>(rank)])],
-                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or set run.device = \"cpu\""));
+                               "): a GPU of that node may be lost, look at nvidia-smi there; leave the node out, or ask for \"cpu\" (run.device, --device)"));
   }
   if (world.rank() == 0 && everywhere) log::info(base::text("device: GPUs; rank 0 sees ", gpus));
   if (!everywhere) return at::kCPU;
@@ -75,6 +76,13 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world, con
 
 at::Device state_device(const config::Options& options, at::Device device) { return options.train.optimizer_offload ? at::Device(at::kCPU) : device; }
 
+void set_allocator() {
+  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+}
+
 void use_device(at::Device device, bool deterministic) {
   if (device.is_cpu()) return;
   auto& context = at::globalContext();
@@ -82,6 +90,7 @@ void use_device(at::Device device, bool deterministic) {
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);  // cuBLAS repeats its sums only with workspaces of a fixed size
     context.setDeterministicAlgorithms(true, false);
   }
+  set_allocator();
   context.lazyInitDevice(device.type());
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   context.setAllowBF16ReductionCuBLAS(false);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "trireme/kernels/to_device.hpp"
+
 namespace trireme::model {
 
 PackedBatch pack(std::span<const std::span<const int32_t>> sequences, at::Device device) {
@@ -23,10 +25,10 @@ PackedBatch pack(std::span<const std::span<const int32_t>> sequences, at::Device
       *position++ = static_cast<int64_t>(i);
     }
   }
-  batch.ids = ids.to(device);
-  batch.positions = positions.to(device);
+  batch.ids = kernels::to_device(ids, device);
+  batch.positions = kernels::to_device(positions, device);
   if (!device.is_cpu()) {
-    batch.cu_seqlens_device = at::tensor(batch.cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(device, at::kInt);
+    batch.cu_seqlens_device = kernels::to_device(at::tensor(batch.cu_seqlens, at::TensorOptions().dtype(at::kLong)).to(at::kInt), device);
   }
   return batch;
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 
+#include "plan/groups.hpp"
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
@@ -31,10 +32,6 @@ const std::array<Machine, 5>& machines() {
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
 
-bool one_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) {
-  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return node_of_rank[static_cast<size_t>(rank)] == node_of_rank[static_cast<size_t>(ranks.front())]; });
-}
-
 bool node_by_node(const std::vector<int>& ranks, std::span<const int> node_of_rank) {
   return std::is_sorted(ranks.begin(), ranks.end(), [&](int a, int b) { return node_of_rank[static_cast<size_t>(a)] < node_of_rank[static_cast<size_t>(b)]; });
 }
@@ -44,7 +41,6 @@ int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.
 
 // Sums of what a rank has besides the entries that are known byte for byte.
 constexpr int64_t device_context = 600 * mib;        // a CUDA context with LibTorch's libraries
-constexpr int64_t nccl_communicator = 700 * mib;
 constexpr int64_t host_scratch = 96 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
 constexpr int64_t bytes_per_sample_token = 64;       // ids, masks, log-probs, values, advantages, and the copies that travel
 
@@ -79,17 +75,12 @@ class RankLedger {
       return;
     }
     add("process", "CUDA context and libraries", device_context, every_phase, Accuracy::estimate);
-    int communicators = 0;
-    // Of each trained model's exchange, and of its replicas' gradients where there are replicas.
-    if (contains(job_.roles.trainer, rank_)) communicators += (job_.models.critic ? 2 : 1) * (shard_group().size() < job_.roles.trainer.size() ? 2 : 1);
-    if (job_.command == config::Command::ppo && contains(job_.roles.generator, rank_) && degree() > 1) ++communicators;
-    if (contains(job_.roles.reward, rank_)) communicators += static_cast<int>(job_.models.reward_models.size()) + (job_.models.reference ? 1 : 0);
-    add("process", "NCCL communicators", communicators * nccl_communicator, every_phase, Accuracy::estimate);
+    add("process", "NCCL communicators", nccl_bytes(job_, rank_), every_phase, Accuracy::estimate);
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {
     if (place_ == Place::device) return Exchange::device_ring;
-    if (one_node(ranks, job_.node_of_rank)) return Exchange::window;
+    if (one_node(job_, ranks)) return Exchange::window;
     return options().train.node_weights && node_by_node(ranks, job_.node_of_rank) ? Exchange::node_windows : Exchange::host_ring;
   }
 
@@ -148,7 +139,7 @@ class RankLedger {
   }
 
   void trained_models() {
-    const std::vector<int> group = shard_group();
+    const std::vector<int> group = shard_group(job_, rank_);
     const auto& models = job_.models;
     const int64_t tokens = training_tokens(job_);
     sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema);
@@ -201,11 +192,16 @@ class RankLedger {
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
-  // Where generators and trainers take turns on the same rank, the pages are given back before the trainers begin (PpoRoles::release_caches()).
-  PhaseSet cache_phases() const {
+  // Where generators and trainers take turns on the same rank, KV pages and on devices weights that a sync sends whole are given back before the trainers
+  // begin (PpoRoles::release_caches()).
+  bool gives_way() const {
     const bool take_turns = options().train.async_depth == 0 || (options().train.partial_rollout_enable && degree() == 1);
-    const bool given_back = take_turns && contains(job_.roles.trainer, rank_);
-    return given_back ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase;
+    return take_turns && contains(job_.roles.trainer, rank_);
+  }
+  PhaseSet cache_phases() const { return gives_way() ? phase_bit(Phase::start) | phase_bit(Phase::rollout) | phase_bit(Phase::reward) : every_phase; }
+  PhaseSet weight_phases() const {
+    const bool given_back = gives_way() && place_ == Place::device && !sends_deltas(job_);
+    return given_back ? every_phase & ~(phase_bit(Phase::log_probs) | training | phase_bit(Phase::step)) : every_phase;
   }
 
   void generator() {
@@ -215,8 +211,7 @@ class RankLedger {
       const auto found = std::find(group.begin(), group.end(), rank_);
       if (found != group.end()) place = static_cast<int>(found - group.begin());
     }
-    const int64_t slice = generator_weight_bytes(job_.models.slices, place, element());
-    add("generator", "weights", slice);
+    if (!reads_in_place(job_)) add("generator", "weights", generator_weight_bytes(job_.models.slices, place, element()), weight_phases());
     const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
     const config::ModelShape& shape = job_.models.actor.shape;
     const int64_t granted =
@@ -226,8 +221,9 @@ class RankLedger {
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
       const int64_t running = std::min(sequences, options().generate.max_batch);
-      add("generator", "keys and values that a layer gathers", running * padded * kv_bytes_per_token(shape, degree(), element()) / shape.layers, cache_phases(),
-          Accuracy::estimate);
+      add("generator", "keys and values that a layer gathers", running * padded * kv_bytes_per_token(shape, degree(), element()) / shape.layers,
+          phase_bit(Phase::rollout), Accuracy::estimate);
+      add("generator", "activations of a step", device_step_bytes(running, sequences * padded), phase_bit(Phase::rollout), Accuracy::estimate);
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
@@ -239,6 +235,15 @@ class RankLedger {
     const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
     add("generator", "rows of a step", element() * (rows * columns / degree() + logit_rows * shape.vocab / degree()), every_phase,
         Accuracy::estimate);
+  }
+
+  // Of one block's operators, in slices of the replica's ranks; then logits and, where a draw is from the likeliest, those of all slices.
+  int64_t device_step_bytes(int64_t running, int64_t tokens) const {
+    const config::ModelShape& shape = job_.models.actor.shape;
+    const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
+    const bool truncated = options().rollout.top_p < 1 || options().rollout.top_k > 0;
+    const int64_t logits = running * shape.vocab * element();
+    return rows * (6 * shape.hidden + 4 * shape.ffn / degree()) * element() + logits / degree() + (truncated && degree() > 1 ? logits : 0);
   }
 
   void weight_sync() {
@@ -256,14 +261,6 @@ class RankLedger {
     if (!options().train.optimizer_offload) add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
     if (job_.command != config::Command::ppo) return;
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
-  }
-
-  std::vector<int> shard_group() const {
-    const auto& ranks = job_.roles.trainer;
-    const auto wish = static_cast<size_t>(options().train.shard_group);
-    if (wish == 0 || wish >= ranks.size()) return ranks;
-    const auto mine = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()) / wish * wish;
-    return {ranks.begin() + static_cast<std::ptrdiff_t>(mine), ranks.begin() + static_cast<std::ptrdiff_t>(mine + wish)};
   }
 
   int degree() const { return static_cast<int>(options().generate.tensor_parallel); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/groups.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/config/placement.hpp"
 #include "trireme/plan/model_bytes.hpp"
@@ -28,7 +29,6 @@ class Staging {
   }
 
   SyncStaging bytes() const {
-    if (reads_in_place()) return {};
     SyncStaging out;
     const int64_t bucket = job_.options.weightsync.bucket_bytes.count;
     const int64_t passed = std::min({bucket, passed_bucket, part_of_staging(shards_)});
@@ -72,12 +72,6 @@ class Staging {
   int64_t ring(int64_t bucket) const { return buckets_in_flight * (std::min(bucket, flow_) + bucket_header); }
   static int64_t part_of_staging(int64_t rings) { return std::max(smallest_bucket, node_staging / (2 * rings)); }
 
-  bool reads_in_place() const {
-    const auto& trainers = job_.roles.trainer;
-    return degree_ == 1 && job_.machine.device_bytes == 0 && job_.options.weightsync.shared_memory == config::SharedMemory::automatic &&
-           std::ranges::all_of(job_.roles.generator, [&](int rank) { return trains(rank); }) &&
-           std::ranges::all_of(trainers, [&](int rank) { return node(rank) == node(trainers.front()); });
-  }
   int64_t most_on_a_node() const {
     int64_t most = 1;
     for (const int rank : job_.roles.generator) most = std::max(most, std::ranges::count(job_.roles.generator, node(rank), [&](int other) { return node(other); }));
@@ -125,6 +119,6 @@ class Staging {
 
 }  // namespace
 
-SyncStaging sync_staging(const Job& job, int rank) { return Staging(job, rank).bytes(); }
+SyncStaging sync_staging(const Job& job, int rank) { return reads_in_place(job) ? SyncStaging{} : Staging(job, rank).bytes(); }
 
 }  // namespace trireme::plan

@@ -13,7 +13,7 @@ struct SyncStaging {
 };
 
 // What weightsync/plan.cpp and weightsync/engine.cpp come to, from counts of ranks alone: the last bucket of a flow counts whole, and where there are
-// several groups of trainers each of them counts as if it sent everything. Nothing where all generators read the trainers' weights in place.
+// several groups of trainers each of them counts as if it sent everything. Nothing where generators read the trainers' weights in place.
 SyncStaging sync_staging(const Job& job, int rank);
 
 }  // namespace trireme::plan

@@ -30,7 +30,7 @@ Tensor inside(const Tensor& x, const config::ImportanceCorrection& options) {
 
 }  // namespace
 
-double total(const Tensor& x) { return x.sum(at::kDouble).item<double>(); }
+Tensor total(const Tensor& x) { return x.sum(at::kDouble); }
 
 void check_correction(const config::ImportanceCorrection& options) {
   if (!options.enabled || options.mode == config::CorrectionMode::mask) return;
@@ -70,7 +70,7 @@ Correction importance_correction_weights(const PolicyLossInput& in, const Tensor
   const Tensor mean = judged.sums(per_token) / at::clamp_min(counts, 1.0);
   const Tensor keep = at::logical_and(inside(by_ratio ? mean.exp() : mean, options), counts > 0);
   out.weights = select(weights, judged.spread(keep));
-  out.gate_total = static_cast<double>(judged.sequences());
+  out.gate_total = at::full({}, static_cast<double>(judged.sequences()), mask.options().dtype(at::kDouble));
   out.gated = total(at::logical_not(keep));
   return out;
 }

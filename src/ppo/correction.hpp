@@ -12,15 +12,15 @@ namespace trireme::ppo {
 
 struct Correction {
   at::Tensor weights;        // f32 [T], no gradient
-  double log_ratio_sum = 0;  // of log pi_old - log mu over actions
-  double gate_total = 0;     // tokens, sequences or segments, by level
-  double gated = 0;          // of these outside the threshold; a sequence without actions counts
+  at::Tensor log_ratio_sum;  // of log pi_old - log mu over actions; f64 [], as the next two
+  at::Tensor gate_total;     // tokens, sequences or segments, by level
+  at::Tensor gated;          // of these outside the threshold; a sequence without actions counts
 };
 Correction importance_correction_weights(const PolicyLossInput& input, const at::Tensor& mask,
                                          const config::ImportanceCorrection& options);
 
-// Sum in fp64.
-double total(const at::Tensor& x);
+// Sum in fp64, [] where x lies.
+at::Tensor total(const at::Tensor& x);
 
 // Throws UserError(configuration) for combinations without a meaning.
 void check_correction(const config::ImportanceCorrection& options);

@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "ppo/correction.hpp"
 #include "trireme/base/error.hpp"
@@ -36,11 +37,11 @@ Tensor aggregate(const Tensor& loss, const Tensor& mask, const Segments& segment
   const Tensor selected = select(loss, mask);
   const Tensor counts = mask.to(at::kBool).to(at::kFloat);
   if (aggregation == config::LossAggregation::token_mean) {
-    const double tokens = normalizer.action_tokens ? *normalizer.action_tokens : total(counts);
+    const double tokens = normalizer.action_tokens ? *normalizer.action_tokens : total(counts).item<double>();
     return selected.sum() * (normalizer.scale / std::max(tokens, 1.0));
   }
   const Tensor per_sequence = segments.sums(counts);
-  const double sequences = normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0);
+  const double sequences = normalizer.sequences ? *normalizer.sequences : total(per_sequence > 0).item<double>();
   const Tensor means = segments.sums(selected) / at::clamp_min(per_sequence, 1.0);
   return means.sum() * (normalizer.scale / std::max(sequences, 1.0));
 }
@@ -63,6 +64,13 @@ PolicyStatistics& PolicyStatistics::operator+=(const PolicyStatistics& other) {
   return *this;
 }
 
+PolicyStatistics PolicyLoss::statistics() const {
+  PolicyStatistics out;
+  const Tensor host = sums.to(at::kCPU);
+  std::copy_n(host.const_data_ptr<double>(), out.sums.size(), out.sums.begin());
+  return out;
+}
+
 PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& options, const Normalizer& normalizer) {
   const Tensor mask = in.mask.to(at::kBool);
   const Tensor log_probs = select(in.log_probs, mask);
@@ -77,7 +85,8 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& optio
   Tensor loss = -objective;
 
   PolicyLoss out;
-  auto& sums = out.statistics.sums;
+  const Tensor none = at::zeros({}, loss.options().dtype(at::kDouble));
+  std::vector<Tensor> sums(PolicyStatistics::count, none);
   if (options.correction.enabled && options.type == config::PolicyLoss::ppo) {
     const Correction correction = importance_correction_weights(in, mask, options.correction);
     loss = loss * correction.weights;
@@ -89,6 +98,7 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& optio
   sums[PolicyStatistics::tokens] = total(mask);
   sums[PolicyStatistics::clipped] = total(at::logical_and(clipped < unclipped, mask));
   sums[PolicyStatistics::kl] = total(select(in.old_log_probs, mask) - log_probs.detach());
+  out.sums = at::stack(sums);
   out.loss = aggregate(loss, mask, in.segments, options.aggregation, normalizer);
   return out;
 }

@@ -3,6 +3,7 @@
 #include "trireme/ppo/packed.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/to_device.hpp"
 
 namespace trireme::ppo {
 
@@ -15,7 +16,7 @@ Segments::Segments(std::vector<int64_t> cu_seqlens, at::Device device) : cu_seql
     VALIDATE(cu_seqlens_[i] <= cu_seqlens_[i + 1], ExitCode::internal, "cu_seqlens must not decrease");
     std::fill(index.begin() + cu_seqlens_[i], index.begin() + cu_seqlens_[i + 1], static_cast<int64_t>(i));
   }
-  index_ = at::tensor(index, at::kLong).to(device);
+  index_ = kernels::to_device(at::tensor(index, at::kLong), device);
 }
 
 Tensor Segments::sums(const Tensor& x) const {

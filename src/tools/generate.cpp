@@ -68,9 +68,11 @@ class GenerateTool {
         tokenizer_(text::Tokenizer::load(command.model)),
         world_(session.world()),
         topology_(comm::discover(world_)),
+        device_(settle()),
         ranks_(make_mesh(command.tensor_parallel)),
-        threads_(machine::plan_threads(as_options(command, spec_), world_, topology_, {0, 1, 0}).generator),
-        weights_(spec_, config::compute_type(command.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor)),
+        threads_(machine::plan_threads(as_options(command_, spec_), world_, topology_, {0, 1, 0}).generator),
+        weights_(spec_, config::compute_type(command_.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor),
+                 device_.is_cpu() ? generate::Place::host : generate::Place::device),
         mail_(world_, "answers", kMail) {
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
@@ -111,6 +113,14 @@ class GenerateTool {
   }
 
  private:
+  // The device, and the compute type that all ranks' devices take.
+  at::Device settle() {
+    const at::Device device = machine::choose_device(command_.device, world_, topology_);
+    machine::use_device(device, false);
+    command_.dtype = config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
+    return device;
+  }
+
   // The rank of its replica that hands answers on.
   bool leads_replica() const { return ranks_.place(comm::Axis::tensor) == 0; }
 
@@ -159,7 +169,7 @@ class GenerateTool {
     const int64_t longest = std::min(survey_.longest + command_.max_new_tokens, spec_.shape.max_positions);
     const int64_t element_bytes = config::bytes_per_element(config::compute_type(command_.dtype));
     options.kv_bytes = plan::kv_cache_bytes({0.5, 0}, spec_.shape, command_.tensor_parallel, element_bytes, options.max_batch, longest,
-                                            machine::free_memory(at::kCPU) / topology_.local_size);
+                                            machine::free_memory(device_) / std::ssize(machine::ranks_on_device(world_, topology_, device_)));
     return options;
   }
 
@@ -245,6 +255,7 @@ class GenerateTool {
   std::vector<TokenBias> biases_;
   comm::CommView world_;
   comm::NodeTopology topology_;
+  at::Device device_;
   comm::Mesh ranks_;  // data: replicas; tensor: the ranks of one
   machine::Threads threads_;
   generate::GeneratorWeights weights_;
@@ -264,9 +275,7 @@ class GenerateTool {
 
 ExitCode run_generate(const GenerateCommand& command, const comm::Session& session) {
   const at::NoGradGuard no_grad;
-  GenerateCommand settled = command;
-  settled.dtype = config::to_choice(machine::settle_compute_type(command.dtype, session.world()));
-  return GenerateTool(settled, session).run();
+  return GenerateTool(command, session).run();
 }
 
 }  // namespace trireme::tools

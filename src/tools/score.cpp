@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/machine/compute_type.hpp"
+#include "trireme/machine/device.hpp"
 #include "trireme/machine/threads.hpp"
 #include "tools/output.hpp"
 #include "trireme/base/log.hpp"
@@ -34,15 +35,19 @@ class ScoreTool {
     config::Options options;
     options.model.path = command.model.string();
     options.model.dtype = command.dtype;
-    machine::plan_threads(options, world_, comm::discover(world_), {1, 0, 0}).trainer.use();
+    const auto topology = comm::discover(world_);
+    machine::plan_threads(options, world_, topology, {1, 0, 0}).trainer.use();
+    device_ = machine::choose_device(command.device, world_, topology);
+    machine::use_device(device_, false);
+    const auto type = machine::settle_compute_type(command.dtype, world_, device_);
     const auto folder = model::open_model(command.model);
     const auto spec = model::describe(folder.shape, model::HeadKind::language);
     model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
     tokenizer_.check_model(spec.shape.vocab);
     max_positions_ = spec.shape.max_positions;
     model_ = std::make_unique<zero::ShardedModel>(
-        spec, world_, std::nullopt, at::kCPU,
-        zero::ShardedModelOptions{.name = "model", .compute = config::compute_type(command.dtype), .training = zero::Training::frozen});
+        spec, world_, std::nullopt, device_,
+        zero::ShardedModelOptions{.name = "model", .compute = type, .training = zero::Training::frozen});
     model_->load([&](size_t p, const base::Block& block, float* out) { model::load_parameter(spec, p, block, *folder.weights, 0, out); });
     if (!command.reward_model.empty()) {
       config::RewardSource source;
@@ -50,8 +55,8 @@ class ScoreTool {
       source.path = command.reward_model.string();
       reward_ = reward::make_model(source, "reward",
                                    {.ranks = world_,
-                                    .device = at::kCPU,
-                                    .dtype = config::compute_type(command.dtype),
+                                    .device = device_,
+                                    .dtype = type,
                                     .max_len = max_positions_,
                                     .batch_tokens = command.micro_batch_tokens,
                                     .policy_tokenizer = command.model});
@@ -82,7 +87,7 @@ class ScoreTool {
     Samples samples;
     std::vector<reward::Request> requests;
     for (size_t i = begin; i < end; ++i) add(i, samples, requests);
-    const at::Tensor log_probs = learn::action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, at::kCPU);
+    const at::Tensor log_probs = learn::action_log_probs(*model_, samples, world_, command_.micro_batch_tokens, command_.temperature, device_);
     reward::Scores rewards;
     if (reward_) rewards = reward_->score(requests);
     std::string lines;
@@ -112,6 +117,7 @@ class ScoreTool {
 
   ScoreCommand command_;
   comm::CommView world_;
+  at::Device device_ = at::kCPU;
   text::Tokenizer tokenizer_;
   std::vector<data::InputRecord> inputs_;
   int64_t max_positions_ = 0;
@@ -122,9 +128,7 @@ class ScoreTool {
 }  // namespace
 
 ExitCode run_score(const ScoreCommand& command, const comm::Session& session) {
-  ScoreCommand settled = command;
-  settled.dtype = config::to_choice(machine::settle_compute_type(command.dtype, session.world()));
-  return ScoreTool(settled, session).run();
+  return ScoreTool(command, session).run();
 }
 
 }  // namespace trireme::tools

@@ -267,6 +267,7 @@ std::vector<ThreadRecord*> Recorder::threads() {
 
 void Recorder::clear() {
   for (ThreadRecord* thread : threads()) thread->clear();
+  device_wait = 0;
 }
 
 }  // namespace trireme::trace

@@ -155,6 +155,7 @@ class Recorder {
   std::atomic<bool> kernels_on{false};
   std::atomic<size_t> capacity{size_t{1} << 16};
   std::atomic<Memory (*)()> device_memory{nullptr};
+  std::atomic<double> device_wait{0};
 
  private:
   ThreadRecord& register_thread();

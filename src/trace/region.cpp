@@ -12,6 +12,7 @@
 #include "trireme/base/progress.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/trace/activity.hpp"
+#include "trireme/trace/device_wait.hpp"
 
 namespace trireme::trace {
 
@@ -169,6 +170,9 @@ std::map<std::string, int64_t> counts() {
   const std::lock_guard lock(totals().mutex);
   return totals().by_name;
 }
+
+void add_device_wait(double seconds) { Recorder::instance().device_wait += seconds; }
+double device_wait() { return Recorder::instance().device_wait; }
 
 void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
 void instant(Name name, int64_t argument) { Recorder::instance().this_thread().add_instant(name.c_str(), argument); }

@@ -84,6 +84,7 @@ Summary summarize(int rank, std::string role) {
   out.seconds = base::monotonic_seconds() - start_seconds();
   const auto main = recorder.main_thread().copy(ThreadRecord::What::totals);
   Walk(main, out).run();
+  out.communication += recorder.device_wait;
   for (ThreadRecord* thread : recorder.threads()) {
     const auto copy = thread->copy(ThreadRecord::What::totals);
     out.dropped += copy.dropped;

@@ -8,6 +8,7 @@
 #include "fakegpu/device_lane.hpp"
 #include "support/exchange_cases.hpp"
 #include "trireme/comm/pinned_buffer.hpp"
+#include "trireme/trace/device_wait.hpp"
 
 namespace trireme::test {
 namespace {
@@ -59,6 +60,24 @@ TEST(DeviceExchange, GathersHalfPrecision) {
   cudaStreamSynchronize(nullptr);
   EXPECT_EQ(wrong, 0);
   exchange->release(0);
+}
+
+// No clock of the host sees what a device waits for: the exchange asks events around each wait, later.
+TEST(DeviceExchange, TellsHowLongComputeStoodAtMessages) {
+  own_device();
+  DeviceLane lane;
+  fakegpu::set_delays({.seed = static_cast<unsigned>(1 + world().rank()), .legacy_us = 0, .others_us = 3000});
+  const double before = trace::device_wait();
+  ExchangeUser user(lane, five_stages(world().size()), lane.options());
+  user.write(1);
+  EXPECT_EQ(user->counters().wait_seconds, 0);
+  user.forward(1);
+  user.backward(1);
+  lane.wait();
+  user.forward(1);  // asks of those before
+  EXPECT_EQ(user.wrong(), 0);
+  EXPECT_GT(user->counters().wait_seconds, 0);
+  EXPECT_NEAR(trace::device_wait() - before, user->counters().wait_seconds, 1e-9);
 }
 
 TEST(PinnedBuffer, LocksItsPagesWhereThereIsADevice) {

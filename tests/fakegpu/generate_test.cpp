@@ -120,6 +120,32 @@ TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   EXPECT_EQ(texts.hidden_waits, 0);
 }
 
+// What training took meanwhile is not what the weights are afterwards: a sync writes all of them.
+TEST_P(DeviceGeneration, WeightsComeBackToADeviceThatTheyWereGivenBackTo) {
+  own_device();
+  const auto spec = four_groups();
+  const auto host = tiny_weights(spec, GetParam(), world().rank(), world().size());
+  const auto fill = [&](GeneratorWeights& weights) {
+    for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
+  };
+  const HostAsDevice device;
+  GeneratorWeights weights(spec, GetParam(), world().rank(), world().size(), Place::device);
+  fill(weights);
+  const Texts want = generate_on(spec, weights, world(), true);
+  EXPECT_EQ(weights.release(), weights.bytes());
+  EXPECT_EQ(weights.release(), 0);
+  for (size_t p = 0; p < spec.parameters.size(); ++p) EXPECT_EQ(weights.data(p), nullptr);
+  const at::Tensor taken = at::full({weights.bytes()}, 7, at::kByte);
+  weights.restore();
+  EXPECT_EQ(weights.storage().size(), spec.parameters.size());
+  fill(weights);
+  const Texts got = generate_on(spec, weights, world(), true);
+  for (const auto& [id, result] : want.results) EXPECT_EQ(got.results.at(id).output_ids, result.output_ids);
+  GeneratorWeights kept = tiny_weights(spec, GetParam(), world().rank(), world().size());
+  EXPECT_EQ(kept.release(), 0) << "of the host";
+  EXPECT_NE(kept.data(0), nullptr);
+}
+
 // Each request up to a draw that falls between two orders of sums: the tokens that are the same, with log-probs within the tolerance.
 int64_t same_tokens(const Results& want, const Results& got, double tolerance) {
   int64_t same = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -26,6 +27,7 @@ struct EventState {
   uint64_t recorded = 0;  // how often
   uint64_t reached = 0;   // the last of these that its stream came to
   Clock clock;
+  std::chrono::steady_clock::time_point when;  // its stream came to it last
 };
 
 // Operations that nobody waited for yet, and what they use.

@@ -250,6 +250,32 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+// Of an event that takes the time: nothing is ordered by it, and it is no call that can be left out.
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int) {
+  const std::lock_guard lock(machine().mutex);
+  push(real(stream), [state = event->state, count = ++event->state->recorded] {
+    const std::lock_guard inner(machine().mutex);
+    state->reached = std::max(state->reached, count);
+    state->when = std::chrono::steady_clock::now();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::lock_guard lock(machine().mutex);
+  return event->state->reached < event->state->recorded ? fail(cudaErrorNotReady) : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
+  const std::lock_guard lock(machine().mutex);
+  for (const cudaEvent_t event : {first, last}) {
+    if (event->state->recorded == 0) return fail(cudaErrorInvalidResourceHandle);
+    if (event->state->reached < event->state->recorded) return fail(cudaErrorNotReady);
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(last->state->when - first->state->when).count();
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   Machine& m = machine();
   stream = real(stream);

@@ -31,6 +31,24 @@ class GpuVariant(ProgramTest):
         trireme_run.PROGRAM = self.cpu_program.with_name("trireme-gpu")
         self.assertEqual(timeless(self.metrics("gpu-variant")), timeless(self.metrics("cpu-variant")))
 
+    def test_tools_take_a_device(self):
+        """generate and score: a device that is not there is refused, on CPUs both programs say the same."""
+        prompts = self.folder / "device-prompts.jsonl"
+        prompts.write_text('{"input_ids": [5, 6, 7]}\n{"input_ids": [8, 9]}\n')
+        generate = ["generate", "--model", str(self.folder / "model"), "--input", str(prompts), "--max-new-tokens", "4"]
+        score = ["score", "--model", str(self.folder / "model"), "--input", str(prompts)]
+        for command in (generate, score):
+            refused = self.succeed(*command, "--output", str(self.folder / "none.jsonl"), "--device", "cuda", code=UNFIT)
+            self.assertRegex(refused.text, "no GPU is visible|no GPU support")
+            outputs = []
+            for program in (trireme_run.PROGRAM, self.cpu_program):
+                trireme_run.PROGRAM, before = program, trireme_run.PROGRAM
+                output = self.folder / f"{command[0]}-{program.name}.jsonl"
+                self.succeed(*command, "--output", str(output), "--device", "cpu")
+                trireme_run.PROGRAM = before
+                outputs.append(sorted(output.read_text().splitlines()))
+            self.assertEqual(*outputs)
+
 
 if __name__ == "__main__":
     if not trireme_run.PROGRAM.with_name("trireme-gpu").exists():

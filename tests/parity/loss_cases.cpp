@@ -68,10 +68,10 @@ void check_policy(const GoldenCase& c) {
   got.loss.backward();
   expect_matches(c, "loss", got.loss);
   expect_matches(c, "grad_log_probs", in.log_probs.grad());
-  expect_matches(c, "clip_ratio", got.statistics.clip_ratio());
-  expect_matches(c, "ppo_kl", got.statistics.ppo_kl());
-  if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", got.statistics.rollout_kl());
-  if (c.has_output("is_filter_ratio")) expect_matches(c, "is_filter_ratio", got.statistics.filter_ratio());
+  expect_matches(c, "clip_ratio", got.statistics().clip_ratio());
+  expect_matches(c, "ppo_kl", got.statistics().ppo_kl());
+  if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", got.statistics().rollout_kl());
+  if (c.has_output("is_filter_ratio")) expect_matches(c, "is_filter_ratio", got.statistics().filter_ratio());
 }
 
 void check_kl(const GoldenCase& c) {

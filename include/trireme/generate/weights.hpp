@@ -40,10 +40,14 @@ class GeneratorWeights {
 
   // Where this rank's slice of each parameter is written, row-major in the compute dtype. Owned storage only.
   std::vector<std::byte*> storage();
+  // Gives owned storage on a device back, and the weights in it; on the host, or of others, nothing is done. The bytes. Nobody reads the weights until
+  // restore() has made storage(), of no particular values, again.
+  int64_t release();
+  void restore();
   const std::byte* data(size_t parameter) const { return pointers_[parameter]; }
   // A view [rows, columns] ([rows] for vectors) of the slice; valid while the storage is.
   at::Tensor tensor(size_t parameter) const;
-  // Bytes of owned storage.
+  // Bytes of owned storage, given back or not.
   int64_t bytes() const { return bytes_; }
   // "269 MiB, 97 % huge pages, one NUMA node"; "" for storage that is not owned, or on a GPU.
   std::string describe_memory() const;
@@ -60,6 +64,7 @@ class GeneratorWeights {
  private:
   struct Storage;
   GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate);
+  int64_t slice_bytes(size_t parameter) const;
   base::ShardLayout layout_;
   config::DType dtype_;
   int rank_;

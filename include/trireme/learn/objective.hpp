@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/config/options.hpp"
+#include "trireme/learn/device_sums.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/model/spec.hpp"
@@ -39,8 +40,8 @@ class Objective {
   // Before loss() of the same micro-batch, which may be empty. Collective over the trainers.
   virtual void prepare(const ActionBatch&) {}
   // The micro-batch's part of the loss of all rows: differentiable, already divided by the totals. Adds its part of each
-  // quantity's mean to `means`.
-  virtual at::Tensor loss(const ObjectiveInput& input, std::span<double> means) = 0;
+  // quantity's mean to `means`. The host waits for no device.
+  virtual at::Tensor loss(const ObjectiveInput& input, DeviceSums& means) = 0;
   // What is reported of the means over all micro-batches and ranks, by name.
   virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const;
 };

@@ -23,6 +23,7 @@ struct ActionBatch {
   model::PackedBatch packed;
   ppo::Segments segments;  // action columns per sequence
   at::Tensor columns;      // i64 [A]: index into the packed tokens of each action token
+  at::Tensor host_columns; // the same on the host
   at::Tensor rows;         // i64 [A]: columns - 1, the position that predicts it
   at::Tensor targets;      // i64 [A]: the token there
 };

@@ -45,7 +45,7 @@ double measure_bf16_ratio();
 // Decides, and says what and why on rank 0, with the ratio as the first rank of each node measures it. Collective over world.
 config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored, const comm::CommView& world,
                                   const comm::NodeTopology& topology, at::Device device);
-// For tools on CPUs: without a checkpoint and without a measurement.
-config::DType settle_compute_type(config::ComputeType asked, const comm::CommView& world);
+// For tools: without a checkpoint and without a measurement.
+config::DType settle_compute_type(config::ComputeType asked, const comm::CommView& world, at::Device device);
 
 }  // namespace trireme::machine

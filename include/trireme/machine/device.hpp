@@ -26,6 +26,10 @@ at::Device choose_device(config::Device wanted, const comm::CommView& world, con
 // Where the fp32 weights and the moments of the models lie that are trained on `device` (train.optimizer_offload).
 at::Device state_device(const config::Options& options, at::Device device);
 
+// LibTorch's allocator for GPUs then grows its segments instead of making a new one for each size, unless PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF
+// says something: micro-batches differ in size, and the roles take turns. Before the first tensor on a device.
+void set_allocator();
+
 // Makes the device current for this process: for LibTorch, whose work then goes to the device's default stream, and for the
 // exchange, which takes the current device and orders itself after that stream. bf16 products are added up in fp32.
 // Kernels of our own that do not agree with LibTorch's operators there are put aside, with a warning.

@@ -33,6 +33,7 @@ struct GenerateCommand {
   int64_t speculation_tokens = 0;       // generate::EngineOptions
   config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
+  config::Device device = config::Device::automatic;
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;
@@ -47,6 +48,7 @@ struct ScoreCommand {
   std::filesystem::path input;
   std::filesystem::path output;
   config::ComputeType dtype = config::ComputeType::fp32;
+  config::Device device = config::Device::automatic;
   double temperature = 1;
   int64_t micro_batch_tokens = 4096;
 };

@@ -41,7 +41,7 @@ struct Summary {
   int rank = 0;
   std::string role;          // "trainer", "generator, reward": ranks with the same text form one group of the table
   double seconds = 0;        // wall time since start
-  double communication = 0;  // exposed: on the main thread, outermost communication regions
+  double communication = 0;  // exposed: on the main thread, outermost communication regions; and waits of a device
   double wait = 0;           // the same for wait regions, without the work that is done within them
   double io = 0;
   int64_t host_peak = 0;

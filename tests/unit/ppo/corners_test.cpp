@@ -50,7 +50,7 @@ void expect_steps(const PolicyLossOptions& options, const std::vector<Step>& ste
     PolicyStatistics statistics;
     const auto [loss, gradient] = graded(logs({step.ratio}), [&](const Tensor& leaf) {
       const PolicyLoss out = policy_loss({leaf, column({0}), {}, column({step.advantage}), ones(leaf), Segments({0, 1})}, options, {});
-      statistics = out.statistics;
+      statistics = out.statistics();
       return out.loss;
     });
     EXPECT_NEAR(loss, step.loss, 1e-5 * (1 + std::abs(step.loss)));
@@ -127,7 +127,7 @@ TEST(ImportanceCorrection, EveryGateOnRatiosByHand) {
     PolicyStatistics statistics;
     const auto [loss, gradient] = graded(old, [&](const Tensor& leaf) {  // on policy: the probability ratio is 1
       const PolicyLoss out = policy_loss({leaf, old, rollout, column(advantages), ones(leaf), Segments({0, 2, 4})}, options, {});
-      statistics = out.statistics;
+      statistics = out.statistics();
       return out.loss;
     });
     double want = 0;

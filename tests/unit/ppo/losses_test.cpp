@@ -54,7 +54,8 @@ TEST(Mask, NanUnderItDoesNoHarm) {
         const Tensor leaf = batch.leaf();
         const PolicyLoss got = policy_loss({leaf, batch.b, batch.c, batch.a, batch.mask, batch.segments}, options, {});
         expect_clean(got.loss, leaf);
-        for (const double sum : got.statistics.sums) EXPECT_TRUE(std::isfinite(sum));
+        const PolicyStatistics statistics = got.statistics();
+        for (const double sum : statistics.sums) EXPECT_TRUE(std::isfinite(sum));
       }
     }
   }
@@ -92,7 +93,7 @@ TEST(Losses, NothingToTrainOn) {
   const PolicyLoss got = policy_loss({leaf, empty, {}, empty, empty.to(at::kBool), none}, {}, {10.0, 2.0, 1.0});
   EXPECT_EQ(got.loss.item<float>(), 0);
   got.loss.backward();
-  EXPECT_EQ(got.statistics.clip_ratio(), 0);
+  EXPECT_EQ(got.statistics().clip_ratio(), 0);
 }
 
 TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {

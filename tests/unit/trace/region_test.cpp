@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/trace/device_wait.hpp"
 #include "trireme/trace/table.hpp"
 
 namespace trireme::trace {
@@ -86,6 +87,16 @@ TEST_F(RegionTest, OnlyOutermostWaitAndCommunicationAreExposed) {
   const Summary summary = summarize(0, "");
   EXPECT_DOUBLE_EQ(summary.wait, find(summary, "wait").seconds);
   EXPECT_EQ(summary.communication, 0);
+}
+
+// A host gives a device work and goes on: what the device waits for is no region's.
+TEST_F(RegionTest, WaitsOfADeviceAreExposedCommunication) {
+  { Region gather{"gather", no_argument, Category::communication}; }
+  const double regions = summarize(0, "").communication;
+  add_device_wait(1.5);
+  add_device_wait(0.25);
+  EXPECT_EQ(device_wait(), 1.75);
+  EXPECT_DOUBLE_EQ(summarize(0, "").communication, regions + 1.75);
 }
 
 // A generator that writes while it waits for trainers is not idle, but where it waits for the other ranks of its replica.

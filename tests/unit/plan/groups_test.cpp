@@ -1,0 +1,112 @@
+// What ranks that work together hold in common, in the ledger: weights that a generator reads where its trainer has them, and NCCL's communicators.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "small_jobs.hpp"
+#include "trireme/model/spec.hpp"
+#include "trireme/plan/job.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr int64_t mib = int64_t{1} << 20;
+constexpr int64_t own_communicator = 700 * mib, split_communicator = 258 * mib;  // a communicator, and one more of the same ranks
+
+plan::Machine host() { return {.name = "host", .host_bytes = int64_t{64} << 30}; }
+plan::Machine gpu() { return {.name = "gpu", .device_bytes = int64_t{80} << 30, .host_bytes = int64_t{64} << 30}; }
+
+int64_t bytes_of(const plan::Ledger& ledger, const std::string& owner, const std::string& what) {
+  int64_t sum = 0;
+  for (const auto& entry : ledger.entries()) sum += entry.owner == owner && entry.what == what ? entry.bytes : 0;
+  return sum;
+}
+
+SmallJob job_of(const std::vector<std::string>& overrides, int nodes, int per_node, plan::Machine machine) {
+  return {config::parse_deck("", "deck", overrides), small_shape(2, 4, 2), nodes, per_node, std::move(machine)};
+}
+
+struct Where {
+  const char* what;
+  std::vector<std::string> overrides;
+  int nodes;
+  plan::Machine machine;
+  bool own;  // weights of the generator
+};
+
+TEST(GeneratorWeights, AreCountedWhereTheGeneratorHasThem) {
+  for (const Where& place : {Where{"one node", {}, 1, host(), false},
+                             Where{"two nodes, each with a copy of the model", {"train.shard_group=4"}, 2, host(), false},
+                             Where{"two nodes that share one", {}, 2, host(), true},
+                             Where{"a group on two nodes", {"train.shard_group=8"}, 4, host(), true},
+                             Where{"slices", {"generate.tensor_parallel=2"}, 1, host(), true},
+                             Where{"no shared memory", {"weightsync.shared_memory=never"}, 1, host(), true},
+                             Where{"a generator that does not train", {"ranks.trainer=0-2", "ranks.generator=0-3", "ranks.reward=0-3"}, 1, host(), true},
+                             Where{"a GPU", {}, 1, gpu(), true}}) {
+    const SmallJob job = job_of(place.overrides, place.nodes, 4, place.machine);
+    const int64_t whole = plan::generator_weight_bytes(job.models.slices, 0, 2);
+    const plan::Ledger ledger = plan::memory_of_rank(job.job(), 0);
+    EXPECT_EQ(bytes_of(ledger, "generator", "weights"), place.own ? whole : 0) << place.what;
+    if (place.own) continue;
+    EXPECT_EQ(bytes_of(ledger, "weight sync", "rings between ranks of the node"), 0) << place.what;
+    EXPECT_EQ(bytes_of(ledger, "weight sync", "buckets of messages"), 0) << place.what;
+  }
+}
+
+TEST(GeneratorWeights, LeaveADeviceToTrainersUnlessASyncSendsWhatHasChangedOnly) {
+  const auto stays = [](std::vector<std::string> overrides, int nodes, plan::Machine machine) {
+    overrides.push_back("generate.tensor_parallel=2");
+    const plan::Ledger ledger = plan::memory_of_rank(job_of(overrides, nodes, 4, std::move(machine)).job(), 0);
+    for (const auto& entry : ledger.entries()) {
+      if (entry.owner == "generator" && entry.what == "weights") return (entry.phases & plan::phase_bit(plan::Phase::backward)) != 0;
+    }
+    return false;
+  };
+  EXPECT_FALSE(stays({}, 1, gpu()));
+  EXPECT_TRUE(stays({}, 2, gpu())) << "changes between nodes";
+  EXPECT_FALSE(stays({"weightsync.delta=false"}, 2, gpu()));
+  EXPECT_TRUE(stays({"weightsync.shared_memory=never"}, 1, gpu()));
+  EXPECT_TRUE(stays({"train.async_depth=1"}, 1, gpu())) << "they write while trainers learn";
+  EXPECT_TRUE(stays({}, 1, host()));
+  const plan::Ledger ledger = plan::memory_of_rank(job_of({}, 1, 4, gpu()).job(), 0);
+  for (const auto& entry : ledger.entries()) {
+    if (entry.owner != "generator" || entry.what != "weights") continue;
+    const auto there = [&](plan::Phase phase) { return (entry.phases & plan::phase_bit(phase)) != 0; };
+    for (const auto phase : {plan::Phase::start, plan::Phase::rollout, plan::Phase::reward, plan::Phase::sync, plan::Phase::save}) EXPECT_TRUE(there(phase));
+    for (const auto phase : {plan::Phase::log_probs, plan::Phase::forward, plan::Phase::head, plan::Phase::step}) EXPECT_FALSE(there(phase));
+  }
+}
+
+TEST(Communicators, OfTheSameRanksShareTheirConnections) {
+  const auto nccl = [](const std::vector<std::string>& overrides, int nodes) {
+    return bytes_of(plan::memory_of_rank(job_of(overrides, nodes, 4, gpu()).job(), 0), "process", "NCCL communicators");
+  };
+  // Actor, critic and reference, all of all ranks.
+  EXPECT_EQ(nccl({}, 1), own_communicator + 2 * split_communicator);
+  EXPECT_EQ(nccl({"generate.tensor_parallel=2"}, 1), 2 * own_communicator + 2 * split_communicator) << "replicas of half a node";
+  // A group of four and what joins it with the other, twice each; the reference, of all eight.
+  EXPECT_EQ(nccl({"train.shard_group=4"}, 2), 3 * own_communicator + 2 * split_communicator);
+  EXPECT_EQ(nccl({"train.shard_group=4", "generate.tensor_parallel=2"}, 2), 4 * own_communicator + 2 * split_communicator);
+  EXPECT_EQ(nccl({"ranks.trainer=0-1", "ranks.reward=2-3", "ranks.generator=2-3"}, 1), own_communicator + split_communicator)
+      << "a trainer has the actor's and the critic's";
+}
+
+TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {
+  const std::string what = "activations of a step";
+  const SmallJob job = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100"}, 1, 4, gpu());
+  const plan::Ledger ledger = plan::memory_of_rank(job.job(), 0);
+  // One sequence of 101 positions, in pages of 16: 112 rows of 6 x 8 + 4 x 16 values, and logits of 10 ids, in bf16.
+  EXPECT_EQ(bytes_of(ledger, "generator", what), 2 * (112 * (6 * 8 + 4 * 16) + 10));
+  for (const auto& entry : ledger.entries()) {
+    if (entry.what != what) continue;
+    EXPECT_EQ(entry.phases, plan::phase_bit(plan::Phase::rollout));
+  }
+  // Slices of two ranks; draws from the likeliest ids gather the logits of both.
+  const SmallJob slices = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.tensor_parallel=2",
+                                  "rollout.top_p=0.9"}, 1, 4, gpu());
+  EXPECT_EQ(bytes_of(plan::memory_of_rank(slices.job(), 0), "generator", what), 2 * (2 * 112 * (6 * 8 + 2 * 16) + 2 * 10 / 2 + 2 * 10));
+}
+
+}  // namespace
+}  // namespace trireme::test
