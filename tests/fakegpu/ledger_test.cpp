@@ -129,7 +129,8 @@ TEST_P(DeviceLedger, CountsWhatIsAllocated) {
   }
   const auto of = [](int64_t planned_bytes, int64_t counted_bytes) { return static_cast<double>(planned_bytes) / static_cast<double>(counted_bytes); };
   EXPECT_EQ(start, counted.start);
-  EXPECT_NEAR(of(step, counted.step), 1, 0.03);
+  constexpr double counters = 1 << 17;  // of changed values, by the kernel's teams
+  EXPECT_NEAR(static_cast<double>(step), static_cast<double>(counted.step), 0.03 * static_cast<double>(counted.step) + counters);
   // From above: activations are estimated for LibTorch's operators, which keep more than the program's kernels.
   EXPECT_GE(of(pass, counted.pass), 1);
 }

@@ -171,15 +171,22 @@ TEST_F(CommandLine, MistakesAreUsageErrors) {
 
 TEST_F(CommandLine, ToolsNeedMpiWhereTheyShareWork) {
   const Words files{"--model", "m", "--input", "i", "--output", "o"};
+  auto device = config::Device::cpu;
   const auto needs = [&](Words words, bool takes_files) {
     if (takes_files) words.insert(words.end(), files.begin(), files.end());
     const auto invocation = parse_words(words);
     EXPECT_TRUE(invocation.action);
-    EXPECT_EQ(invocation.device, config::Device::cpu);
+    device = invocation.device;
     return invocation.needs;
   };
   EXPECT_EQ(needs({"generate", "--stop", "a", "--stop", "b", "--ignore-eos"}, true), Needs::mpi);
+  EXPECT_EQ(device, config::Device::automatic);
+  EXPECT_EQ(needs({"generate", "--device", "cuda"}, true), Needs::mpi);
+  EXPECT_EQ(device, config::Device::cuda);
   EXPECT_EQ(needs({"score"}, true), Needs::mpi);
+  EXPECT_EQ(device, config::Device::automatic);
+  EXPECT_EQ(needs({"score", "--device", "cpu"}, true), Needs::mpi);
+  EXPECT_EQ(device, config::Device::cpu);
   EXPECT_EQ(needs({"tokenize", "--decode"}, true), Needs::nothing);
   EXPECT_EQ(needs({"init", "--shape", "s", "--output", "o"}, false), Needs::nothing);
   EXPECT_EQ(needs({"convert", "in", "out"}, false), Needs::nothing);
