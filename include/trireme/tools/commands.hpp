@@ -33,6 +33,7 @@ struct GenerateCommand {
   int64_t speculation_tokens = 0;       // generate::EngineOptions
   config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
+  config::RolloutWeights weights = config::RolloutWeights::model;
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;
