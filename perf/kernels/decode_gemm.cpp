@@ -1,6 +1,7 @@
 // The decode GEMM (rows G1 to G3 without attention): all matrices of a step of the 135M shape, each read once, beside a plain read
 // of the same memory.
-//   perf_decode_gemm [--threads=1,2] [--isa=avx2,portable] [--batch=1,8,32] [--type=f32,bf16] [--clock=cpu] [--benchmark_filter=...]
+//   perf_decode_gemm [--threads=1,2] [--isa=avx2,portable] [--batch=1,8,32] [--type=f32,bf16,int8] [--clock=cpu] [--benchmark_filter=...]
+// int8: weights in 8 bits, activations in bf16.
 // `GB/s` counts the weights' bytes; `of_read` is its share of the read bandwidth just measured with as many threads; `tok/s` is
 // the bound that these products set on a rollout. --clock=cpu takes the processor time of the busiest thread and leaves the
 // barriers between matrices out, for machines that others use too.
@@ -17,6 +18,7 @@
 #include "generate/thread_team.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_gemm.hpp"
+#include "trireme/kernels/int8_gemm.hpp"
 
 namespace {
 
@@ -38,6 +40,16 @@ std::vector<Matrix> matrices() {
   std::vector<Matrix> out;
   for (int64_t l = 0; l < layers; ++l) out.insert(out.end(), std::begin(block), std::end(block));
   out.push_back(head);
+  return out;
+}
+// Types of the weights; int8: with activations in bf16.
+enum class Weights { f32, bf16, int8 };
+int64_t bytes_of(const Matrix& m, Weights type) {
+  return type == Weights::int8 ? int8_bytes(m.k, m.n) : m.n * m.k * (type == Weights::f32 ? 4 : 2);
+}
+int64_t bytes(Weights type) {
+  int64_t out = 0;
+  for (const Matrix& m : matrices()) out += bytes_of(m, type);
   return out;
 }
 int64_t elements() {
@@ -107,7 +119,7 @@ double read_bandwidth(int threads, int64_t bytes) {
 
 struct Setting {
   base::Isa isa;
-  ElementType type;
+  Weights type;
   int64_t batch;
   int threads;
 };
@@ -116,14 +128,15 @@ double run_step(const Setting& s, ThreadTeam& threads) {
   return timed(threads, [&](int thread) {
     double busy = 0;
     GemmArguments a;
-    a.type = s.type;
+    a.type = s.type == Weights::f32 ? ElementType::f32 : ElementType::bf16;
     a.x = memory().x.data();
     a.y = memory().y.data();
     a.m = s.batch;
-    a.order.block = s.type == ElementType::f32 ? 192 : 512;
+    a.order.block = s.type == Weights::f32 ? 192 : 512;
     const std::byte* weight = memory().weights.data();
     for (const Matrix& m : matrices()) {
       a.weight = weight;
+      a.int8 = s.type == Weights::int8 ? weight : nullptr;
       a.k = m.k;
       a.n = m.n;
       a.ldx = gemm_padded(m.k);
@@ -132,7 +145,7 @@ double run_step(const Setting& s, ThreadTeam& threads) {
       const double begin = now();
       gemm_columns(a, first, last);
       busy += now() - begin;
-      weight += m.n * m.k * static_cast<int64_t>(size_of(s.type));
+      weight += bytes_of(m, s.type);
       if (!cpu_clock) threads.barrier();
     }
     return busy;
@@ -141,14 +154,14 @@ double run_step(const Setting& s, ThreadTeam& threads) {
 
 void step(benchmark::State& state, const Setting& s) {
   base::use_isa(s.isa);
-  const int64_t bytes = elements() * static_cast<int64_t>(size_of(s.type));
+  const int64_t all = bytes(s.type);
   double best = 0;
-  const double read_before = read_bandwidth(s.threads, bytes);
+  const double read_before = read_bandwidth(s.threads, all);
   for (auto _ : state) {
     best = std::max(best, 1 / run_step(s, team(s.threads)));
   }
-  const double read = std::max(read_before, read_bandwidth(s.threads, bytes));
-  const double rate = static_cast<double>(bytes) * best * 1e-9;
+  const double read = std::max(read_before, read_bandwidth(s.threads, all));
+  const double rate = static_cast<double>(all) * best * 1e-9;
   state.counters["GB/s"] = rate;
   state.counters["of_read"] = rate / read;
   state.counters["tok/s"] = static_cast<double>(s.batch) * best;
@@ -171,14 +184,14 @@ std::string option(int& argc, char** argv, const std::string& name, std::string 
 
 int main(int argc, char** argv) {
   const std::string threads = option(argc, argv, "threads", "1,2"), isas = option(argc, argv, "isa", "portable,avx2,avx512,avx512_bf16");
-  const std::string batches = option(argc, argv, "batch", "1,8,32"), types = option(argc, argv, "type", "f32,bf16");
+  const std::string batches = option(argc, argv, "batch", "1,8,32"), types = option(argc, argv, "type", "f32,bf16,int8");
   cpu_clock = option(argc, argv, "clock", "wall") == ",cpu,";
   const auto listed = [](const std::string& list, const std::string& word) { return list.find("," + word + ",") != std::string::npos; };
   for (const int count : {1, 2, 4, 8}) {
-    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+    for (const auto type : {Weights::f32, Weights::bf16, Weights::int8}) {
       for (const int64_t batch : {1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 240}) {
         for (const base::Isa isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512, base::Isa::avx512_bf16}) {
-          const std::string name = type == ElementType::f32 ? "f32" : "bf16";
+          const std::string name = type == Weights::f32 ? "f32" : type == Weights::bf16 ? "bf16" : "int8";
           if (isa > base::best_isa() || !listed(isas, to_string(isa)) || !listed(threads, std::to_string(count)) ||
               !listed(batches, std::to_string(batch)) || !listed(types, name)) {
             continue;

@@ -204,6 +204,10 @@ class Parser {
            "fused (kernels of our own, on CPUs) or torch (LibTorch's operations); default auto")
         ->check(CLI::IsMember({"auto", "fused", "torch"}));
     add_device(*sub, c->device);
+    sub->add_option_function<std::string>(
+           "--weights", [c](const std::string& word) { c->weights = config::choice_of<config::RolloutWeights>(word).value(); },
+           "model (the weights as they are) or int8 (copies in 8 bits, on CPUs: faster, other answers); default model")
+        ->check(CLI::IsMember({"model", "int8"}));
     sub->add_flag("--log-probs", c->log_probs, "Log-probability of each token");
     sub->add_flag("--ignore-eos", c->ignore_eos, "Go on behind the end token");
     add_dtype(*sub, c->dtype);

@@ -18,11 +18,11 @@ constexpr std::array conduct{"run.",           "ckpt.",          "eval.",       
                              "reward.retries", "reward.outage", "rollout.micro_batch_tokens", "rollout.save_samples",
                              "rollout.queue_messages",           "rollout.queue_bytes",
                              "train.deterministic", "train.micro_batch_tokens",    "train.optimizer_offload",
-                             "train.recompute", "train.shard_group", "train.node_weights"};
+                             "train.recompute", "train.keep_memory", "train.shard_group", "train.node_weights"};
 constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens"};
 
 KeyKind kind_of(std::string_view key) {
-  if (key == "run.seed") return KeyKind::meaning;
+  if (key == "run.seed" || key == "generate.weights") return KeyKind::meaning;
   const bool found = std::any_of(conduct.begin(), conduct.end(), [&](std::string_view part) {
     return part.ends_with('.') ? key.starts_with(part) : key == part;
   });

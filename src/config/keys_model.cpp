@@ -36,6 +36,10 @@ void add_model_keys(KeyList<Options>& keys) {
            "Type in which models compute and weights travel; the optimizer's masters are fp32 in any case. auto: bf16 where all "
            "ranks multiply it natively (GPUs, AVX512-BF16, AMX), else fp32; a resumed run keeps its type.")
       .departs("OpenRLHF: ds.param_dtype; its generator is always bf16, ours is the same as the trainer.");
+  keys.add(KEY(model.head_dtype),
+           "Type of the logits of actor and reference where model.dtype is bf16: model rounds each to bf16 (by up to 0.03 where it is 8 to 16); fp32 takes "
+           "weights and hidden states in bf16 and keeps all else of the product in fp32, in training and generation alike. The head is slower then.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(model.max_len), "Longest sequence a model is built for; 0: data.max_len.").at_least(0);
 
   add_optimizer_keys(

@@ -28,6 +28,11 @@ void add_generate_keys(KeyList<Options>& keys) {
            "What generates: fused are kernels of our own, for CPUs only; torch are LibTorch's operations, for any device; auto: fused on "
            "CPUs, torch on GPUs.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(generate.weights),
+           "On CPUs: model: products take the weights as they are. int8: a copy in 8 bits, made after each weight sync, one scale for 64 elements of a row; "
+           "the embedding, norms, biases and activations keep their type. Writes faster, from a policy that differs a little from the trained one: switch "
+           "algo.advantage.is_correction_enable on. Takes 1.06 bytes a weight beside the weights themselves.")
+      .departs("OpenRLHF: none; vLLM's quantization.");
   keys.add(KEY(generate.tensor_parallel), "Ranks that hold one replica of the policy for generation.")
       .range(1, 1024)
       .departs("OpenRLHF: vllm.tensor_parallel_size.");
@@ -67,6 +72,29 @@ void add_async_keys(KeyList<Options>& keys) {
            "be older than train.async_depth versions.");
 }
 
+void add_memory_keys(KeyList<Options>& keys) {
+  keys.add(KEY(train.shard_group),
+           "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
+           "must divide their number.")
+      .at_least(0)
+      .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
+  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")
+      .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
+  keys.add(KEY(train.keep_memory),
+           "Memory for blocks whose activations are kept, instead of a number in train.recompute: by how much they may raise the planned peak, as a share "
+           "of what the plan leaves free, or in bytes a rank. As many are kept as fit, the others are computed again; no bit of the results depends on "
+           "it. none: train.recompute says it.")
+      .departs("Not in OpenRLHF.");
+  keys.add(KEY(train.recompute), "Blocks whose activations are computed again in backward instead of being kept; -1: all.")
+      .at_least(-1)
+      .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
+  keys.add(KEY(train.optimizer_offload), "fp32 weights and moments in host memory beside a GPU; they pass through it in each step.").departs("OpenRLHF: ds.adam_offload.");
+  keys.add(KEY(train.node_weights),
+           "On CPUs of several nodes each node keeps whole weights once, in memory that its ranks share, and takes new ones from the network once a step. "
+           "false: ranks keep their slices and gather each block as it is needed, which takes less memory and more of the network.")
+      .departs("OpenRLHF: none; ZeRO-3 gathers.");
+}
+
 }  // namespace
 
 void add_train_keys(KeyList<Options>& keys) {
@@ -80,21 +108,7 @@ void add_train_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.max_epochs), "Passes over the samples of one iteration (sft, rm, dpo: over the data).").range(1, 1000000);
   keys.add(KEY(train.num_episodes), "Passes over the prompts when run.iterations is 0.").range(1, 1000000);
   add_async_keys(keys);
-  keys.add(KEY(train.shard_group),
-           "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
-           "must divide their number.")
-      .at_least(0)
-      .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
-  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")
-      .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
-  keys.add(KEY(train.recompute), "Blocks whose activations are computed again in backward instead of being kept; -1: all.")
-      .at_least(-1)
-      .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
-  keys.add(KEY(train.optimizer_offload), "fp32 weights and moments in host memory beside a GPU; they pass through it in each step.").departs("OpenRLHF: ds.adam_offload.");
-  keys.add(KEY(train.node_weights),
-           "On CPUs of several nodes each node keeps whole weights once, in memory that its ranks share, and takes new ones from the network once a step. "
-           "false: ranks keep their slices and gather each block as it is needed, which takes less memory and more of the network.")
-      .departs("OpenRLHF: none; ZeRO-3 gathers.");
+  add_memory_keys(keys);
   keys.add(KEY(train.enable_ema), "Keeps an exponential moving average of the actor's weights.");
   keys.add(KEY(train.ema_beta), "Its decay per optimizer step.").range(0, 1);
   keys.add(KEY(train.deterministic),

@@ -84,21 +84,21 @@ bool is_thread_setting(const std::string& text) {
 }
 
 void Checks::general() {
-  refuse_if(o_.model.path.empty() && o_.model.shape.empty(),
-            "model.path is missing (the folder of the model to train; model.shape makes random weights)");
+  refuse_if(o_.model.path.empty() && o_.model.shape.empty(), "model.path is missing (the folder of the model to train; model.shape makes random weights)");
   refuse_if(!o_.model.path.empty() && !o_.model.shape.empty(),
             "model.path and model.shape are both set (weights are either read or random): keep one");
-  refuse_if(!o_.model.shape.empty() && o_.model.tokenizer.empty(),
-            "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
+  refuse_if(!o_.model.shape.empty() && o_.model.tokenizer.empty(), "model.shape needs model.tokenizer (random weights have no tokenizer beside them)");
   refuse_if(!is_thread_setting(o_.run.threads), "run.threads = \"", o_.run.threads,
             "\" (allowed: auto, phase, or a number of at least 1)");
   refuse_if(o_.generate.backend == GenerateBackend::fused && o_.run.device == Device::cuda,
             "generate.backend = \"fused\" with run.device = \"cuda\" (the fused kernels are for CPUs): use auto or torch");
-  refuse_if(o_.generate.speculation_tokens > 0 && (o_.run.device == Device::cuda || o_.generate.backend == GenerateBackend::torch),
-            "generate.speculation_tokens = ", o_.generate.speculation_tokens, " with ",
-            o_.run.device == Device::cuda ? "run.device = \"cuda\"" : "generate.backend = \"torch\"",
+  const bool fused = o_.run.device != Device::cuda && o_.generate.backend != GenerateBackend::torch;
+  const char* const other = o_.run.device == Device::cuda ? "run.device = \"cuda\"" : "generate.backend = \"torch\"";
+  refuse_if(o_.generate.speculation_tokens > 0 && !fused, "generate.speculation_tokens = ", o_.generate.speculation_tokens, " with ", other,
             " (guesses change no bit only where a row's products do not depend on the rows beside it, which the fused kernels of CPUs give): set 0, or "
             "generate on CPUs with the fused backend");
+  refuse_if(o_.generate.weights == RolloutWeights::int8 && !fused, "generate.weights = \"int8\" with ", other,
+            " (the fused kernels of CPUs alone multiply with 8 bits): set \"model\", or generate on CPUs with the fused backend");
   refuse_if(o_.model.max_len > 0 && o_.model.max_len < o_.data.max_len, "model.max_len ", o_.model.max_len,
             " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
   refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),

@@ -37,7 +37,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   }
   if (roles.trainer) {
     const auto critic = critic_start ? std::optional(critic_start->spec) : std::nullopt;
-    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, schedule_steps);
+    trainer = std::make_unique<Trainer>(options, roles, actor_start.spec, critic, run.device, run.threads.trainer, run.memory, schedule_steps);
   }
   const auto shared = shared_weights(options, roles, trainer ? &trainer->actor() : nullptr);
   if (roles.generator) {
@@ -78,7 +78,7 @@ void PpoRoles::compare_numerics() {
   std::string orders;
   if (generator) differences = generator->differences_from_training();
   if (run.device.is_cpu() && (trainer || generator)) {
-    orders = learn::summation_orders(actor_start.spec.shape, run.options.model.compute());
+    orders = learn::summation_orders(actor_start.spec.shape, run.options.model.compute(), run.options.model.logits());
   }
   const learn::OldLogProbs old_log_probs(run.options, learn::bit_differences(run.roles.world, differences, orders));
   if (trainer) trainer->set_old_log_probs(old_log_probs);

@@ -81,7 +81,7 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
   return make_sharded(run_.roles.trainers, start_.spec, run_.device,
                       {.name = "actor",
                        .compute = run_.options.model.compute(),
-                       .recompute = run_.options.train.recompute,
+                       .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
                        .node_weights = run_.options.train.node_weights,
                        .offload = run_.options.train.optimizer_offload,
                        .rings = run_.roles.rings});

@@ -22,11 +22,11 @@ namespace trireme::driver {
 namespace {
 
 std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, const comm::Roles& roles,
-                                               const model::ModelSpec& spec, at::Device device, const char* name) {
+                                               const model::ModelSpec& spec, at::Device device, const machine::MemoryCheck& memory, const char* name) {
   return make_sharded(roles.trainers, spec, device, {.name = name,
                                                       .compute = options.model.compute(),
                                                       .training = zero::Training::trainable,
-                                                      .recompute = options.train.recompute,
+                                                      .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
                                                       .track_changes = device.is_cpu() && sends_deltas(options, roles),
                                                       .node_weights = options.train.node_weights,
                                                        .offload = options.train.optimizer_offload,
@@ -48,13 +48,14 @@ ppo::PlanInput plan_input(const config::Options& options, const learn::SequenceL
 double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
 
 Trainer::Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
-                 const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps)
+                 const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads,
+                 const machine::MemoryCheck& memory, int64_t optimizer_steps)
     : options_(options),
       ranks_(roles.trainers.batch()),
       device_(device),
       threads_(std::move(threads)),
-      actor_(make_model(options, roles, actor, device, "actor")),
-      critic_(critic ? make_model(options, roles, *critic, device, "critic") : nullptr),
+      actor_(make_model(options, roles, actor, device, memory, "actor")),
+      critic_(critic ? make_model(options, roles, *critic, device, memory, "critic") : nullptr),
       actor_rate_(options.actor, optimizer_steps),
       old_log_probs_(options, {"the generators were not asked"}) {
   if (critic_) critic_rate_.emplace(options.critic, optimizer_steps);

@@ -12,6 +12,7 @@
 #include "trireme/learn/exchange.hpp"
 #include "trireme/driver/progress.hpp"
 #include "trireme/comm/roles.hpp"
+#include "trireme/machine/memory_check.hpp"
 #include "trireme/machine/threads.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/learning.hpp"
@@ -40,7 +41,7 @@ class Trainer {
  public:
   // Collective over the trainers. `optimizer_steps` is the length of the learning-rate schedules.
   Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
-          const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, int64_t optimizer_steps);
+          const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads, const machine::MemoryCheck& memory, int64_t optimizer_steps);
 
   zero::ShardedModel& actor() { return *actor_; }
   zero::ShardedModel* critic() { return critic_.get(); }  // nullptr: the estimator has none

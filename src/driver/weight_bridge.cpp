@@ -56,7 +56,10 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
 weightsync::SyncCounters WeightBridge::run(int64_t version, zero::ShardedModel* actor, generate::GeneratorWeights* weights) {
   const auto counters = sync_ ? copy(version, actor, weights) : share(version, actor, weights);
   trace::count("weight_sync_bytes_copied", counters.bytes_local + counters.bytes_received);
-  if (weights) weights->set_version(static_cast<int32_t>(version));
+  if (weights) {
+    weights->set_version(static_cast<int32_t>(version));
+    if (const int64_t bytes = weights->quantise(); bytes > 0) trace::count("rollout_weight_bytes_in_8_bits", bytes);
+  }
   return counters;
 }
 

@@ -32,6 +32,8 @@ BackendKind backend_of(const EngineOptions& options, const GeneratorWeights& wei
   VALIDATE(fused || options.speculation_tokens == 0, ExitCode::configuration,
            "guesses of next tokens (generate.speculation_tokens, --speculation-tokens) need the fused generation kernels, whose rows do not depend "
            "on how many are computed together; LibTorch's products do: set 0, or generate on CPUs with the fused backend");
+  VALIDATE(fused || weights.int8_bytes() == 0, ExitCode::configuration,
+           "weights in 8 bits (generate.weights, --weights) are for the fused generation kernels: take \"model\", or the fused backend");
   if (options.backend == BackendKind::automatic) return fused ? BackendKind::fused : BackendKind::torch;
   VALIDATE(options.backend != BackendKind::fused || weights.place() == Place::host, ExitCode::configuration,
            "the fused generation kernels run on the host, but the weights are on a GPU: set generate.backend = \"auto\" or \"torch\"");

@@ -12,6 +12,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/kernels/decode_rows.hpp"
+#include "trireme/kernels/int8_gemm.hpp"
 #include "trireme/model/row_kernels.hpp"
 
 namespace trireme::generate {
@@ -46,10 +47,25 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
   for (const ProgramLinear& linear : program_.linears) {
+    if (weights_.int8(linear.weight) != nullptr) {  // adds in an order of its own
+      orders_.emplace_back();
+      continue;
+    }
     // The trainer multiplies the head in chunks of the vocabulary, the other weights whole.
     const int64_t together = linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
-    orders_.push_back(kernels::find_order(shape_.type, linear.k, together));
+    orders_.push_back(order_of(linear, together));
   }
+}
+
+kernels::GemmOrder FusedBackend::order_of(const ProgramLinear& linear, int64_t outputs) const {
+  kernels::GemmOrder order = kernels::find_order(type_of(linear), linear.k, outputs);
+  if (type_of(linear) == shape_.type) return order;
+  // An fp32 product of widened operands, which the kernel widens.
+  order.ascending = true;
+  if (order.block >= linear.k || order.block % kernels::gemm_padding == 0) return order;
+  order.matches_library = order.matches_with_bias = false;
+  order.block = kernels::gemm_padded(linear.k);
+  return order;
 }
 
 void FusedBackend::reserve_positions(int64_t positions) {
@@ -63,7 +79,7 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
     if (width(buffer) == 0) return;
     Rows& r = rows_[static_cast<size_t>(buffer)];
     r.stride = kernels::gemm_padded(width(buffer));
-    r.element_bytes = shape_.element_bytes();
+    r.element_bytes = static_cast<int64_t>(kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
     r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1), comm::FirstTouch::later,
                                 "activations of a generation step", memory_remedy);
   };
@@ -104,14 +120,14 @@ std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const Dr
   }
   std::vector<kernels::LogitsRow> logits;
   for (const DrawRequest& draw : draws) {
-    logits.push_back({shape_.type, draw.kept ? draw.kept.get() : rows(Buffer::logits).row(draw.row), shape_.vocabulary_rows});
+    logits.push_back({shape_.logit_type, draw.kept ? draw.kept.get() : rows(Buffer::logits).row(draw.row), shape_.vocabulary_rows});
   }
   return sampler_.draw(draws, logits);
 }
 
 KeptLogits FusedBackend::keep(int64_t row) {
   const std::byte* logits = rows(Buffer::logits).row(row);
-  const auto copy = std::make_shared<const std::vector<std::byte>>(logits, logits + shape_.vocabulary_rows * shape_.element_bytes());
+  const auto copy = std::make_shared<const std::vector<std::byte>>(logits, logits + shape_.vocabulary_rows * rows(Buffer::logits).element_bytes);
   return {copy, copy->data()};
 }
 
@@ -174,6 +190,7 @@ kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m) const {
   kernels::GemmArguments a;
   a.type = shape_.type;
   a.weight = weights_.data(linear.weight);
+  a.int8 = weights_.int8(linear.weight);
   a.bias = linear.bias < 0 ? nullptr : weights_.data(static_cast<size_t>(linear.bias));
   a.x = x.row(0);
   a.m = m;
@@ -183,6 +200,7 @@ kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m) const {
   a.y = y.row(0);
   a.ldy = y.stride;
   a.order = orders_[index];
+  if (type_of(linear) != shape_.type) a.output = kernels::GemmOutput::f32;
   return a;
 }
 
@@ -313,18 +331,23 @@ void FusedBackend::copy_page(int32_t from, int32_t to) {
 std::vector<std::string> FusedBackend::differences() const {
   std::set<std::string> out;
   if (comm_.size() > 1) out.insert(base::text("tensor parallelism adds the parts of ", comm_.size(), " ranks"));
-  const auto check = [&](int64_t k, int64_t n, bool bias, const kernels::GemmOrder& order) {
-    if (!(bias ? order.matches_with_bias : order.matches_library)) out.insert(kernels::describe(shape_.type, k, n, order));
+  if (weights_.int8_bytes() > 0) {
+    out.insert("generation multiplies with weights in 8 bits (generate.weights)");
+    return {out.begin(), out.end()};
+  }
+  const auto check = [&](const ProgramLinear& linear, int64_t n, const kernels::GemmOrder& order) {
+    const bool same = linear.bias >= 0 ? order.matches_with_bias : order.matches_library;
+    if (!same) out.insert(kernels::describe(type_of(linear), linear.k, n, order));
   };
   for (size_t i = 0; i < orders_.size(); ++i) {
     const ProgramLinear& linear = program_.linears[i];
-    check(linear.k, linear.n, linear.bias >= 0, orders_[i]);
+    check(linear, linear.n, orders_[i]);
     // The trainer multiplies the head in chunks of the vocabulary: the last one may be smaller.
     const int64_t rest = linear.n % kernels::vocabulary_chunk;
     if (linear.out != Buffer::logits || rest == 0) continue;
-    kernels::GemmOrder order = kernels::find_order(shape_.type, linear.k, rest);
+    kernels::GemmOrder order = order_of(linear, rest);
     order.matches_library = order.matches_library && std::min(order.block, linear.k) == std::min(orders_[i].block, linear.k);
-    check(linear.k, rest, false, order);
+    check(linear, rest, order);
   }
   return {out.begin(), out.end()};
 }
@@ -332,10 +355,15 @@ std::vector<std::string> FusedBackend::differences() const {
 std::vector<std::string> FusedBackend::describe() const {
   std::set<std::string> orders;
   for (size_t i = 0; i < orders_.size(); ++i) {
-    orders.insert(kernels::describe(shape_.type, program_.linears[i].k, program_.linears[i].n, orders_[i]));
+    if (weights_.int8(program_.linears[i].weight) != nullptr) continue;
+    orders.insert(kernels::describe(type_of(program_.linears[i]), program_.linears[i].k, program_.linears[i].n, orders_[i]));
   }
   std::vector<std::string> lines{base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
+  if (weights_.int8_bytes() > 0) {
+    lines.push_back(base::text("weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())), " beside those in the model's type, a scale for ",
+                               kernels::int8_group, " of a row"));
+  }
   for (const std::string& order : orders) lines.push_back("summation order " + order);
   return lines;
 }

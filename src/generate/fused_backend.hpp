@@ -51,6 +51,9 @@ class FusedBackend final : public StepBackend {
   int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
   float* partials(int rank, int64_t m) { return partials_.data() + rank * m * width(Buffer::partials); }
   kernels::GemmArguments gemm(size_t linear, int64_t m) const;
+  // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
+  kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
+  kernels::ElementType type_of(const ProgramLinear& linear) const { return linear.out == Buffer::logits ? shape_.logit_type : shape_.type; }
 
   // What a thread does of a phase.
   void execute(const Phase& phase, const StepBatch& batch, int thread);

@@ -15,6 +15,7 @@ LocalShape local_shape(const model::ModelSpec& spec, const GeneratorWeights& wei
   s.vocabulary_first = head.row;
   s.vocabulary_rows = head.rows;
   s.type = weights.dtype();
+  s.logit_type = spec.wide_head() ? kernels::ElementType::f32 : s.type;
   return s;
 }
 

@@ -18,6 +18,7 @@ struct LocalShape {
   int64_t vocabulary_first = 0;
   int64_t vocabulary_rows = 0;
   kernels::ElementType type = kernels::ElementType::f32;
+  kernels::ElementType logit_type = kernels::ElementType::f32;
 
   int64_t q_dim() const { return heads * head_dim; }
   int64_t kv_dim() const { return kv_heads * head_dim; }

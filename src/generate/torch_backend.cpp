@@ -3,6 +3,7 @@
 
 #include "torch_backend.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/log.hpp"
@@ -10,6 +11,7 @@
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/kernels/sampling.hpp"
 #include "trireme/kernels/scalar_type.hpp"
 #include "trireme/model/gathered_attention.hpp"
 #include "upload.hpp"
@@ -120,7 +122,7 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
   const auto cuts = vocabulary_cuts(weights, spec.head_parameter());
   const kernels::DrawKernels* own = draws_where_logits_lie(tensor_parallel);
   if (own == nullptr && tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
-  sampler_ = std::make_unique<TensorSampler>(shape_.type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
+  sampler_ = std::make_unique<TensorSampler>(shape_.logit_type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
                                              own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
   if (paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
 }
@@ -191,7 +193,19 @@ void TorchBackend::forward(const StepBatch& batch, StepIndices& indices, const U
     }
     x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, rope_, strategy);
   }
-  logits_ = kernels::linear(x, weights_.tensor(spec_.head_parameter()), std::nullopt).to(sampler_->device()).contiguous();
+  logits_ = head(x).to(sampler_->device()).contiguous();
+}
+
+// Logits [rows, this rank's slice] in the type of x, to which the weight is widened piece by piece.
+at::Tensor TorchBackend::head(const at::Tensor& x) const {
+  const at::Tensor weight = weights_.tensor(spec_.head_parameter());
+  if (weight.scalar_type() == x.scalar_type()) return kernels::linear(x, weight, std::nullopt);
+  at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
+  for (int64_t first = 0; first < weight.size(0); first += kernels::vocabulary_chunk) {
+    const int64_t count = std::min(kernels::vocabulary_chunk, weight.size(0) - first);
+    out.narrow(1, first, count).copy_(kernels::linear(x, weight.narrow(0, first, count).to(x.scalar_type()), std::nullopt));
+  }
+  return out;
 }
 
 KeptLogits TorchBackend::keep(int64_t row) {

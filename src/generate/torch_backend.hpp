@@ -38,6 +38,7 @@ class TorchBackend final : public StepBackend {
   class PagedStrategy;
   class StepIndices;
   void forward(const StepBatch& batch, StepIndices& indices, const Upload& upload);
+  at::Tensor head(const at::Tensor& x) const;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
   AttendPages attention_over_pages(const comm::CommView& comm) const;

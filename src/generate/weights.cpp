@@ -8,6 +8,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/huge_buffer.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/int8_gemm.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/scalar_type.hpp"
 
 namespace trireme::generate {
@@ -16,7 +18,7 @@ constexpr int64_t alignment = 64;
 }
 
 struct GeneratorWeights::Storage {
-  comm::HugeBuffer host;
+  comm::HugeBuffer host, int8;
   std::vector<at::Tensor> device;  // one for each parameter: what other roles allocate meanwhile keeps no room of all from being had again
 };
 
@@ -98,6 +100,34 @@ at::Tensor GeneratorWeights::tensor(size_t parameter) const {
 void GeneratorWeights::alias(const std::vector<const std::byte*>& pointers) {
   EXPECT(pointers.size() == pointers_.size() && owned_.empty());
   pointers_ = pointers;
+}
+
+void GeneratorWeights::add_int8(const model::ModelSpec& spec) {
+  VALIDATE(place_ == Place::host, ExitCode::configuration,
+           "weights in 8 bits (generate.weights, --weights) are for the fused generation kernels, which run on the host: take \"model\", or generate on CPUs");
+  EXPECT(int8_.empty() && spec.parameters.size() == pointers_.size());
+  std::vector<int64_t> offsets;
+  for (size_t p = 0; p < pointers_.size(); ++p) {
+    const base::TensorSpec& tensor = layout_.tensors()[p];
+    const bool multiplies = tensor.shape.size() == 2 && (spec.parameters[p].role != model::Role::embedding || p == spec.head_parameter());
+    offsets.push_back(multiplies ? int8_bytes_ : -1);
+    if (multiplies) int8_bytes_ += kernels::int8_bytes(block(p).columns, block(p).rows);
+  }
+  storage_->int8 = comm::HugeBuffer(int8_bytes_, comm::FirstTouch::now, "the generator's weights in 8 bits",
+                                    "give the job more memory, or set generate.weights = \"model\"");
+  for (const int64_t offset : offsets) int8_.push_back(offset < 0 ? nullptr : storage_->int8.data() + offset);
+}
+
+int64_t GeneratorWeights::quantise() {
+  constexpr int64_t panels_at_least = 16;  // of a thread
+  for (size_t p = 0; p < int8_.size(); ++p) {
+    if (int8_[p] == nullptr) continue;
+    const base::Block b = block(p);
+    kernels::parallel_for(0, kernels::int8_panels(b.rows), panels_at_least, [&](int64_t first, int64_t last) {
+      kernels::quantise(dtype_, data(p), b.columns, b.rows, int8_[p], first, last);
+    });
+  }
+  return int8_bytes_;
 }
 
 }  // namespace trireme::generate

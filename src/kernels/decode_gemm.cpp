@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/decode_gemm_kernels.hpp"
+#include "kernels/int8_gemm_kernels.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
 
@@ -12,22 +12,28 @@ namespace {
 
 using GemmFunction = void (*)(const GemmArguments&, int64_t, int64_t, const GemmScratch&);
 
-// The functions of one instruction set; bf16: pair by pair, and element after element.
+using QuantiseFunction = void (*)(const Int8Source&, std::byte*, int64_t, int64_t);
+
+// The functions of one instruction set; bf16: pair by pair, and element after element; then over weights in 8 bits.
 struct GemmKernels {
-  GemmFunction f32, bf16, bf16_ascending;
+  GemmFunction f32, bf16, bf16_ascending, int8_f32, int8_bf16;
+  QuantiseFunction quantise;
 };
 
 GemmKernels gemm_kernels(base::Isa isa) {
 #if defined(__x86_64__)
-  if (isa == base::Isa::avx512_bf16) return {gemm_f32_avx512, gemm_bf16_avx512_bf16, gemm_bf16_ascending_avx512};
-  if (isa == base::Isa::avx512) return {gemm_f32_avx512, gemm_bf16_avx512, gemm_bf16_ascending_avx512};
-  if (isa == base::Isa::avx2) return {gemm_f32_avx2, gemm_bf16_avx2, gemm_bf16_ascending_avx2};
+  if (isa == base::Isa::avx512_bf16) {
+    return {gemm_f32_avx512, gemm_bf16_avx512_bf16, gemm_bf16_ascending_avx512, int8_f32_avx512, int8_bf16_avx512_bf16, quantise_avx512};
+  }
+  if (isa == base::Isa::avx512) return {gemm_f32_avx512, gemm_bf16_avx512, gemm_bf16_ascending_avx512, int8_f32_avx512, int8_bf16_avx512, quantise_avx512};
+  if (isa == base::Isa::avx2) return {gemm_f32_avx2, gemm_bf16_avx2, gemm_bf16_ascending_avx2, int8_f32_avx2, int8_bf16_avx2, quantise_avx2};
 #endif
-  return {gemm_f32_portable, gemm_bf16_portable, gemm_bf16_ascending_portable};
+  return {gemm_f32_portable, gemm_bf16_portable, gemm_bf16_ascending_portable, int8_f32_portable, int8_bf16_portable, quantise_portable};
 }
 
 GemmFunction gemm_function(const GemmArguments& a, base::Isa isa) {
   const GemmKernels all = gemm_kernels(isa);
+  if (a.int8 != nullptr) return a.type == ElementType::f32 ? all.int8_f32 : all.int8_bf16;
   return a.type == ElementType::f32 ? all.f32 : a.order.ascending ? all.bf16_ascending : all.bf16;
 }
 
@@ -54,9 +60,15 @@ bool products_are_fused() { return base::active_isa() > base::Isa::portable || g
 void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
   EXPECT(arguments.ldx >= gemm_padded(arguments.k) && arguments.order.block > 0);
   EXPECT(arguments.order.block >= arguments.k || arguments.order.block % (64 / static_cast<int64_t>(size_of(arguments.type))) == 0);
+  EXPECT(arguments.int8 == nullptr || first % int8_panel == 0);
   if (first >= last || arguments.m <= 0) return;
   const base::Isa isa = base::active_isa();
   gemm_function(arguments, isa)(arguments, first, last, gemm_scratch(arguments, isa));
+}
+
+void quantise(ElementType type, const void* weight, int64_t k, int64_t n, std::byte* to, int64_t first, int64_t last) {
+  EXPECT(k > 0 && n > 0 && first >= 0 && last <= int8_panels(n));
+  gemm_kernels(base::active_isa()).quantise({type, weight, k, n}, to, first, last);
 }
 
 }  // namespace trireme::kernels

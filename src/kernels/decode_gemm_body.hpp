@@ -186,14 +186,9 @@ void pack_piece(const GemmArguments& a, int64_t column, int64_t begin, int64_t e
   }
 }
 
+// sum[r] += the products of the packed units with row r of x, in order.
 template <class Ops, int rows>
-void multiply_tile(const char* x, int64_t x_stride, const char* packed, int64_t units, float* sums, bool start) {
-  Float sum[rows][2];
-#pragma GCC unroll 12
-  for (int r = 0; r < rows; ++r) {
-    sum[r][0] = start ? Float{} : simd::load(sums + r * panel_columns);
-    sum[r][1] = start ? Float{} : simd::load(sums + r * panel_columns + width);
-  }
+TRIREME_SIMD void add_packed(const char* x, int64_t x_stride, const char* packed, int64_t units, Float sum[rows][2]) {
   for (int64_t unit = 0; unit < units; ++unit) {
 #pragma GCC unroll 2
     for (int64_t s = 0; s < Ops::steps; ++s) {
@@ -207,6 +202,17 @@ void multiply_tile(const char* x, int64_t x_stride, const char* packed, int64_t 
       }
     }
   }
+}
+
+template <class Ops, int rows>
+void multiply_tile(const char* x, int64_t x_stride, const char* packed, int64_t units, float* sums, bool start) {
+  Float sum[rows][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r) {
+    sum[r][0] = start ? Float{} : simd::load(sums + r * panel_columns);
+    sum[r][1] = start ? Float{} : simd::load(sums + r * panel_columns + width);
+  }
+  add_packed<Ops, rows>(x, x_stride, packed, units, sum);
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
     simd::put(sums + r * panel_columns, sum[r][0]);

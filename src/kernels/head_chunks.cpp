@@ -19,7 +19,12 @@ ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
 Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
   const int64_t columns = weight_rows.size(0);
   Tensor out = storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns});
-  multiply_rows(out, hidden_, weight_rows, std::nullopt);
+  weight_rows_ = weight_rows;
+  if (weight_rows.scalar_type() != hidden_.scalar_type()) {
+    if (!widened_.defined()) widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
+    weight_rows_ = widened_.narrow(0, 0, columns).copy_(weight_rows);
+  }
+  multiply_rows(out, hidden_, weight_rows_, std::nullopt);
   return out.narrow(0, 0, rows_);
 }
 

@@ -30,11 +30,15 @@ class ChunkBuffer {
   // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same whatever N. Valid until the next
   // call.
   at::Tensor logits(const at::Tensor& weight_rows);
+  // Those rows in the type of hidden.
+  const at::Tensor& weight_rows() const { return weight_rows_; }
 
  private:
   int64_t rows_;
   at::Tensor hidden_;  // padded as row_invariant.hpp says
   at::Tensor storage_;
+  at::Tensor widened_;  // [chunk rows, D], where the weight has another type
+  at::Tensor weight_rows_;
 };
 
 template <class Body>

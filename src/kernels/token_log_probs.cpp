@@ -128,7 +128,7 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
       const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
       multiply((own.defined() ? own : out.weight).narrow(0, first, count), dz.t(), hidden, sum);
     }
-    if (want_hidden) multiply(hidden_sum, dz, weight_rows, Sum::add);
+    if (want_hidden) multiply(hidden_sum, dz, buffer.weight_rows(), Sum::add);
   });
   if (want_hidden) out.hidden = hidden_sum.to(hidden.scalar_type());
   return out;
@@ -175,9 +175,9 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
 void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature, int64_t chunk_rows) {
   VALIDATE(hidden.dim() == 2 && weight.dim() == 2 && hidden.size(1) == weight.size(1) && weight.size(0) > 0,
            ExitCode::internal, "token_log_probs: hidden and weight have shapes that do not fit");
-  VALIDATE(hidden.scalar_type() == weight.scalar_type() &&
-               (hidden.scalar_type() == at::kFloat || hidden.scalar_type() == at::kBFloat16),
-           ExitCode::internal, "token_log_probs: hidden and weight must both be float or both bfloat16");
+  const auto known = [](const Tensor& t) { return t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16; };
+  VALIDATE(known(hidden) && known(weight) && (hidden.scalar_type() == weight.scalar_type() || hidden.scalar_type() == at::kFloat), ExitCode::internal,
+           "token_log_probs: hidden and weight must be float or bfloat16, and a bfloat16 hidden has a bfloat16 weight");
   VALIDATE(targets.dim() == 1 && targets.size(0) == hidden.size(0) && targets.scalar_type() == at::kLong,
            ExitCode::internal, "token_log_probs: targets must be int64 [N]");
   VALIDATE(temperature > 0 && chunk_rows > 0, ExitCode::internal, "token_log_probs: temperature and chunk must be positive");

@@ -119,14 +119,14 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
   return compare_log_probs(experience.samples, experience.old_log_probs, ranks);
 }
 
-std::string summation_orders(const config::ModelShape& shape, config::DType type) {
+std::string summation_orders(const config::ModelShape& shape, config::DType type, config::DType logits) {
   const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
   const int64_t head = std::min(shape.vocab, kernels::vocabulary_chunk);
-  const std::pair<int64_t, int64_t> layers[] = {{shape.hidden, q},         {shape.hidden, kv},         {q, shape.hidden},
-                                                {shape.hidden, shape.ffn}, {shape.ffn, shape.hidden}, {shape.hidden, head}};
+  const std::tuple<int64_t, int64_t, config::DType> layers[] = {{shape.hidden, q, type},         {shape.hidden, kv, type},         {q, shape.hidden, type},
+                                                                {shape.hidden, shape.ffn, type}, {shape.ffn, shape.hidden, type}, {shape.hidden, head, logits}};
   std::string text;
-  for (const auto& [k, n] : layers) {
-    text += (text.empty() ? "" : "; ") + kernels::describe(type, k, n, kernels::find_order(type, k, n));
+  for (const auto& [k, n, of] : layers) {
+    text += (text.empty() ? "" : "; ") + kernels::describe(of, k, n, kernels::find_order(of, k, n));
   }
   return text;
 }

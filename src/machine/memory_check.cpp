@@ -122,16 +122,26 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
                               .host_bytes = world.min(place.host_free)};
   const plan::JobModels models = job_models(options, command, actor, critic);
   const config::RoleMap map = planned_roles(roles, world.size(), command);
-  const plan::Job job{options, map, topology.node_of, models, machine, options.model.compute(), command};
+  config::Options settled = options;
+  const plan::Job job{settled, map, topology.node_of, models, machine, options.model.compute(), command};
+  const auto pools_with = [&](int64_t recompute) {
+    settled.train.recompute = recompute;
+    plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
+    std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
+    std::tie(mine.device_pool, mine.host_pool) = std::tuple(number_of(place.device_pool), number_of(place.host_pool));
+    return plan::pools_of(world.gather_values(mine));
+  };
+  const int64_t layers = actor.shape.layers;
+  if (options.train.keep_memory) {
+    recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, pools_with);
+    if (world.rank() == 0) log::info(base::text("memory: ", layers - recompute_, " of ", layers, " blocks keep their activations (train.keep_memory), the others are computed again"));
+  }
+  const auto pools = pools_with(recompute(options.train.recompute, layers));
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  plan::RankNeed mine = plan::need_of(ledger);
-  std::tie(mine.device_free, mine.host_free) = std::tuple(place.device_free, place.host_free);
-  std::tie(mine.device_pool, mine.host_pool) = std::tuple(number_of(place.device_pool), number_of(place.host_pool));
   advise_on_allocations({options, map, topology.node_of, models, machine, options.model.compute(), command, world.rank(), actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
 
-  const auto pools = plan::pools_of(world.gather_values(mine));
   const int worst = plan::worst_pool(pools);
   if (world.rank() == 0) log_plan(pools);
   if (worst < 0) return;

@@ -123,7 +123,8 @@ at::Tensor run_stage(const ModelSpec& spec, const Stage& stage, std::span<const 
   Values values;
   values[static_cast<size_t>(Value::stream)] = x;
   for (const Operation& operation : stage.operations) values[static_cast<size_t>(operation.out)] = run.execute(operation, values);
-  return values[static_cast<size_t>(stage.operations.back().out)];
+  const at::Tensor& out = values[static_cast<size_t>(stage.operations.back().out)];
+  return stage.kind == StageKind::head && spec.wide_head() ? out.to(at::kFloat) : out;
 }
 
 }  // namespace trireme::model

@@ -63,6 +63,9 @@ std::vector<Change> single_changes(const Job& job) {
       if (now.generate.kv_memory.bytes == 0 && now.generate.kv_memory.fraction <= share) continue;
       out.push_back({base::text("generate.kv_memory=", share), [share](auto& o) { o.generate.kv_memory = {share, 0}; }});
     }
+    if (now.generate.weights == config::RolloutWeights::int8) {
+      out.push_back({"generate.weights=model", [](auto& o) { o.generate.weights = config::RolloutWeights::model; }});
+    }
     if (now.weightsync.delta) out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }
   if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
@@ -146,6 +149,30 @@ std::vector<Pool> pools_of(std::span<const RankNeed> ranks) {
     }
   }
   return out;
+}
+
+int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, const std::function<std::vector<Pool>(int64_t recompute)>& pools_with) {
+  const std::vector<Pool> least = pools_with(layers);
+  const auto fits = [&](int64_t recompute) {
+    const std::vector<Pool> pools = pools_with(recompute);
+    for (size_t i = 0; i < pools.size(); ++i) {
+      const int64_t left = least[i].free == free_unknown ? 0 : std::max<int64_t>(least[i].free - least[i].need, 0);
+      const auto allowed = budget.bytes > 0 ? std::min(left, budget.bytes * std::ssize(least[i].ranks))
+                                            : static_cast<int64_t>(budget.fraction * static_cast<double>(left));
+      if (pools[i].need - least[i].need > allowed) return false;
+    }
+    return true;
+  };
+  int64_t fewest = 0, fitting = layers;
+  while (fewest < fitting) {
+    const int64_t middle = (fewest + fitting) / 2;
+    if (fits(middle)) {
+      fitting = middle;
+    } else {
+      fewest = middle + 1;
+    }
+  }
+  return fitting;
 }
 
 int worst_pool(std::span<const Pool> pools) {

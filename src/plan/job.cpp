@@ -63,6 +63,7 @@ class RankLedger {
  private:
   const config::Options& options() const { return job_.options; }
   int64_t element() const { return config::bytes_per_element(job_.compute); }
+  int64_t logit() const { return std::max<int64_t>(element(), options().model.head_dtype == config::HeadType::fp32 ? 4 : 0); }
   Operators operators() const { return place_ == Place::device ? Operators::composed : Operators::fused; }
 
   // Readings of others, not ours.
@@ -174,7 +175,7 @@ class RankLedger {
         Accuracy::estimate);
     add(owner, "head: gradient of a piece of the vocabulary", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
     if (rows > 1) {
-      add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element()), phase_bit(Phase::head),
+      add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element(), logit()), phase_bit(Phase::head),
           Accuracy::estimate);
     }
     add(owner, "one block's activations", block_backward_bytes(shape, tokens, operators(), element()), phase_bit(Phase::backward),
@@ -188,7 +189,7 @@ class RankLedger {
   void scoring(const ModelLayout& model, Phase phase, int64_t tokens) {
     const config::ModelShape& shape = model.shape;
     int64_t bytes = block_forward_bytes(shape, tokens, operators(), element());
-    if (head_rows(model) > 1) bytes = std::max(bytes, head_chunk_bytes(shape, tokens, operators(), element()));
+    if (head_rows(model) > 1) bytes = std::max(bytes, head_chunk_bytes(shape, tokens, operators(), element(), logit()));
     add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
   }
 
@@ -212,6 +213,9 @@ class RankLedger {
       if (found != group.end()) place = static_cast<int>(found - group.begin());
     }
     if (!reads_in_place(job_)) add("generator", "weights", generator_weight_bytes(job_.models.slices, place, element()), weight_phases());
+    if (options().generate.weights == config::RolloutWeights::int8) {  // each rank's own, also where ranks read one copy of the weights
+      add("generator", "weights in 8 bits", generator_int8_bytes(job_.models.slices, place, job_.models.actor.shape.tied));
+    }
     const int64_t free = std::max<int64_t>(0, capacity() - ledger_.bytes(place_, Phase::start));
     const config::ModelShape& shape = job_.models.actor.shape;
     const int64_t granted =
@@ -233,7 +237,7 @@ class RankLedger {
     const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
     const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
-    add("generator", "rows of a step", element() * (rows * columns / degree() + logit_rows * shape.vocab / degree()), every_phase,
+    add("generator", "rows of a step", element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(), every_phase,
         Accuracy::estimate);
   }
 

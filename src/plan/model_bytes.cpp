@@ -97,6 +97,18 @@ int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_
   return sum;
 }
 
+int64_t generator_int8_bytes(const base::ShardLayout& slices, int rank, bool tied) {
+  constexpr int64_t panel = 16, group = 64;
+  int64_t sum = 0;
+  for (size_t p = 0; p < slices.tensors().size(); ++p) {
+    const bool embedding = p == 0;
+    if (slices.tensors()[p].shape.size() != 2 || (embedding && !tied)) continue;
+    const base::Block block = slices.block(p, rank);
+    sum = checked_add(sum, checked_mul(round_up(block.rows, panel), base::ceil_div(block.columns, group) * (group + fp32)));
+  }
+  return sum;
+}
+
 int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes) {
   const int64_t kv_heads = base::ceil_div<int64_t>(shape.kv_heads, tensor_parallel);
   return 2 * shape.layers * kv_heads * shape.head_dim * element_bytes;
@@ -134,9 +146,11 @@ int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64
   return std::min(rows, vocabulary_chunk) * shape.hidden * element_bytes;
 }
 
-int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes) {
-  const int64_t logits = tokens * std::min(shape.vocab, vocabulary_chunk) * (operators == Operators::fused ? element_bytes : element_bytes + fp32);
-  return logits + tokens * shape.hidden * (fp32 + element_bytes);
+int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes, int64_t logit_bytes) {
+  const int64_t rows = std::min(shape.vocab, vocabulary_chunk);
+  const int64_t logits = tokens * rows * (operators == Operators::fused ? logit_bytes : logit_bytes + fp32);
+  const int64_t widened = logit_bytes > element_bytes ? (rows + tokens) * shape.hidden * logit_bytes : 0;
+  return logits + tokens * shape.hidden * (fp32 + element_bytes) + widened;
 }
 
 }  // namespace trireme::plan

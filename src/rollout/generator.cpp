@@ -40,11 +40,11 @@ generate::EngineOptions engine_options(const config::Options& options, const com
 generate::GeneratorWeights make_weights(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device,
                                         const std::vector<const std::byte*>& shared) {
   const auto type = options.model.compute();
-  if (shared.empty()) {
-    return {spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(), kernels::on_host(device) ? generate::Place::host : generate::Place::device};
-  }
-  auto weights = generate::GeneratorWeights::aliasing(spec, type);
-  weights.alias(shared);
+  auto weights = shared.empty() ? generate::GeneratorWeights(spec, type, roles.generators.place(comm::Axis::tensor), roles.tensor_parallel(),
+                                                             kernels::on_host(device) ? generate::Place::host : generate::Place::device)
+                                : generate::GeneratorWeights::aliasing(spec, type);
+  if (!shared.empty()) weights.alias(shared);
+  if (options.generate.weights == config::RolloutWeights::int8) weights.add_int8(spec);
   return weights;
 }
 

@@ -83,7 +83,9 @@ class GenerateTool {
     open_output();
     model::warn_unexpected(model::check_weights(spec_, *folder_.weights), *folder_.weights);
     threads_.use();
+    if (command_.weights == config::RolloutWeights::int8) weights_.add_int8(spec_);
     load_weights(spec_, *folder_.weights, weights_);
+    weights_.quantise();
     engine_ = std::make_unique<generate::Engine>(spec_, weights_, engine_options(), ranks_.along(comm::Axis::tensor));
   }
 
@@ -149,6 +151,7 @@ class GenerateTool {
             {"stop-token-ids", as_text(stop_ids)},
             {"logit-bias", as_text(command_.logit_bias)},
             {"dtype", std::string(config::to_string(command_.dtype))},
+            {"weights", std::string(config::to_string(command_.weights))},
             {"log-probs", command_.log_probs ? "yes" : "no"}};
   }
 

@@ -2,6 +2,8 @@
 """Generator and trainer give the same log-probabilities, to the bit, on CPUs without tensor parallelism; old log-probs are then
 those of the rollout. Tokens do not depend on how they were generated, and equal runs are equal."""
 
+import json
+
 from trireme_run import ProgramTest, main, timeless
 
 TYPES = ("fp32", "bf16")
@@ -24,7 +26,7 @@ class Agreement(ProgramTest):
         """Every sampled token of three iterations, whatever the layout; then without the pass: the same run."""
         for dtype in TYPES:
             for name, ranks, roles in (("1", 1, []), ("2", 2, ["train.micro_batch_tokens=40"]),
-                                       ("3", 3, ["ranks.trainer=0-1", "ranks.generator=2-2"])):
+                                       ("3", 3, ["ranks.trainer=0-1", "ranks.generator=2-2"]), ("wide-head", 2, ["model.head_dtype=fp32"])):
                 with self.subTest(dtype=dtype, ranks=name):
                     full, short = f"always-{dtype}-{name}", f"auto-{dtype}-{name}"
                     settings = [f"model.dtype={dtype}", "rollout.n_samples_per_prompt=4", "train.batch_size=8", *roles]
@@ -65,6 +67,25 @@ class Agreement(ProgramTest):
                 self.assertEqual(line["mismatch_tokens"], self.tokens_of(run, line["iteration"]))
                 self.assertLessEqual(line["mismatch_mean"], limit)
             print(f"\n    tensor parallel, {dtype}: {[line['mismatch_mean'] for line in self.metrics(run)]}", flush=True)
+
+    def test_weights_in_8_bits_are_measured(self):
+        """Every token is drawn from a policy that differs a little from the trained one; the correction sees by how much. The copy follows each sync."""
+        for dtype, ranks, roles in (("fp32", 1, []), ("bf16", 2, []), ("bf16", 3, ["ranks.trainer=0-1", "ranks.generator=2-2"])):
+            run = f"int8-{dtype}-{ranks}"
+            settings = [f"model.dtype={dtype}", "rollout.n_samples_per_prompt=8", "train.batch_size=8", "run.iterations=2", "generate.weights=int8",
+                        "run.log_level=info", *roles]
+            made = self.run_deck(run, "algo.advantage.is_correction_enable=true", *settings, ranks=ranks)
+            if not roles:  # rank 0 writes the log
+                self.assertIn("weights in 8 bits: ", made.text)
+            self.assertIn("may differ: generation multiplies with weights in 8 bits", made.text)
+            self.assertNotIn("nothing corrects for it", made.text)
+            for line in self.metrics(run):
+                self.assertEqual(line["mismatch_tokens"], self.tokens_of(run, line["iteration"]))
+                self.assertTrue(0 < line["mismatch_mean"] < 0.02, line)
+            counts = json.loads((self.folder / run / "summary.json").read_text())["counts"]
+            self.assertGreater(counts["rollout_weight_bytes_in_8_bits"], 0)
+            print(f"\n    weights in 8 bits, {dtype}, {ranks} ranks: {[line['mismatch_mean'] for line in self.metrics(run)]}", flush=True)
+        self.assertIn("nothing corrects for it", self.run_deck("uncorrected", *settings[:-2], ranks=1).text)
 
     def test_tokens_do_not_depend_on_how_they_are_generated(self):
         settings = ["rollout.n_samples_per_prompt=4", "train.batch_size=8", "run.iterations=2"]

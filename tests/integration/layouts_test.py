@@ -170,6 +170,18 @@ class Layouts(ProgramTest):
         self.assertGreaterEqual(guards.pop("liveness"), 0)  # its thread looks round seldom: not once in a run of a fraction of a second
         self.assertTrue(all(seconds > 0 for seconds in guards.values()), guards)
 
+    def test_blocks_are_kept_where_memory_allows(self):
+        """As many as the budget holds; the numbers are those of a run that computes all of them again."""
+        for ranks in (1, 2):
+            run = {}
+            for name, setting, kept in (("again", "train.recompute=-1", None), ("share", "train.keep_memory=0.5", "2"), ("bytes", "train.keep_memory=1 KiB", "[0-2]")):
+                made = self.succeed("ppo", self.deck, f"run.dir={name}-{ranks}", "ckpt.interval=0", "run.log_level=info", setting, ranks=ranks)
+                if kept is not None:
+                    self.assertRegex(made.text, rf"{kept} of 2 blocks keep their activations \(train.keep_memory\)")
+                run[name] = timeless(self.metrics(f"{name}-{ranks}"))
+            self.assertEqual(run["share"], run["again"])
+            self.assertEqual(run["bytes"], run["again"])
+
     def test_counts_of_a_run(self):
         """What the loop itself computed and moved: every prompt once for its samples, every token once per pass, no padding, no copies."""
         for ranks, more in ((1, []), (2, []), (3, ["ranks.trainer=2", "ranks.generator=1"])):

@@ -174,6 +174,19 @@ class Tools(ProgramTest):
         self.assertEqual(refused.code, 78, refused.text)
         self.assertIn("need the fused generation kernels", refused.text)
 
+    def test_generate_with_weights_in_8_bits(self):
+        """Other log-probs than the model's, a little; the same whatever the batch."""
+        options = ["generate", "--model", "model", "--input", "hundred.jsonl", "--max-new-tokens", "5", "--ignore-eos", "--log-probs", "--dtype", "bf16"]
+        lines = {}
+        for name, more in (("model", []), ("alone", ["--weights", "int8", "--max-batch", "1"]), ("together", ["--weights", "int8"])):
+            self.succeed(*options, *more, "--output", name + ".jsonl")
+            lines[name] = sorted(read_lines(self.folder / (name + ".jsonl")), key=lambda line: line["index"])
+        self.assertEqual(lines["alone"], lines["together"])
+        distances = [abs(a["log_probs"][0] - b["log_probs"][0]) for a, b in zip(lines["model"], lines["together"]) if a["output_ids"][0] == b["output_ids"][0]]
+        self.assertGreater(len(distances), 50)
+        self.assertTrue(0 < max(distances) < 0.2, distances)
+        self.refuse_options([*options, "--output"], "none.jsonl", "are for the fused generation kernels", "--weights", "int8", "--backend", "torch")
+
     def test_generate_takes_any_number_of_prompts(self):
         """Thirty times as many prompts need no more memory."""
         peaks = []

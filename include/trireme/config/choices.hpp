@@ -64,6 +64,13 @@ struct Words<GenerateBackend> {
   static constexpr std::string_view list[] = {"auto", "fused", "torch"};
 };
 
+// What generation multiplies with: the weights in the compute type, or copies in 8 bits.
+enum class RolloutWeights { model, int8 };
+template <>
+struct Words<RolloutWeights> {
+  static constexpr std::string_view list[] = {"model", "int8"};
+};
+
 using DType = base::ElementType;
 template <>
 struct Words<DType> {
@@ -83,6 +90,13 @@ constexpr DType compute_type(ComputeType choice) {
   if (choice == ComputeType::automatic) throw std::logic_error("the compute type is used before it is settled");
   return choice == ComputeType::fp32 ? DType::f32 : DType::bf16;
 }
+
+// The type of the product with the language-model head, and so of the logits: the compute type, or fp32 from weights and hidden states in that type.
+enum class HeadType { model, fp32 };
+template <>
+struct Words<HeadType> {
+  static constexpr std::string_view list[] = {"model", "fp32"};
+};
 
 // Whether each thread of a rank keeps to one core: where the rank has cores of its own that the launcher gave it, or never.
 enum class PinThreads { automatic, never };

@@ -67,9 +67,7 @@ struct RunOptions {
 
 // Texts; resolve_ranks (ranks.hpp) turns them into rank lists.
 struct RanksOptions {
-  std::string trainer;
-  std::string generator;
-  std::string reward;
+  std::string trainer, generator, reward;
   bool operator==(const RanksOptions&) const = default;
 };
 
@@ -78,18 +76,18 @@ struct ModelOptions {
   std::string shape;      // a config.json or its folder: random weights of this shape instead of `path`
   std::string tokenizer;  // empty: model.path
   ComputeType dtype = ComputeType::automatic;
+  HeadType head_dtype = HeadType::model;
   int64_t max_len = 0;  // 0: data.max_len
   bool operator==(const ModelOptions&) const = default;
 
-  // Once settled (machine/compute_type.hpp).
-  DType compute() const { return compute_type(dtype); }
+  DType compute() const { return compute_type(dtype); }  // once settled (machine/compute_type.hpp)
+  DType logits() const { return head_dtype == HeadType::fp32 ? DType::f32 : compute(); }
 };
 
 struct AdamOptions {
   double lr = 1e-6;
   Range betas{0.9, 0.95};
-  double eps = 1e-8;
-  double weight_decay = 0;
+  double eps = 1e-8, weight_decay = 0;
   bool operator==(const AdamOptions&) const = default;
 };
 
@@ -285,6 +283,7 @@ struct TrainOptions {
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
   DType reduce_dtype = DType::f32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
+  std::optional<MemoryShare> keep_memory;  // for activations; none: as `recompute` says
   bool optimizer_offload = false;
   bool node_weights = true;
   bool enable_ema = false;
@@ -302,13 +301,13 @@ inline constexpr int64_t speculating_sequences = 4;
 
 struct GenerateOptions {
   GenerateBackend backend = GenerateBackend::automatic;
+  RolloutWeights weights = RolloutWeights::model;
   int64_t tensor_parallel = 1;
   int64_t page_size = 16;  // tokens
   MemoryShare kv_memory{0.5, 0};
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
-  bool prefix_sharing = true;
-  bool paged_attention = true;     // on GPUs
+  bool prefix_sharing = true, paged_attention = true;  // the second on GPUs
   int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };

@@ -1,6 +1,6 @@
 // The weights of one tensor-parallel rank of a generator: dense row-major slices in the compute dtype. They live in one
 // allocation of this class, or in memory that somebody else owns (the trainer's shared window): then a weight sync is a
-// swap of pointers.
+// swap of pointers. Beside them there may be a copy in 8 bits of those that products take, which a host engine then multiplies with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,14 +47,23 @@ class GeneratorWeights {
   const std::byte* data(size_t parameter) const { return pointers_[parameter]; }
   // A view [rows, columns] ([rows] for vectors) of the slice; valid while the storage is.
   at::Tensor tensor(size_t parameter) const;
-  // Bytes of owned storage, given back or not.
-  int64_t bytes() const { return bytes_; }
+  // Bytes of owned storage, given back or not, copies in 8 bits among them.
+  int64_t bytes() const { return bytes_ + int8_bytes_; }
   // "269 MiB, 97 % huge pages, one NUMA node"; "" for storage that is not owned, or on a GPU.
   std::string describe_memory() const;
 
   // Reads the weights from here from now on: one pointer per parameter, 64-byte aligned is fastest. The memory must stay
   // valid and unchanged while an engine steps.
   void alias(const std::vector<const std::byte*>& pointers);
+
+  // Takes memory for copies in 8 bits (kernels/int8_gemm.hpp) of the matrices that rows are multiplied with; the embedding has one where it is the head
+  // too. Touched at once. Throws UserError(configuration) for weights on a GPU, out_of_memory with the size.
+  void add_int8(const model::ModelSpec& spec);
+  // Makes the copies anew: after every change of the weights, before an engine steps. On LibTorch's threads; returns their bytes, 0 where there are none.
+  int64_t quantise();
+  // Null: this parameter has none.
+  const std::byte* int8(size_t parameter) const { return int8_.empty() ? nullptr : int8_[parameter]; }
+  int64_t int8_bytes() const { return int8_bytes_; }
 
   // Number of the weights, recorded with every token. The caller sets it after each sync; an engine drops KV pages of
   // another version at its next step.
@@ -71,8 +80,10 @@ class GeneratorWeights {
   Place place_;
   int32_t version_ = 0;
   int64_t bytes_ = 0;
+  int64_t int8_bytes_ = 0;
   std::vector<std::byte*> owned_;
   std::vector<const std::byte*> pointers_;
+  std::vector<std::byte*> int8_;  // [parameters], or empty
   std::unique_ptr<Storage> storage_;
 };
 

@@ -41,6 +41,7 @@ enum class GemmOutput : uint8_t {
 struct GemmArguments {
   ElementType type = ElementType::f32;
   const void* weight = nullptr;  // [N, K] row-major, dense
+  const void* int8 = nullptr;    // its copy in 8 bits (int8_gemm.hpp), taken in its place; column ranges then begin at multiples of int8_panel
   const void* bias = nullptr;    // [N] or null; fp32: the sum starts from it, bf16: added before the one rounding (as LibTorch)
   const void* x = nullptr;       // [M, ldx], zero from K to gemm_padded(K)
   void* y = nullptr;             // [M, ldy]

@@ -15,7 +15,8 @@ struct TokenLogProbs {
 
 enum class Entropy : uint8_t { skip, value, differentiable };
 
-// logits = hidden [N, D] x weight [V, D]^T, summed in fp32 and kept in the type of hidden: in bf16 each logit is rounded once
+// logits = hidden [N, D] x weight [V, D]^T, summed in fp32 and kept in the type of hidden (an f32 hidden may have a bf16 weight, which is widened chunk by
+// chunk): in bf16 each logit is rounded once
 // (an error of up to 2^-9 of it, 0.03 where |logit| is 8 to 16), as Hugging Face and OpenRLHF round it and as our generator does.
 // From there on everything is fp32: z = logits / `temperature`, log_probs[i] = z[targets[i]] - logsumexp(z).
 // Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once, in the type of weight; where weight is a

@@ -60,8 +60,8 @@ class OldLogProbs {
 };
 
 // How this rank's training products of the model's shapes add on a CPU, found by experiment (kernels/decode_gemm.hpp) with the current
-// number of LibTorch's threads. Ranks whose texts are equal compute the same bits.
-std::string summation_orders(const config::ModelShape& shape, config::DType type);
+// number of LibTorch's threads; `logits` is the type of the head's. Ranks whose texts are equal compute the same bits.
+std::string summation_orders(const config::ModelShape& shape, config::DType type, config::DType logits);
 
 // What generators on any rank say against equal bits (generate::Engine::differences_from_training), each reason once, and one more
 // when ranks that train or generate add in different orders (`orders`: summation_orders(), empty on ranks that do neither). The same

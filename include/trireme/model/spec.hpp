@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/base/shard_layout.hpp"
+#include "trireme/config/choices.hpp"
 #include "trireme/config/model_shape.hpp"
 
 namespace trireme::model {
@@ -92,12 +93,15 @@ struct Stage {
 struct ModelSpec {
   config::ModelShape shape;
   HeadKind head = HeadKind::language;
+  config::HeadType head_type = config::HeadType::model;  // of a language-model head
   std::vector<Parameter> parameters;
   std::vector<Stage> stages;  // embedding, L blocks, head
 
   std::vector<base::TensorSpec> tensors() const;     // of parameters, same order
   int64_t elements() const;                          // of all parameters; a tied one counts once
   size_t index_of(Role role, int layer = -1) const;  // throws InternalError when there is none
+  // Logits are fp32 whatever the compute type: run_stage() gives the head stage's result in fp32.
+  bool wide_head() const { return head == HeadKind::language && head_type == config::HeadType::fp32; }
   size_t head_parameter() const { return stages.back().parameters.back(); }
 };
 

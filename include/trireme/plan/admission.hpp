@@ -40,6 +40,10 @@ std::vector<Pool> pools_of(std::span<const RankNeed> ranks);
 // Index of the pool that lacks most, -1 where all fit.
 int worst_pool(std::span<const Pool> pools);
 
+// The fewest blocks of `layers` to compute again (train.recompute) with which what is kept raises no pool's need by more than `budget`: a share of what the
+// pool has left when all are, or bytes a rank. `pools_with` gives pools_of() a job that computes so many again; all of them where memory is short or unknown.
+int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, const std::function<std::vector<Pool>(int64_t recompute)>& pools_with);
+
 // "planned peak 1.20 GB of 20.10 GB free (host memory, ranks 0-1, in backward; 0.30 GB of it estimated)"
 std::string describe(const Pool& pool);
 // The largest entries of a ledger in that phase, a line each, estimates marked with ~.

@@ -53,6 +53,9 @@ int64_t shard_elements(const ModelLayout& model, int ranks);
 // One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.
 int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes);
 
+// The copy in 8 bits of those that products take (generate.weights): whole panels of 16 rows, groups of 64 columns with a scale.
+int64_t generator_int8_bytes(const base::ShardLayout& slices, int rank, bool tied);
+
 // Bytes of keys and values of one token on the rank of a replica that has most KV heads.
 int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes);
 
@@ -66,8 +69,9 @@ int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens, Op
 int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
 // dW of a piece of the vocabulary, in the compute type, which is then added to the slot. `rows`: vocabulary, or 1 for a score head.
 int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes = 2);
-// Logits of one piece of the vocabulary for all tokens, and the hidden states' gradient.
-int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
+// Logits of one piece of the vocabulary for all tokens, and the hidden states' gradient; where logits are wider than the weights (model.head_dtype) that piece
+// of these and the hidden states in the logits' type, too.
+int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes, int64_t logit_bytes);
 
 // Rows of the vocabulary whose logits stand at a time (kernels::token_log_probs).
 inline constexpr int64_t vocabulary_chunk = 4096;

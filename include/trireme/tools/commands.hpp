@@ -34,6 +34,7 @@ struct GenerateCommand {
   config::ComputeType dtype = config::ComputeType::automatic;
   config::GenerateBackend backend = config::GenerateBackend::automatic;
   config::Device device = config::Device::automatic;
+  config::RolloutWeights weights = config::RolloutWeights::model;
   int tensor_parallel = 1;
   bool log_probs = false;
   bool ignore_eos = false;

@@ -77,7 +77,7 @@ struct MemoryUse {
 };
 
 // hidden [T, D] after the final norm, of the tokens that the strategy gives this rank, and the head's weight, [V, D] or [1, D]; both in
-// the compute dtype, valid during the call only.
+// the compute dtype (hidden in fp32 where ModelSpec::wide_head()), valid during the call only.
 using Head = std::function<void(const at::Tensor& hidden, const at::Tensor& head_weight)>;
 // The scalar to differentiate.
 using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& head_weight)>;

@@ -60,6 +60,20 @@ TEST(Validate, GuessesNeedTheFusedKernels) {
               HasSubstr("generate.speculation_tokens = 4 with generate.backend"));
 }
 
+TEST(Validate, EightBitsNeedTheFusedKernelsAndACorrection) {
+  Options o = good();
+  o.generate.weights = RolloutWeights::int8;
+  EXPECT_NO_THROW(validate(o, Command::ppo, no_files()));
+  ASSERT_EQ(warnings(o, Command::ppo).size(), 1u);
+  EXPECT_THAT(warnings(o, Command::ppo)[0], HasSubstr("generate.weights = \"int8\" without algo.advantage.is_correction_enable"));
+  o.algo.advantage.is_correction_enable = true;
+  EXPECT_TRUE(warnings(o, Command::ppo).empty());
+  EXPECT_THAT(refusal_after([](Options& deck) { deck.generate.weights = RolloutWeights::int8, deck.run.device = Device::cuda; }),
+              HasSubstr("generate.weights = \"int8\" with run.device"));
+  EXPECT_THAT(refusal_after([](Options& deck) { deck.generate.weights = RolloutWeights::int8, deck.generate.backend = GenerateBackend::torch; }),
+              HasSubstr("generate.weights = \"int8\" with generate.backend"));
+}
+
 TEST(Validate, CombinationsOfTheAlgorithm) {
   for (const Estimator e : {Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo, Estimator::max_rl}) {
     EXPECT_THAT(refusal_after([e](Options& o) { o.algo.advantage.estimator = e; }),

@@ -209,6 +209,20 @@ TEST_P(Agreement, ShapesAsTheyOccur) {
   expect_equal("long", random_model(shape_of(128, 2, 4, 2, 32, 256, 300)), 2, 600, 1, {100000});
 }
 
+// Logits in fp32 (model.head_dtype), also where a block of the library's fp32 sums is no multiple of what the bf16 kernel takes at a time.
+TEST_P(Agreement, WideHead) {
+  if (world().size() > 2) GTEST_SKIP() << "what depends on the shape does not depend on the number of ranks";
+  for (const auto& shape : {shape_of(384, 2, 6, 2, 64, 1024, 4200), shape_of(576, 2, 9, 3, 64, 1536, 4608), shape_of(128, 2, 4, 2, 32, 256, 300)}) {
+    TestModel m = random_model(shape);
+    const auto narrow = write_texts(m, GetParam(), 5, 20, 1);
+    m.spec.head_type = config::HeadType::fp32;
+    expect_equal("wide head", m, 5, 20, 1, {60, 100000});
+    const auto wide = write_texts(m, GetParam(), 5, 20, 1);
+    if (narrow.empty() || wide.empty()) continue;
+    EXPECT_EQ(narrow[0].log_probs[0] == wide[0].log_probs[0], GetParam() == DType::f32) << "nothing was wider";
+  }
+}
+
 TEST_P(Agreement, PublishedModel) {
   const auto folder = published_models() / "SmolLM2-135M-Instruct";
   if (!std::filesystem::exists(folder / "model.safetensors")) GTEST_SKIP() << "no model in " << folder << ": ./bootstrap.sh model gets it";

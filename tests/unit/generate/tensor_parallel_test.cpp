@@ -63,6 +63,20 @@ TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
   expect_agreement(got);
 }
 
+// Each rank's slices have scales of their own; logits in fp32 are drawn from together.
+TEST(TensorParallel, WeightsInEightBitsAndAWideHeadAgree) {
+  const auto& comm = world();
+  auto spec = tiny_spec(vocab, true);
+  spec.head_type = config::HeadType::fp32;
+  auto mine = tiny_weights(spec, DType::bf16, comm.rank(), comm.size());
+  mine.add_int8(spec);
+  mine.quantise();
+  Engine engine(spec, mine, options(BackendKind::fused), comm);
+  const Results got = run_all(engine, requests());
+  EXPECT_EQ(got.size(), 10u);
+  expect_agreement(got);
+}
+
 TEST(TensorParallel, GuessesChangeNoBit) {
   const auto& comm = world();
   const auto spec = tiny_spec(vocab);

@@ -117,8 +117,8 @@ TEST(TokenLogProbsRefuses, WhatDoesNotFit) {
   };
   const std::vector<Wrong> wrong{{at::zeros({2, 3}), weight, targets, 1, 8, "shapes"},
                                  {hidden, at::zeros({0, 4}), targets, 1, 8, "shapes"},
-                                 {hidden.to(at::kBFloat16), weight, targets, 1, 8, "both bfloat16"},
-                                 {hidden.to(at::kDouble), weight.to(at::kDouble), targets, 1, 8, "must both be float"},
+                                 {hidden.to(at::kBFloat16), weight, targets, 1, 8, "a bfloat16 hidden has"},
+                                 {hidden.to(at::kDouble), weight.to(at::kDouble), targets, 1, 8, "must be float or bfloat16"},
                                  {hidden, weight, at::zeros({3}, at::kLong), 1, 8, "int64 [N]"},
                                  {hidden, weight, targets.to(at::kInt), 1, 8, "int64 [N]"},
                                  {hidden, weight, targets, 0, 8, "must be positive"},

@@ -95,6 +95,26 @@ TEST_P(Head, EqualsLogSoftmaxInBf16) {
   EXPECT_LT(worst(got.grad_hidden, want.grad_hidden), 0.05);
   EXPECT_LT(worst(got.grad_weight, want.grad_weight), 0.05);
 }
+// Hidden states in fp32, a weight in bf16: all of it as with the weight widened, whatever the chunk; logits are not rounded.
+TEST_P(Head, WidensABf16Weight) {
+  Problem p = problem(9, 24, 1003, at::kFloat), wide = problem(9, 24, 1003, at::kFloat);
+  p.hidden = p.hidden.detach().to(at::kBFloat16).to(at::kFloat).set_requires_grad(true);
+  p.weight = p.weight.detach().to(at::kBFloat16).set_requires_grad(true);
+  wide.hidden = p.hidden.detach().clone().set_requires_grad(true);
+  wide.weight = p.weight.detach().to(at::kFloat).set_requires_grad(true);
+  const Outcome want = naive(wide, 0.7, true);
+  const Outcome got = chunked(p, 0.7, Entropy::differentiable, GetParam());
+  EXPECT_LT(worst(got.log_probs, want.log_probs), 5e-6);
+  EXPECT_LT(worst(got.entropy, want.entropy), 5e-6);
+  EXPECT_LT(worst(got.grad_hidden, want.grad_hidden), 2e-5);
+  EXPECT_LT(worst(got.grad_weight, want.grad_weight.to(at::kBFloat16)), 0.02) << "rounded once";
+  p.weight.set_grad_dtype(at::kFloat);
+  p.weight.mutable_grad() = at::zeros({1003, 24}, at::kFloat);
+  const auto again = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::skip, GetParam());
+  (again.log_probs * p.grad_log_probs).sum().backward();
+  EXPECT_LT(worst(p.weight.grad(), naive(wide, 0.7, false).grad_weight), 2e-5) << "and not at all into a gradient of its own";
+}
+
 INSTANTIATE_TEST_SUITE_P(Chunks, Head, testing::Values(1, 16, 100, 512, 1003, 4096));
 
 TEST(TokenLogProbs, DifferentiatesOnlyWhatIsAskedFor) {

@@ -157,11 +157,11 @@ TEST(Mismatch, SummationOrdersNameEveryShapeOfTheModel) {
   shape.head_dim = 16;
   shape.ffn = 96;
   shape.vocab = 5000;
-  const std::string orders = summation_orders(shape, config::DType::f32);
+  const std::string orders = summation_orders(shape, config::DType::f32, config::DType::f32);
   for (const char* product : {"fp32 64x64:", "fp32 64x32:", "fp32 64x96:", "fp32 96x64:", "fp32 64x4096:"}) {
     EXPECT_NE(orders.find(product), std::string::npos) << product << " in " << orders;
   }
-  EXPECT_EQ(orders, summation_orders(shape, config::DType::f32));
+  EXPECT_EQ(orders, summation_orders(shape, config::DType::f32, config::DType::f32));
 }
 
 TEST(OldLogProbs, SaysWhatItDoes) {

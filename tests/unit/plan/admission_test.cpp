@@ -52,6 +52,28 @@ TEST(Pools, OneGigabyteTooMuchIsTooMuchAndNoByteLess) {
   EXPECT_TRUE(fits(plan::free_unknown));
 }
 
+// Two ranks of a node with 8 blocks of 1 GB each, which write rollouts in 3 GB and train in 1 GB beside what is kept.
+TEST(FewestRecomputed, AsManyAreKeptAsTheBudgetHolds) {
+  constexpr int64_t layers = 8;
+  int64_t free = 14 * gigabyte;
+  const auto pools_with = [&](int64_t recompute) {
+    const auto need = host_need(3 * gigabyte, (1 + layers - recompute) * gigabyte, free, 7);
+    return plan::pools_of(std::vector{need, need});
+  };
+  const auto fewest = [&](const config::MemoryShare& budget) { return plan::fewest_recomputed(layers, budget, pools_with); };
+  EXPECT_EQ(fewest({1, 0}), 2) << "7 GB a rank are one of training and six that are kept";
+  EXPECT_EQ(fewest({0.5, 0}), 4) << "half of the 8 GB that the rollout leaves";
+  EXPECT_EQ(fewest({0.01, 0}), 6) << "what fits below the rollout's peak costs nothing";
+  EXPECT_EQ(fewest({0, 1 * gigabyte}), 5);
+  EXPECT_EQ(fewest({0, 100 * gigabyte}), 2) << "no more than there is";
+  free = 100 * gigabyte;
+  EXPECT_EQ(fewest({1, 0}), 0);
+  free = 5 * gigabyte;
+  EXPECT_EQ(fewest({1, 0}), 6) << "the plan does not fit: what raises its peak does not either";
+  free = plan::free_unknown;
+  EXPECT_EQ(fewest({1, 0}), 6);
+}
+
 TEST(Pools, RanksThatShareAGpuShareItsMemory) {
   plan::Ledger ledger;
   ledger.add({"actor", "weights", Place::device, 30 * gigabyte, plan::every_phase, plan::Accuracy::exact});

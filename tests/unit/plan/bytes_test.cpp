@@ -6,6 +6,7 @@
 
 #include "small_jobs.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/kernels/int8_gemm.hpp"
 #include "trireme/plan/ledger.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
@@ -67,6 +68,21 @@ TEST(ModelBytes, OfAGenerator) {
   const model::ModelSpec spec = model::describe(small_shape(), model::HeadKind::language);
   // In bf16 and whole: embedding and head 160 -> 192 bytes, a norm 16 -> 64.
   EXPECT_EQ(plan::generator_weight_bytes(model::tensor_parallel_layout(spec, 1), 0, 2), 2 * 192 + 2 * 128 + 2 * 64 + 3 * 256 + 3 * 64);
+  for (const bool tied : {false, true}) {
+    config::ModelShape shape = small_shape(2, 6, 3);
+    shape.tied = tied;
+    const model::ModelSpec whole = model::describe(shape, model::HeadKind::language);
+    for (int degree = 1; degree <= 2; ++degree) {
+      const auto slices = model::tensor_parallel_layout(whole, degree);
+      for (int rank = 0; rank < degree; ++rank) {
+        int64_t want = 0;
+        for (size_t p = tied ? 0 : 1; p < whole.parameters.size(); ++p) {
+          if (whole.parameters[p].spec.shape.size() == 2) want += kernels::int8_bytes(slices.block(p, rank).columns, slices.block(p, rank).rows);
+        }
+        EXPECT_EQ(plan::generator_int8_bytes(slices, rank, tied), want);
+      }
+    }
+  }
   EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 1, 2), 2 * 5 * 3 * 4 * 2);
   EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 2, 2), 2 * 5 * 2 * 4 * 2) << "one of the two ranks has two of three heads";
 }
