@@ -183,7 +183,7 @@ ModelSpec describe(const config::ModelShape& shape, HeadKind head) {
   VALIDATE(!shape.mlp_bias, ExitCode::bad_data,
            "mlp_bias = true is not supported (no published Llama, Mistral or Qwen2 model has it): ",
            "use a model whose MLP has no biases");
-  ModelSpec spec{shape, head, {}, {}};
+  ModelSpec spec{.shape = shape, .head = head, .parameters = {}, .stages = {}};
   append(spec, StageKind::embedding, -1, embedding_stage());
   for (int layer = 0; layer < shape.layers; ++layer) append(spec, StageKind::block, layer, block_stage(shape));
   append_head(spec);

@@ -64,13 +64,6 @@ PolicyStatistics& PolicyStatistics::operator+=(const PolicyStatistics& other) {
   return *this;
 }
 
-PolicyStatistics PolicyLoss::statistics() const {
-  PolicyStatistics out;
-  const Tensor host = sums.to(at::kCPU);
-  std::copy_n(host.const_data_ptr<double>(), out.sums.size(), out.sums.begin());
-  return out;
-}
-
 PolicyLoss policy_loss(const PolicyLossInput& in, const PolicyLossOptions& options, const Normalizer& normalizer) {
   const Tensor mask = in.mask.to(at::kBool);
   const Tensor log_probs = select(in.log_probs, mask);

@@ -95,7 +95,7 @@ struct TinyRun {
       : options(std::move(deck)),
         roles(comm::make_roles(options, test::world())),
         start(learn::actor_start(options)),
-        trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, 10) {}
+        trainer(options, roles, start.spec, std::nullopt, at::kCPU, {}, {}, 10) {}
 
   std::unique_ptr<rollout::Generator> make_generator(const std::vector<const std::byte*>& shared = {}) const {
     auto made = std::make_unique<rollout::Generator>(options, roles, start.spec, text::Tokenizer::load(options.model.path), at::kCPU, machine::Threads{}, shared);

@@ -6,6 +6,7 @@
 #include "parity/cases.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
+#include "support/policy_statistics.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/losses.hpp"
 
@@ -68,10 +69,10 @@ void check_policy(const GoldenCase& c) {
   got.loss.backward();
   expect_matches(c, "loss", got.loss);
   expect_matches(c, "grad_log_probs", in.log_probs.grad());
-  expect_matches(c, "clip_ratio", got.statistics().clip_ratio());
-  expect_matches(c, "ppo_kl", got.statistics().ppo_kl());
-  if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", got.statistics().rollout_kl());
-  if (c.has_output("is_filter_ratio")) expect_matches(c, "is_filter_ratio", got.statistics().filter_ratio());
+  expect_matches(c, "clip_ratio", statistics_of(got).clip_ratio());
+  expect_matches(c, "ppo_kl", statistics_of(got).ppo_kl());
+  if (c.has_output("vllm_kl")) expect_matches(c, "vllm_kl", statistics_of(got).rollout_kl());
+  if (c.has_output("is_filter_ratio")) expect_matches(c, "is_filter_ratio", statistics_of(got).filter_ratio());
 }
 
 void check_kl(const GoldenCase& c) {

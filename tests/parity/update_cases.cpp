@@ -131,7 +131,7 @@ class CaseTrainer {
       : options_(options_of(c, lr)), roles_(comm::make_roles(options_, world())),
         shape_(model::open_model(model_path(c)).shape),
         trainer_(options_, roles_, model::describe(shape_, model::HeadKind::language),
-                 of_critic(c) ? std::optional(model::describe(shape_, model::HeadKind::score)) : std::nullopt, at::kCPU, machine::Threads{}, 1),
+                 of_critic(c) ? std::optional(model::describe(shape_, model::HeadKind::score)) : std::nullopt, at::kCPU, machine::Threads{}, machine::MemoryCheck{}, 1),
         model_(of_critic(c) ? *trainer_.critic() : trainer_.actor()) {
     model_.load(golden_reader(c, model_.spec()));
   }

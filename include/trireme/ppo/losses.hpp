@@ -70,7 +70,6 @@ struct PolicyStatistics {
 struct PolicyLoss {
   at::Tensor loss;  // scalar, differentiable
   at::Tensor sums;  // f64 [PolicyStatistics::count], where the loss lies
-  PolicyStatistics statistics() const;  // of the sums, for which it waits
 };
 // F16-F21: clipped surrogate with ratio per token (ppo) or sequence (gspo), dual clip, importance correction.
 PolicyLoss policy_loss(const PolicyLossInput& input, const PolicyLossOptions& options, const Normalizer& normalizer);

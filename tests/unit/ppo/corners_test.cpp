@@ -10,6 +10,7 @@
 #include "trireme/ppo/balance.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/ppo/kl.hpp"
+#include "support/policy_statistics.hpp"
 #include "trireme/ppo/losses.hpp"
 #include "trireme/ppo/preference.hpp"
 
@@ -50,7 +51,7 @@ void expect_steps(const PolicyLossOptions& options, const std::vector<Step>& ste
     PolicyStatistics statistics;
     const auto [loss, gradient] = graded(logs({step.ratio}), [&](const Tensor& leaf) {
       const PolicyLoss out = policy_loss({leaf, column({0}), {}, column({step.advantage}), ones(leaf), Segments({0, 1})}, options, {});
-      statistics = out.statistics();
+      statistics = statistics_of(out);
       return out.loss;
     });
     EXPECT_NEAR(loss, step.loss, 1e-5 * (1 + std::abs(step.loss)));
@@ -127,7 +128,7 @@ TEST(ImportanceCorrection, EveryGateOnRatiosByHand) {
     PolicyStatistics statistics;
     const auto [loss, gradient] = graded(old, [&](const Tensor& leaf) {  // on policy: the probability ratio is 1
       const PolicyLoss out = policy_loss({leaf, old, rollout, column(advantages), ones(leaf), Segments({0, 2, 4})}, options, {});
-      statistics = out.statistics();
+      statistics = statistics_of(out);
       return out.loss;
     });
     double want = 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/ppo/experience.hpp"
+#include "support/policy_statistics.hpp"
 #include "trireme/ppo/losses.hpp"
 
 namespace trireme::test {
@@ -132,8 +133,8 @@ TEST(ImportanceCorrection, BySegmentAndOfTheTruncatedDistribution) {
     const PolicyLoss got = policy_loss(input_of(sequences), options, {});
     const PlainLoss want = plain_loss(sequences, how);
     EXPECT_NEAR(got.loss.item<double>(), want.loss, 1e-5);
-    EXPECT_EQ(got.statistics().filter_ratio(), want.dropped / want.judged);
-    EXPECT_NEAR(got.statistics().rollout_kl(), want.rollout_kl, 1e-5) << "of full distributions, whatever was left of them";
+    EXPECT_EQ(statistics_of(got).filter_ratio(), want.dropped / want.judged);
+    EXPECT_NEAR(statistics_of(got).rollout_kl(), want.rollout_kl, 1e-5) << "of full distributions, whatever was left of them";
     EXPECT_TRUE(want.dropped > 0 && want.dropped < want.judged) << "or this says nothing";
     judged.push_back(want.judged);
   }

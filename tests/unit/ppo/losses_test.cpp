@@ -8,6 +8,7 @@
 #include "trireme/ppo/advantages.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "support/one_rank.hpp"
+#include "support/policy_statistics.hpp"
 #include "trireme/ppo/losses.hpp"
 
 namespace trireme::test {
@@ -54,7 +55,7 @@ TEST(Mask, NanUnderItDoesNoHarm) {
         const Tensor leaf = batch.leaf();
         const PolicyLoss got = policy_loss({leaf, batch.b, batch.c, batch.a, batch.mask, batch.segments}, options, {});
         expect_clean(got.loss, leaf);
-        const PolicyStatistics statistics = got.statistics();
+        const PolicyStatistics statistics = statistics_of(got);
         for (const double sum : statistics.sums) EXPECT_TRUE(std::isfinite(sum));
       }
     }
@@ -93,7 +94,7 @@ TEST(Losses, NothingToTrainOn) {
   const PolicyLoss got = policy_loss({leaf, empty, {}, empty, empty.to(at::kBool), none}, {}, {10.0, 2.0, 1.0});
   EXPECT_EQ(got.loss.item<float>(), 0);
   got.loss.backward();
-  EXPECT_EQ(got.statistics().clip_ratio(), 0);
+  EXPECT_EQ(statistics_of(got).clip_ratio(), 0);
 }
 
 TEST(Losses, StepTotalsMakeMicroBatchesAddUp) {
