@@ -187,7 +187,11 @@ void RunControl::save(const Progress& progress, bool wait) {
     report::side_output("samples.jsonl", [&] { report::sync_sample_log(run_.folder.path() / "samples.jsonl"); });
     report::side_output("the run folder", [&] { base::sync_folder(run_.folder.path()); });
   }
-  StoredParts parts = savable_.rollouts();
+  StoredParts parts;
+  {
+    const trace::Region phase{"rollouts to save", progress.iteration, trace::Category::phase};
+    parts = savable_.rollouts();
+  }
   parts.unfinished = unfinished_;
   checkpoints_.save(progress, parts, wait);
   run_.context.saving(false);
