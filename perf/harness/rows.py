@@ -283,7 +283,7 @@ def scale_rows(_quick):
 # ---- whole iterations ----------------------------------------------------------------------------------------------------
 
 
-def fastest_iteration(lines, _):
+def fastest_iteration(lines, *_):
     return min(line["seconds"]["total"] for line in lines)
 
 
@@ -296,9 +296,9 @@ def prompt_lines(lengths):
 
 
 def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None):
-    """`figure` of the lines of metrics.jsonl but the first, and of summary.json. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
+    """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
     tokens of each, 32 if none are given."""
-    folder = "perf/ppo/shape-25m" if shape == "25M" else "inputs/models/smollm2-135m"
+    folder = {"1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "135M": "inputs/models/smollm2-135m"}[shape]
     settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
     deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
     if plugin:
@@ -313,7 +313,7 @@ def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch
             machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=2, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-            return figure(metrics[1:], json.loads((run / "summary.json").read_text()))
+            return figure(metrics[1:], json.loads((run / "summary.json").read_text()), run)
     measure.command = f"mpirun -n 2 trireme ppo perf/ppo/iteration.toml {' '.join(map(str, settings))}"
     return measure
 
@@ -323,7 +323,7 @@ def guards_rows(quick):
     shape, dtype = "25M" if quick else "135M", "fp32"
     # Two shard groups of one rank each hold everything alike: compared behind every iteration.
     guarded, bare = ("train.shard_group=1", "train.replica_check=1"), ("train.shard_group=1", "run.mismatch_check=0", "run.hang_timeout=0", "run.io_timeout=0")
-    share = iteration_figure(shape, dtype, *guarded, figure=lambda _, summary: summary["guards"]["share"])
+    share = iteration_figure(shape, dtype, *guarded, figure=lambda _, summary, run: summary["guards"]["share"])
     what = f"{shape} {dtype}, 2 ranks"
     return [
         Row("R1", f"share of the ranks' time in guards, PPO {what}", "", share, lower=True, limit=lambda limits: 0.01, limit_target=1.0),
@@ -344,11 +344,14 @@ def ppo_rows(quick):
     return rows + rl_iteration_rows(quick)
 
 
-# Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. Two of them together take a core about as
+# Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. One at a time takes a core about as
 # long to write as to learn from.
 STOPS = range(300, 482)
 LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.batch_size=16", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256",
-             "data.max_len=320", f"rollout.stop_token_ids={list(STOPS)}", "generate.max_batch=2", "train.batch_size=32")
+             "data.max_len=320", f"rollout.stop_token_ids={list(STOPS)}", "train.batch_size=32")
+COMPUTED = ("25M", "bf16", *LONG_TAIL, "generate.max_batch=1")
+# Steps of both roles sleep in place of computing, so that neither slows the other down: what is left is the schedule.
+ASLEEP = ("1M", "bf16", *LONG_TAIL, "generate.max_batch=8", 'fault.at=["delay:*:generate step:*:6", "delay:*:actor step:*:1850"]')
 
 
 def rl_iteration_rows(quick):
@@ -365,27 +368,54 @@ def rl_iteration_rows(quick):
     return rows
 
 
+def waiting(events):
+    """Of each rank's iterations but the first and the last, in which one role has nothing to do yet or any more, the share in which its main thread waits for
+    others: the time of regions of category wait without that of regions inside them."""
+    ranks = {}
+    for event in events:
+        if event["ph"] == "X" and event["tid"] == event["pid"] * 1000 + 1:
+            ranks.setdefault(event["pid"], []).append(event)
+    for mine in ranks.values():
+        iterations = sorted((e["ts"], e["ts"] + e["dur"]) for e in mine if e["name"] == "iteration")
+        begin, end = iterations[1][0], iterations[-2][1]
+        own, open_regions = {}, []  # own: microseconds of each region in the span that none inside it has
+        for number, event in enumerate(sorted(mine, key=lambda e: (e["ts"], -e["dur"]))):
+            stop = event["ts"] + event["dur"]
+            open_regions = [(n, until) for n, until in open_regions if until >= stop]
+            inside = max(0, min(stop, end) - max(event["ts"], begin))
+            own[number] = (event["cat"], inside)
+            if open_regions:
+                outer, _ = open_regions[-1]
+                own[outer] = (own[outer][0], own[outer][1] - inside)
+            open_regions.append((number, stop))
+        yield sum(time for category, time in own.values() if category == "wait") / (end - begin)
+
+
 def ahead_rows(quick):
     """W8, P3, P5: a rank that trains beside one that generates, one batch ahead and taking turns."""
     depth = ("train.async_depth=1", "train.partial_rollout_enable=true")
     iterations = 5 if quick else 8
 
-    def middle(lines, _):  # the last one has nobody ahead
+    def middle(lines, *_):  # the last one has nobody ahead
         return statistics.mean(line["seconds"]["total"] for line in lines[:-1])
 
-    def idle(lines, summary):
-        return max(role["iterations"]["wait"] / role["iterations"]["seconds"] for role in summary["roles"])
+    def idle(lines, summary, run):
+        return max(waiting(json.loads((run / "trace.json").read_text())["traceEvents"]))
 
-    def figure(of, *more, plugin=()):
-        return iteration_figure("25M", "bf16", *LONG_TAIL, f"run.iterations={iterations}", *more, figure=of, plugin=plugin)
-    what = "1 + 1 ranks, 128 answers with a long tail, 25M bf16"
+    def figure(of, load, *more, plugin=()):
+        return iteration_figure(*load, f"run.iterations={iterations}", *more, figure=of, plugin=plugin)
+
+    def pair(load, what):
+        return [
+            Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, load, *depth), [Peer("taking turns", figure(middle, load), 1 / 0.65)], lower=True),
+            Row("P3", f"share of its iterations that a role waits, {what}", "", figure(idle, load, *depth), [Peer("taking turns", figure(idle, load))], lower=True,
+                limit=lambda limits: 0.08, limit_target=1.0)]
+    what = "1 + 1 ranks, 128 answers with a long tail"
     plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
     return [
-        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {what}", "s", figure(middle, plugin=plugin), [Peer("a rule", figure(middle), 0.9)],
-            lower=True),
-        Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, *depth), [Peer("taking turns", figure(middle), 1 / 0.65)], lower=True),
-        Row("P3", f"share of its iterations that a role waits, {what}", "", figure(idle, *depth), [Peer("taking turns", figure(idle))], lower=True,
-            limit=lambda limits: 0.08, limit_target=1.0)]
+        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {what}, 25M bf16", "s", figure(middle, COMPUTED, plugin=plugin),
+            [Peer("a rule", figure(middle, COMPUTED), 0.9)], lower=True),
+        *pair(COMPUTED, f"{what}, 25M bf16"), *pair(ASLEEP, f"{what}, sleeping")]
 
 
 def demo_rows(quick):

@@ -6,6 +6,7 @@
 #include "manifest.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
 #include "trireme/checkpoint/reader.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -48,6 +49,20 @@ std::vector<Position> list_committed(const std::filesystem::path& folder, std::v
   }
   std::sort(all.begin(), all.end(), std::greater<>());
   return all;
+}
+
+void link_best(const std::filesystem::path& folder, int64_t step) {
+  const std::string target = folder_name(step);
+  const auto link = folder / "best";
+  const base::FileWork work{"link", link};
+  std::error_code error;
+  if (step < 0 || !std::filesystem::exists(folder / target, error)) return;
+  if (std::filesystem::read_symlink(link, error) == target) return;
+  const auto fresh = folder / ".best.tmp";  // renamed over the old link: there is a best one at any time
+  std::filesystem::remove(fresh, error);
+  std::filesystem::create_symlink(target, fresh, error);
+  if (!error) std::filesystem::rename(fresh, link, error);
+  if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
 }
 
 }  // namespace trireme::checkpoint

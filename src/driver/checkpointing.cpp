@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <thread>
 
@@ -15,6 +14,7 @@
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/learn/same_inputs.hpp"
+#include "trireme/report/exports.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -54,11 +54,6 @@ std::pair<int64_t, int64_t> byte_range(const comm::CommView& world, int64_t mine
   return {std::accumulate(sizes.begin(), here, int64_t{0}), std::accumulate(sizes.begin(), sizes.end(), int64_t{0})};
 }
 
-// What may be over a moment later: a full disk, a quota, a file server or memory. A run that lost its lock has to go.
-bool may_pass(ExitCode code) {
-  return code == ExitCode::io_error || code == ExitCode::permission || code == ExitCode::input_missing || code == ExitCode::out_of_memory;
-}
-
 bool lies_in(const std::filesystem::path& checkpoint, const std::filesystem::path& folder) {
   std::error_code error;
   return std::filesystem::equivalent(normal_path(checkpoint).parent_path(), folder, error) && !error;
@@ -70,31 +65,12 @@ void before_mpi() { checkpoint::open_library_before_mpi(); }
 
 Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
                              bool thread_multiple)
-    : options_(options), roles_(roles), folder_(folder), mirror_(device),
+    : options_(options), roles_(roles), folder_(folder), mirror_(device), schedule_(options.ckpt, roles.world.size()),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
   if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
 }
 
 Checkpointing::~Checkpointing() = default;
-
-bool Checkpointing::due(int64_t iteration) const {
-  if (retry_at_ >= 0 && iteration >= retry_at_) return true;
-  const int64_t every = options_.ckpt.interval.iterations;
-  return every > 0 && iteration % every == 0;
-}
-
-bool Checkpointing::time_is_due() const {
-  const config::SaveInterval& interval = options_.ckpt.interval;
-  if (interval.seconds > 0) return since_save_.seconds() >= interval.seconds;
-  if (!interval.automatic) return false;
-  return saves() == 0 ? saving_ < 0 : since_save_.seconds() >= best_interval();  // the first one tells what a save costs
-}
-
-double Checkpointing::best_interval() const {
-  const double between_failures = 3600 / (options_.ckpt.failure_rate * static_cast<double>(roles_.world.size()));
-  const double cost = std::max(options_.ckpt.background ? save_cost_ : last_save_seconds(), 0.001);
-  return std::max(std::sqrt(2 * cost * between_failures), last_save_seconds());
-}
 
 float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter) {
   const int64_t bytes = saved.model->own(parameter).elements() * int64_t{sizeof(float)};
@@ -137,7 +113,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   mirror_.to_host();  // nothing on CPUs
   datasets_ = saved.datasets.size();
   saving_ = progress.iteration;
-  since_save_.restart();
+  schedule_.began();
   best_ = progress.best.iteration;
   checkpoint::SaveOptions options;
   options.keep = options_.ckpt.keep;
@@ -146,7 +122,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   options.config_digest = learn::digest_of_text(progress.deck);
   options.version = TRIREME_VERSION;
   options.beat = [](const char*) { base::tick(); };
-  options.before_removal = [run = folder_.path()](int64_t step) { remove_export(run, step); };
+  options.before_removal = [run = folder_.path()](int64_t step) { report::remove_export(run, checkpoint::folder_name(step)); };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
   writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options);
@@ -171,7 +147,7 @@ void Checkpointing::save(const Progress& progress, const StoredParts& parts, boo
     }
   }
   stalled_ += watch.seconds();
-  save_cost_ = watch.seconds();
+  schedule_.cost(watch.seconds());
 }
 
 void Checkpointing::look_after_save(int64_t iteration) {
@@ -185,7 +161,9 @@ bool Checkpointing::finish(int64_t iteration) {
   try {
     committed(writer_->wait(), saving_);
   } catch (const UserError& error) {
-    count_failure(error, iteration);
+    if (!checkpoint::SaveSchedule::may_pass(error.code())) throw;
+    const std::string news = schedule_.failed(error, std::exchange(saving_, -1), iteration, committed_);
+    if (roles_.world.rank() == 0) log::warning(news);
     return false;
   }
   return true;
@@ -194,39 +172,12 @@ bool Checkpointing::finish(int64_t iteration) {
 void Checkpointing::committed(const checkpoint::SaveReport& report, int64_t iteration) {
   committed_ = iteration;
   saving_ = -1;
-  failed_in_a_row_ = 0;
-  retry_at_ = -1;
+  schedule_.committed();
   if (roles_.world.rank() != 0) return;
-  link_best();
+  checkpoint::link_best(folder_.checkpoints(), best_);
   log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
                        base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
-  announce_interval();
-}
-
-void Checkpointing::announce_interval() {
-  const double now = best_interval();
-  if (!options_.ckpt.interval.automatic || (now < 1.5 * announced_interval_ && announced_interval_ < 1.5 * now)) return;
-  announced_interval_ = now;
-  log::info(base::text("ckpt.interval = \"auto\": a checkpoint every ", base::human_seconds(now), " (one holds training up for ", base::human_seconds(save_cost_),
-                       "; ", roles_.world.size(), " ranks that fail ", options_.ckpt.failure_rate, " times an hour each)"));
-}
-
-void Checkpointing::count_failure(const UserError& error, int64_t iteration) {
-  if (!may_pass(error.code())) throw;  // called where it was caught
-  const int64_t failed = std::exchange(saving_, -1);
-  ++failures_;
-  ++failed_in_a_row_;
-  if (options_.ckpt.max_failures > 0 && failed_in_a_row_ >= options_.ckpt.max_failures) {
-    throw UserError(error.code(), base::text("the checkpoint of iteration ", failed, " failed, as ", failed_in_a_row_,
-                                             " in a row, which is ckpt.max_failures (", error.what(), ")"));
-  }
-  // At once when it is first heard of, then after 1, 3, 7, ... iterations, and not later than the next one would be due.
-  const int64_t pause = (int64_t{1} << std::min<int64_t>(failed_in_a_row_ - 1, 6)) - 1;
-  retry_at_ = std::max(iteration + pause, failed + 1);
-  if (roles_.world.rank() != 0) return;
-  log::warning(base::text("THE CHECKPOINT OF ITERATION ", failed, " FAILED (", error.what(), "): the run goes on, the last good one is ",
-                          committed_ < 0 ? std::string("none") : base::text("of iteration ", committed_), "; next try after iteration ",
-                          retry_at_, " (", failures_, " failed so far)"));
+  if (const std::string news = schedule_.changed_interval(last_save_seconds()); !news.empty()) log::info(news);
 }
 
 void Checkpointing::before_step() {
@@ -235,21 +186,7 @@ void Checkpointing::before_step() {
   const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
   for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
   stalled_ += watch.seconds();
-  save_cost_ += watch.seconds();
-}
-
-void Checkpointing::link_best() const {
-  const std::string target = checkpoint::folder_name(best_);
-  const auto link = folder_.checkpoints() / "best";
-  const base::FileWork work{"link", link};
-  std::error_code error;
-  if (best_ < 0 || !std::filesystem::exists(folder_.checkpoints() / target, error)) return;
-  if (std::filesystem::read_symlink(link, error) == target) return;
-  const auto fresh = folder_.checkpoints() / ".best.tmp";  // renamed over the old link: there is a best one at any time
-  std::filesystem::remove(fresh, error);
-  std::filesystem::create_symlink(target, fresh, error);
-  if (!error) std::filesystem::rename(fresh, link, error);
-  if (error) log::warning(base::text("cannot link ", link.string(), " to ", target, " (", error.message(), "): the checkpoint itself is there"));
+  schedule_.cost_more(watch.seconds());
 }
 
 std::optional<Progress> Checkpointing::find_and_load(StoredParts& parts) {
@@ -284,7 +221,7 @@ std::optional<Progress> Checkpointing::resume(StoredParts& parts) {
   if (!progress) return progress;
   committed_ = progress->iteration;
   best_ = progress->best.iteration;
-  if (roles_.world.rank() == 0) link_best();  // a crash may have come between the commit and the link
+  if (roles_.world.rank() == 0) checkpoint::link_best(folder_.checkpoints(), best_);  // a crash may have come between the commit and the link
   return progress;
 }
 

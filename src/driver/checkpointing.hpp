@@ -14,10 +14,9 @@
 #include "trireme/driver/progress.hpp"
 #include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
-#include "trireme/base/error.hpp"
-#include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/background.hpp"
 #include "trireme/checkpoint/reader.hpp"
+#include "trireme/checkpoint/save_schedule.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -56,9 +55,9 @@ class Checkpointing {
   std::optional<Progress> resume(StoredParts& parts);
 
   // Whether ckpt.interval is a time and it is over since the last save began. Rank 0's answer counts. Local.
-  bool time_is_due() const;
+  bool time_is_due() const { return schedule_.time_is_due({saves(), last_save_seconds(), saving_ >= 0}); }
   // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has come again.
-  bool due(int64_t iteration) const;
+  bool due(int64_t iteration) const { return schedule_.due(iteration); }
   // Saves; in the background when the deck allows it and `wait` is false. A failure of files or memory becomes a warning and a count
   // (ckpt.max_failures); with `wait` there is a second try, whose error is thrown. Every other error is thrown. Collective.
   void save(const Progress& progress, const StoredParts& parts, bool wait);
@@ -71,7 +70,7 @@ class Checkpointing {
   void before_step();
 
   // Saves of this process that failed.
-  int64_t failures() const { return failures_; }
+  int64_t failures() const { return schedule_.failures(); }
   // Seconds that saves have held this rank's main thread up since the last call.
   double take_stall() { return std::exchange(stalled_, 0.0); }
 
@@ -90,16 +89,10 @@ class Checkpointing {
   // The host's view of an array of this rank; null where there is none.
   float* on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter);
   checkpoint::Content content(const Progress& progress, const StoredParts& parts);
-  // Points `best` to the best checkpoint. Rank 0.
-  void link_best() const;
   void start(Progress progress, const StoredParts& parts);
-  // Seconds between two saves by Young's and Daly's rule.
-  double best_interval() const;
   // Waits for the save in progress. False: it failed, and may be tried again from what `iteration` leaves.
   bool finish(int64_t iteration);
-  void count_failure(const UserError& error, int64_t iteration);
   void committed(const checkpoint::SaveReport& report, int64_t iteration);
-  void announce_interval();
   std::optional<Progress> find_and_load(StoredParts& parts);
   Progress load(checkpoint::Reader& reader, StoredParts& parts);
 
@@ -108,18 +101,13 @@ class Checkpointing {
   const RunFolder& folder_;
   std::vector<SavedModel> models_;
   machine::HostMirror mirror_;  // before the writer, which reads it
+  checkpoint::SaveSchedule schedule_;
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
   StoredParts parts_;     // stay alive while the writer reads them
   size_t datasets_ = 0;   // of the save in progress
   int64_t saving_ = -1;
   int64_t committed_ = -1;
-  int64_t failures_ = 0;
-  int64_t failed_in_a_row_ = 0;
-  int64_t retry_at_ = -1;  // iteration; -1: nothing failed
   double stalled_ = 0;
-  base::Stopwatch since_save_;    // since the last one began, or the run
-  double save_cost_ = 0;          // seconds that the last save held training up; 0: none was made
-  double announced_interval_ = 0;  // of "auto"
   int64_t best_ = -1;  // iteration that ckpt.best_metric prefers
   std::string obeyed_;  // ckpt.resume's checkpoint, for what is saved
   std::optional<checkpoint::Position> resumed_from_;  // in the run's own folder

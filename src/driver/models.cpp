@@ -4,7 +4,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
-#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -15,23 +14,6 @@ std::unique_ptr<zero::ShardedModel> make_sharded(const comm::Mesh& mesh, const m
   const bool sums = options.training == zero::Training::trainable && mesh.size(comm::Axis::data) > 1;
   const auto copies = sums ? std::optional(mesh.along(comm::Axis::data)) : std::nullopt;
   return std::make_unique<zero::ShardedModel>(spec, mesh.along(comm::Axis::shard), copies, device, std::move(options));
-}
-
-std::string export_name(int64_t step) { return "hf-" + checkpoint::folder_name(step); }
-
-// Out of sight first: half an export never has a good name.
-void remove_export(const std::filesystem::path& run, int64_t step) {
-  for (const char* suffix : {"", ema_suffix, critic_suffix}) {
-    const std::string name = export_name(step) + suffix;
-    const std::filesystem::path doomed = run / ("." + name + ".old.tmp");
-    const base::FileWork work{"removal", run / name};
-    std::error_code error;
-    std::filesystem::remove_all(doomed, error);  // of a removal that was killed
-    if (!std::filesystem::exists(run / name, error)) continue;
-    std::filesystem::rename(run / name, doomed, error);
-    if (!error) std::filesystem::remove_all(doomed, error);
-    if (error) log::warning(base::text("the export ", (run / name).string(), " could not be removed (", error.message(), ")"));
-  }
 }
 
 void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,

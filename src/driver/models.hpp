@@ -24,12 +24,4 @@ enum class Weights : uint8_t { trained, average };
 void export_model(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, zero::ShardedModel* model,
                   const std::filesystem::path& folder, model::StoredType type, Weights which = Weights::trained);
 
-// What export_trained puts behind the name of an export: the moving average, the critic.
-inline constexpr const char* ema_suffix = "-ema";
-inline constexpr const char* critic_suffix = "-critic";
-// The export that is made with the checkpoint of a step: "hf-step-000120".
-std::string export_name(int64_t step);
-// Removes it, the moving average and the critic from a run's folder: exports go with their checkpoint. A failure is a warning. One process, any thread.
-void remove_export(const std::filesystem::path& run, int64_t step);
-
 }  // namespace trireme::driver

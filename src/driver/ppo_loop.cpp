@@ -4,10 +4,8 @@
 
 #include <algorithm>
 
-#include "driver/inputs.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
-#include "trireme/zero/replica_check.hpp"
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/same_inputs.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -46,10 +44,10 @@ std::optional<data::PromptSet> load_held_out(const Run& run, const text::Tokeniz
   return learn::load_prompts(run.options, run.options.eval.dataset, tokenizer, run.roles.world);
 }
 
-Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles, const data::PromptSet& prompts,
-                 const std::optional<learn::PretrainingTexts>& texts) {
+learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const PpoRoles& roles, const data::PromptSet& prompts,
+                        const std::optional<learn::PretrainingTexts>& texts) {
   if (!run.leads()) return {};
-  Inputs inputs = common_inputs(run, tokenizer, roles.actor_start.spec.shape);
+  learn::Inputs inputs = learn::common_inputs(run.options, run.command, tokenizer, roles.actor_start.spec.shape);
   // The checkpoint has the critic's weights.
   if (roles.critic_start && !run.options.critic.path.empty()) inputs.emplace_back("critic.path", learn::digest_of(roles.critic_start->spec.shape));
   inputs.emplace_back("data.prompt_dataset", learn::digest_of(prompts));
@@ -196,15 +194,6 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   return learning;
 }
 
-void PpoLoop::check_replicas(Trainer& trainer, int64_t iteration) {
-  const int64_t every = run_.options.train.replica_check;
-  if (every == 0 || iteration % every != 0 || run_.roles.trainers.size(comm::Axis::data) == 1) return;
-  const comm::CommView replicas = run_.roles.trainers.along(comm::Axis::data);
-  const int rank = run_.roles.world.rank();
-  zero::require_equal_replicas(replicas, rank, "actor", trainer.actor());
-  if (trainer.critic()) zero::require_equal_replicas(replicas, rank, "critic", *trainer.critic());
-}
-
 bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
                     report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
@@ -227,7 +216,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
     finished = trainer->take_steps(learning->experience, sequences, owner, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
-      check_replicas(*trainer, metrics.iteration);
+      roles_.check_replicas(metrics.iteration);
       trainer->average(update);
       const auto kl = trainer->kl_to_reference(learning->pipeline, update);
       learn::add_training_metrics(run_.options, run_.roles.trainers.batch(), settings.kl_coefficient, learning->pipeline, learning->mismatch, update, kl, metrics);

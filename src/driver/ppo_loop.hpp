@@ -31,8 +31,6 @@ class PpoLoop {
   std::optional<ExitCode> finish_learning(learn::Unfinished unfinished, Progress& progress, report::IterationMetrics& metrics);
   // What this trainer learns from; null where the rank is none.
   std::optional<learn::Learning> begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress);
-  // When train.replica_check is due.
-  void check_replicas(Trainer& trainer, int64_t iteration);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
   bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
              report::IterationMetrics& metrics);

@@ -11,7 +11,10 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/plan/model_bytes.hpp"
+#include "trireme/report/exports.hpp"
+#include "trireme/rollout/generation_metrics.hpp"
 #include "trireme/trace/region.hpp"
+#include "trireme/zero/replica_check.hpp"
 
 namespace trireme::driver {
 
@@ -128,7 +131,7 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
   add_thread_metrics(run.roles.world, run.threads, trainer.get(), generator.get(), metrics);
   if (const int64_t healed = weight_bridge_->healed(); healed > 0) metrics.set("healed_syncs", static_cast<double>(healed));
   add_sync_metrics(last_sync_, metrics);
-  if (run.options.has_plugins()) add_plugin_metrics(run.roles.world, scorer.get(), metrics);
+  if (run.options.has_plugins()) reward::add_plugin_metrics(run.roles.world, scorer.get(), metrics);
   std::vector<ModelMemory> models = scorer ? scorer->memory() : std::vector<ModelMemory>{};
   if (trainer) {
     models.emplace_back("actor", trainer->actor().memory());
@@ -141,9 +144,18 @@ void PpoRoles::add_metrics(report::IterationMetrics& metrics) const {
     models.emplace_back("rings", use);
   }
   const auto work = run.roles.leads_replica() ? std::optional(generator->take_work()) : std::nullopt;
-  add_generation_metrics(run.roles.world, work ? &*work : nullptr, run.options.generate.max_batch, metrics);
+  rollout::add_generation_metrics(run.roles.world, work ? &*work : nullptr, run.options.generate.max_batch, metrics);
   const auto memory = generator ? std::optional(generator->memory()) : std::nullopt;
   add_memory_metrics(run.roles.world, models, memory ? &*memory : nullptr, metrics);
+}
+
+void PpoRoles::check_replicas(int64_t iteration) const {
+  const int64_t every = run.options.train.replica_check;
+  if (every == 0 || iteration % every != 0 || run.roles.trainers.size(comm::Axis::data) == 1) return;
+  const comm::CommView replicas = run.roles.trainers.along(comm::Axis::data);
+  const int rank = run.roles.world.rank();
+  zero::require_equal_replicas(replicas, rank, "actor", trainer->actor());
+  if (trainer->critic()) zero::require_equal_replicas(replicas, rank, "critic", *trainer->critic());
 }
 
 void PpoRoles::export_trained(const std::string& name) const {
@@ -153,10 +165,10 @@ void PpoRoles::export_trained(const std::string& name) const {
   const auto folder = run.folder.path();
   export_model(options, run.roles, spec, actor, folder / name, run.export_type(spec));
   if (options.train.enable_ema) {
-    export_model(options, run.roles, spec, actor, folder / (name + ema_suffix), run.export_type(spec), Weights::average);
+    export_model(options, run.roles, spec, actor, folder / (name + report::ema_suffix), run.export_type(spec), Weights::average);
   }
   if (!options.critic.save_value_network || !critic_start) return;
-  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, folder / (name + critic_suffix),
+  export_model(options, run.roles, critic_start->spec, trainer ? trainer->critic() : nullptr, folder / (name + report::critic_suffix),
                run.export_type(critic_start->spec));
 }
 

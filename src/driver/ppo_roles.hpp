@@ -37,6 +37,8 @@ struct PpoRoles {
   // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout, and on GPUs their weights, until
   // the next sync, where that sends all of them. Local.
   void release_caches();
+  // Where train.replica_check is due: throws when copies of the trained models are not equal. On the trainers; collective over them.
+  void check_replicas(int64_t iteration) const;
   // The actor, its moving average and the critic, as far as the deck wants them. Collective over world.
   void export_trained(const std::string& name) const;
 

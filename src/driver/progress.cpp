@@ -89,7 +89,7 @@ Progress progress_from_json(const std::string& text) {
     for (const auto& reward : json.at("rewards")) p.rewards.push_back(number(reward));
     json.at("command").get_to(p.command);
     json.at("deck").get_to(p.deck);
-    p.inputs = json.value("inputs", Inputs{});
+    p.inputs = json.value("inputs", learn::Inputs{});
     p.resumed_from = json.value("resumed_from", std::string{});
     if (json.contains("compute_type")) json.at("compute_type").get_to(p.compute_type);
     return p;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <span>
 
 #include "trireme/trace/region.hpp"
 
@@ -39,37 +38,6 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   }
 }
 
-void add_generation_metrics(const comm::CommView& world, const rollout::GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
-  const auto all = world.all_gather<rollout::GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
-  rollout::GeneratorWork sum, most;
-  double rate = 0;
-  for (const rollout::GeneratorWork& one : all) {
-    most.steps = std::max(most.steps, one.steps);
-    most.tokens = std::max(most.tokens, one.tokens);
-    sum.tokens += one.tokens;
-    sum.preemptions += one.preemptions;
-    sum.shared_tokens += one.shared_tokens;
-    if (one.seconds > 0) rate += static_cast<double>(one.tokens) / one.seconds;
-    sum.proposed_tokens += one.proposed_tokens;
-    sum.accepted_tokens += one.accepted_tokens;
-    sum.dropped_tokens += one.dropped_tokens;
-  }
-  if (sum.tokens == 0) return;
-  const auto replicas = static_cast<double>(all.size());
-  const auto tokens = static_cast<double>(sum.tokens);
-  metrics.generation["occupancy"] = static_cast<double>(sum.tokens - sum.accepted_tokens) / (static_cast<double>(most.steps * slots) * replicas);
-  metrics.generation["busiest_replica"] = static_cast<double>(most.tokens) * replicas / tokens;
-  metrics.generation["steps"] = static_cast<double>(most.steps);
-  metrics.generation["tokens"] = tokens;
-  metrics.generation["tokens_per_second"] = rate;
-  metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
-  metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
-  if (sum.dropped_tokens > 0) metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
-  if (sum.proposed_tokens == 0) return;
-  metrics.generation["proposed_tokens"] = static_cast<double>(sum.proposed_tokens);
-  metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);
-}
-
 void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics) {
   if (!totals.moved()) return;
   const auto weights = static_cast<double>(totals.weights);
@@ -85,20 +53,6 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
   if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);
   if (totals.full > 0) metrics.weight_sync["sent_share"] = static_cast<double>(totals.sent) / static_cast<double>(totals.full);
   for (const auto& [group, share] : totals.changed) metrics.weight_sync["changed_" + group] = share;
-}
-
-void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics) {
-  reward::PluginCounters all;
-  double longest = 0;
-  for (const auto& one : world.gather_values(scorer ? scorer->take_plugin_counters() : reward::PluginCounters{})) {
-    all += one;
-    longest = std::max(longest, one.wait_seconds);
-  }
-  metrics.plugins = {{"requests", static_cast<double>(all.requests)},
-                     {"retries", static_cast<double>(all.retries)},
-                     {"restarts", static_cast<double>(all.restarts)},
-                     {"skipped_groups", static_cast<double>(all.skipped_groups)},
-                     {"wait_seconds", longest}};
 }
 
 void add_thread_metrics(const comm::CommView& world, const machine::ThreadPlan& threads, const Trainer* trainer, const rollout::Generator* generator,

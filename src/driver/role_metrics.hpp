@@ -12,7 +12,6 @@
 #include "trireme/comm/roles.hpp"
 #include "trireme/machine/threads.hpp"
 #include "driver/trainer.hpp"
-#include "trireme/reward/scorer.hpp"
 #include "trireme/weightsync/sync.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -31,11 +30,6 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
 // metrics.weight_sync, where weights were copied.
 void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMetrics& metrics);
 
-// What the engines of all replicas have done: metrics.generation. `work`: of this rank's replica on its first rank, else null; `slots`: sequences that
-// an engine may run at a time. Collective over world.
-void add_generation_metrics(const comm::CommView& world, const rollout::GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
-// What reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
-void add_plugin_metrics(const comm::CommView& world, reward::Scorer* scorer, report::IterationMetrics& metrics);
 
 // Threads that were planned and that worked, the fewest over the ranks of a role. Null where this rank lacks the role. Collective
 // over world.

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "driver/group_filter.hpp"
+#include "trireme/learn/group_filter.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -270,7 +270,7 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
 
 std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
-  GroupFilter filter(run_, surplus_, progress);
+  learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, progress.informative_share);
   while (const int64_t count = filter.next_draw()) {
     {
       const trace::Phase phase{"rollout", iteration};
@@ -281,7 +281,9 @@ std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, rep
     if (!drawn) return std::nullopt;
     filter.add(*drawn, count);
   }
-  GroupFilter::Result result = filter.finish(progress, metrics);
+  learn::GroupFilter::Result result = filter.finish(metrics);
+  progress.informative_share = result.informative_share;
+  progress.skipped_prompts += result.skipped;
   // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
   surplus_ = learn::Exchange(run_.roles.world).spread(result.surplus, run_.roles.map.reward);
   return std::move(result.batch);

@@ -8,6 +8,7 @@
 
 #include "driver/models.hpp"
 #include "trireme/machine/device.hpp"
+#include "trireme/report/exports.hpp"
 #include "trireme/report/sample_log.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/error.hpp"
@@ -15,55 +16,9 @@
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
-#include "trireme/config/changes.hpp"
-#include "trireme/config/deck.hpp"
 #include "trireme/trace/device_wait.hpp"
 
 namespace trireme::driver {
-namespace {
-
-// Names in `inputs` whose digest is another one than in `saved`; what was not saved cannot be told.
-std::vector<std::string> changed_inputs(const Inputs& saved, const Inputs& inputs) {
-  std::vector<std::string> out;
-  for (const auto& [name, digest] : inputs) {
-    const auto found = std::find_if(saved.begin(), saved.end(), [&, &key = name](const auto& one) { return one.first == key; });
-    if (found != saved.end() && found->second != digest) out.push_back(name);
-  }
-  return out;
-}
-
-bool is_allowed(const std::string& key, const config::Strings& allowed) {
-  return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
-    return key == one || (key.starts_with(one) && (one.ends_with('.') || key[one.size()] == '.'));
-  });
-}
-
-// What the deck says otherwise than when the checkpoint was saved: conduct is told, meaning is refused unless ckpt.allow_changes has its key. Rank 0.
-void check_changes(const Progress& saved, const std::string& deck, const Inputs& inputs, const config::Strings& allowed) {
-  std::vector<config::ChangedKey> changes;
-  try {
-    changes = config::changed_keys(config::parse_deck(saved.deck, "the checkpoint's deck"), config::parse_deck(deck));
-  } catch (const UserError& error) {
-    log::warning(base::text("the deck in the checkpoint is one of another version, so what has changed since cannot be listed (", error.what(), ")"));
-  }
-  std::vector<std::string> refused;
-  for (const config::ChangedKey& change : changes) {
-    if (change.kind == config::KeyKind::meaning && !is_allowed(change.key, allowed)) refused.push_back(change.key);
-  }
-  std::string meaning = config::describe(changes, config::KeyKind::meaning);
-  for (const std::string& name : changed_inputs(saved.inputs, inputs)) {
-    meaning += base::text(meaning.empty() ? "" : "\n", name, ": the files have other content than when the run began");
-    if (!is_allowed(name, allowed)) refused.push_back(name);
-  }
-  const std::string conduct = config::describe(changes, config::KeyKind::conduct);
-  if (!conduct.empty()) log::info("changed since the checkpoint, without a change of what is computed:\n" + conduct);
-  VALIDATE(refused.empty(), ExitCode::configuration, "this deck computes something else than the checkpoint's; changed keys:\n", meaning,
-           "\nIf that is meant, start once with ckpt.allow_changes = [\"", base::join(refused, "\", \""),
-           "\"]; a new run belongs into another run.dir");
-  if (!meaning.empty()) log::warning("this deck computes something else than the checkpoint's, as ckpt.allow_changes allows; changed keys:\n" + meaning);
-}
-
-}  // namespace
 
 RunControl::RunControl(Run& run, Savable savable, int64_t iterations)
     : run_(run),
@@ -97,7 +52,7 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   }
   savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
   comm::fail_together_on_root(run_.roles.world, [&] {
-    if (found) check_changes(*found, run_.folder.deck(), savable_.inputs, run_.options.ckpt.allow_changes);
+    if (found) learn::check_changes({found->deck, found->inputs}, {run_.folder.deck(), savable_.inputs}, run_.options.ckpt.allow_changes);
   });
   progress.inputs = savable_.inputs;
   if (found && !progress.inside_iteration()) target_reached(progress);
@@ -197,7 +152,7 @@ void RunControl::save(const Progress& progress, bool wait) {
   run_.context.saving(false);
   const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
-    export_or_go_on(export_name(progress.checkpoint_step()));
+    export_or_go_on(report::export_name(checkpoint::folder_name(progress.checkpoint_step())));
   }
   run_.context.write_trace();
 }

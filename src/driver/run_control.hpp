@@ -26,7 +26,7 @@ struct Savable {
   // Exports what was trained as Hugging Face folders `name`... of the run folder. Collective.
   std::function<void(const std::string& name)> export_trained;
   // Digests of what the run reads: data, reference.
-  Inputs inputs = {};
+  learn::Inputs inputs = {};
   // This rank's part of rollouts that wait for the next iterations, and of what generators remember; `unfinished` stays empty. Collective.
   std::function<StoredParts()> rollouts = [] { return StoredParts(); };
 };

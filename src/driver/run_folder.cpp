@@ -14,16 +14,6 @@
 namespace trireme::driver {
 namespace {
 
-log::Level to_log_level(config::LogLevel level) {
-  switch (level) {
-    case config::LogLevel::debug: return log::Level::debug;
-    case config::LogLevel::info: return log::Level::info;
-    case config::LogLevel::warning: return log::Level::warning;
-    case config::LogLevel::error: return log::Level::error;
-  }
-  return log::Level::info;
-}
-
 void make_folders(const std::vector<std::filesystem::path>& folders) {
   try {
     for (const auto& folder : folders) {
@@ -54,7 +44,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
   log::open({.console = world.rank() == 0,
              .main_file = world.rank() == 0 ? path_ / "log.txt" : std::filesystem::path{},
              .rank_file = path_ / "logs" / name.data(),
-             .level = to_log_level(options.run.log_level)});
+             .level = options.run.log_level});
   comm::fail_together_on_root(world, [&] {
     base::write_file_atomically(path_ / "deck.toml", deck_);
     const base::FileWork work{"removal", stop_file()};

@@ -8,7 +8,6 @@
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/machine/device.hpp"
-#include "driver/inputs.hpp"
 #include "driver/models.hpp"
 #include "driver/role_metrics.hpp"
 #include "trireme/config/refuse.hpp"
@@ -18,6 +17,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/driver/commands.hpp"
+#include "trireme/report/exports.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -35,9 +35,9 @@ std::optional<learn::TrainingSet> load_held_out(const Run& run, const text::Toke
   return learn::load_training(run.options, run.options.eval.dataset, run.command, tokenizer, run.roles.world);
 }
 
-Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const learn::ModelStart& start, const learn::TrainingSet& rows) {
+learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const learn::ModelStart& start, const learn::TrainingSet& rows) {
   if (!run.leads()) return {};
-  Inputs inputs = common_inputs(run, tokenizer, start.spec.shape);
+  learn::Inputs inputs = learn::common_inputs(run.options, run.command, tokenizer, start.spec.shape);
   inputs.emplace_back("data.dataset", learn::digest_of(rows));
   return inputs;
 }
@@ -145,7 +145,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
       return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
     });
   }
-  const double rate = learning_rate(*rate_, model_->steps());
+  const double rate = rate_->at_or_last(model_->steps());
   control_.before_step();
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
   std::vector<double> means = sums.read();
@@ -194,7 +194,7 @@ void StepLoop::export_trained(const std::string& name) {
   }
   export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / name, run_.export_type(spec));
   if (run_.options.train.enable_ema) {
-    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + ema_suffix), run_.export_type(spec), Weights::average);
+    export_model(run_.options, run_.roles, spec, model_.get(), run_.folder.path() / (name + report::ema_suffix), run_.export_type(spec), Weights::average);
   }
 }
 

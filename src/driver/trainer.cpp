@@ -45,8 +45,6 @@ ppo::PlanInput plan_input(const config::Options& options, const learn::SequenceL
 
 }  // namespace
 
-double learning_rate(const zero::LearningRate& schedule, int64_t step) { return schedule.at(std::min(step, schedule.steps())); }
-
 Trainer::Trainer(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& actor,
                  const std::optional<model::ModelSpec>& critic, at::Device device, machine::Threads threads,
                  const machine::MemoryCheck& memory, int64_t optimizer_steps)
@@ -168,10 +166,10 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
         skips.count(name, result, talks);
       };
       if (critic_) {
-        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, learning_rate(*critic_rate_, critic_->steps()), device_, report));
+        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, critic_rate_->at_or_last(critic_->steps()), device_, report));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
-        const double rate = learning_rate(actor_rate_, actor_->steps());
+        const double rate = actor_rate_.at_or_last(actor_->steps());
         look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report));
       }
       ++report.steps;

@@ -98,8 +98,4 @@ class Trainer {
   learn::OldLogProbs old_log_probs_;
 };
 
-// The learning rate of optimizer step `step`. A run that goes on beyond its schedule (more iterations at a restart) keeps
-// the last rate; transformers' cosine would rise again.
-double learning_rate(const zero::LearningRate& schedule, int64_t step);
-
 }  // namespace trireme::driver

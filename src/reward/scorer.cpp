@@ -2,6 +2,7 @@
 
 #include "trireme/reward/scorer.hpp"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -192,6 +193,20 @@ void Scorer::fill_in(Samples& samples) {
     samples.ref_log_probs.insert(samples.ref_log_probs.end(), found.ref_log_probs.begin(), found.ref_log_probs.end());
   }
   samples.reward = rewards_.sum(samples.reward_parts);
+}
+
+void add_plugin_metrics(const comm::CommView& world, Scorer* scorer, report::IterationMetrics& metrics) {
+  PluginCounters all;
+  double longest = 0;
+  for (const auto& one : world.gather_values(scorer ? scorer->take_plugin_counters() : PluginCounters{})) {
+    all += one;
+    longest = std::max(longest, one.wait_seconds);
+  }
+  metrics.plugins = {{"requests", static_cast<double>(all.requests)},
+                     {"retries", static_cast<double>(all.retries)},
+                     {"restarts", static_cast<double>(all.restarts)},
+                     {"skipped_groups", static_cast<double>(all.skipped_groups)},
+                     {"wait_seconds", longest}};
 }
 
 }  // namespace trireme::reward

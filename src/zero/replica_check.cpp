@@ -2,8 +2,10 @@
 
 #include "trireme/zero/replica_check.hpp"
 
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -13,15 +15,22 @@
 namespace trireme::zero {
 namespace {
 
-// Multiplies and adds words in four lanes, as fast as memory gives them: it is compared between copies of one array, nobody attacks it.
+// Multiplies and rotates words of two values in eight lanes, which no step of another waits for: about as fast as memory gives them. It is compared between
+// copies of one array, nobody attacks it.
 uint64_t digest_of(const float* values, int64_t count) {
   constexpr uint64_t prime = 0x9e3779b97f4a7c15ULL;
-  uint64_t lanes[4] = {1, 2, 3, 4};
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t& lane = lanes[i & 3];
-    lane = (lane ^ std::bit_cast<uint32_t>(values[i])) * prime;
+  std::array<uint64_t, 8> lanes{1, 2, 3, 4, 5, 6, 7, 8};
+  const auto mix = [](uint64_t lane, uint64_t word) { return std::rotl(lane ^ word, 29) * prime; };
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    std::array<uint64_t, 8> words;
+    std::memcpy(words.data(), values + i, sizeof words);
+    for (size_t l = 0; l < lanes.size(); ++l) lanes[l] = mix(lanes[l], words[l]);
   }
-  return ((lanes[0] * prime ^ lanes[1]) * prime ^ lanes[2]) * prime ^ lanes[3];
+  for (; i < count; ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
+  uint64_t digest = 0;
+  for (const uint64_t lane : lanes) digest = mix(digest, lane);
+  return digest;
 }
 
 }  // namespace

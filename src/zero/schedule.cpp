@@ -21,6 +21,8 @@ LearningRate::LearningRate(const config::OptimizerOptions& options, int64_t step
 
 double LearningRate::at(int64_t step) const { return base_ * factor(step); }
 
+double LearningRate::at_or_last(int64_t step) const { return at(std::min(step, steps_)); }
+
 double LearningRate::factor(int64_t step) const {
   if (step < warmup_) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup_));
   const auto rest = static_cast<double>(std::max<int64_t>(1, steps_ - warmup_));

@@ -212,6 +212,15 @@ def few_files_per_library(sources):
             yield f"{group} is to be wrapped by {limit} file of module '{module}', but {len(files)} include it: {', '.join(sorted(files))}"
 
 
+def small_enough(root):
+    """`most_lines`: folders together, or a file. What has roles and loops stays readable; the rest belongs into the modules below."""
+    for places, limit in LAYERS["most_lines"].items():
+        files = [path for place in places.split() for path in [root / place, *(root / place).rglob("*")] if path.suffix in CODE and path.is_file()]
+        count = sum(path.read_text().count("\n") for path in files)
+        if count > limit:
+            yield f"{places}: {count} lines (limit {limit} in tests/style/layers.json): move what is no role and no loop"
+
+
 def exceptions_are_needed(root):
     for table in ("long_files", "long_functions"):
         for key, reason in LAYERS[table].items():
@@ -268,6 +277,7 @@ def check(root):
                for path in sorted((root / area).rglob("*")) if path.suffix in CODE and path.is_file()]
     problems = [f"{source.path}:{line}: {message}" for source in sources for rule in RULES for line, message in rule(source)]
     problems += few_files_per_library(sources)
+    problems += small_enough(root)
     problems += exceptions_are_needed(root)
     problems += documented_table(root)
     problems += named_tests_exist(root)
@@ -308,6 +318,7 @@ BROKEN = {
     "S::S() has": ("src/zero/i.cpp", f"S::S(int a) : a_(a), b_{{1}} {{\n  for (;;) {{\n{LONG_BODY}\n  }}\n}}\n"),
     "there is no test tests/unit/gone_test.cpp": ("docs/dev/fault_coverage.md", "| `tests/unit/gone_test.cpp` |\n"),
     "there is no test test_gone": ("docs/dev/fault_coverage.md", "| `here_test.test_here`, `test_gone` |\n"),
+    "src/driver/ppo_loop.cpp: 301 lines (limit": ("src/driver/ppo_loop.cpp", "int x;\n" * 301),
     "to be wrapped by 1 file": ("src/base/second.cpp", "#include <spdlog/spdlog.h>\n"),
 }
 

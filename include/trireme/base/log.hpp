@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <string>
 
-namespace trireme::log {
+#include "trireme/base/log_level.hpp"
 
-enum class Level { debug, info, warning, error };
+namespace trireme::log {
 
 // What this rank writes where. `console` is true on the one rank that talks to the terminal.
 struct Sinks {

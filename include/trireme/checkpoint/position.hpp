@@ -22,4 +22,8 @@ struct Position {
 // not be taken for absent.
 std::vector<Position> list_committed(const std::filesystem::path& folder, std::vector<std::string>* not_whole = nullptr);
 
+// The link `best` in `folder` to the checkpoint of `step`, replaced in one go; nothing where there is none of that step. What fails is a warning: the
+// checkpoint itself is there. Not collective.
+void link_best(const std::filesystem::path& folder, int64_t step);
+
 }  // namespace trireme::checkpoint

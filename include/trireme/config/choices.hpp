@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "trireme/base/element_type.hpp"
+#include "trireme/base/log_level.hpp"
 #include "trireme/config/estimators.hpp"
 
 namespace trireme::config {
@@ -112,7 +113,7 @@ struct Words<MemoryCheck> {
   static constexpr std::string_view list[] = {"refuse", "warn"};
 };
 
-enum class LogLevel { debug, info, warning, error };
+using LogLevel = log::Level;
 template <>
 struct Words<LogLevel> {
   static constexpr std::string_view list[] = {"debug", "info", "warning", "error"};

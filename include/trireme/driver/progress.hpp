@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "trireme/data/sampler.hpp"
+#include "trireme/learn/inputs.hpp"
 
 namespace trireme::driver {
 
@@ -32,9 +32,6 @@ struct CarriedPrompt {
   int64_t row = 0;
   bool operator==(const CarriedPrompt&) const = default;
 };
-
-// Digests of what a run reads, by deck key.
-using Inputs = std::vector<std::pair<std::string, std::string>>;
 
 // `phase` of a checkpoint that lies between two iterations, and inside one: behind its rollout, between two of its optimizer steps,
 // behind the last of them.
@@ -65,7 +62,7 @@ struct Progress {
   std::vector<double> rewards;  // of each iteration, for the plot
   std::string command;          // ppo, sft, rm or dpo
   std::string deck;             // complete TOML
-  Inputs inputs;                // empty in checkpoints from before they were stored
+  learn::Inputs inputs;         // empty in checkpoints from before they were stored
   std::string resumed_from;     // the checkpoint that ckpt.resume named and an earlier start obeyed; empty: none
   std::string compute_type;     // "fp32" or "bf16"; empty in checkpoints from before it was stored
   bool operator==(const Progress&) const = default;

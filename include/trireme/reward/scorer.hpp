@@ -16,6 +16,7 @@
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -78,5 +79,8 @@ class Scorer {
   std::unordered_map<uint64_t, Found> found_;
   int64_t skipped_groups_ = 0;  // since take_plugin_counters()
 };
+
+// metrics.plugins: what reward plugins did since the last call; null where this rank is no reward rank. Collective over world.
+void add_plugin_metrics(const comm::CommView& world, Scorer* scorer, report::IterationMetrics& metrics);
 
 }  // namespace trireme::reward

@@ -18,6 +18,8 @@ class LearningRate {
   // For optimizer step k, from 0: with a warm-up the first step has learning rate 0. Beyond `steps` as transformers: linear
   // stays 0, the cosine rises again.
   double at(int64_t step) const;
+  // The same for a run that goes on beyond its schedule (more iterations at a restart): it keeps the last rate.
+  double at_or_last(int64_t step) const;
   int64_t warmup_steps() const { return warmup_; }
   int64_t steps() const { return steps_; }
 

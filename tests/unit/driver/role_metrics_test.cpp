@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "support/samples.hpp"
-#include "trireme/report/generation_totals.hpp"
 
 namespace trireme::driver {
 namespace {
@@ -68,64 +67,6 @@ TEST(MemoryMetrics, AreTheLargestOfAnyRank) {
   EXPECT_FALSE(metrics.memory.contains("critic_master")) << "nobody has one";
   EXPECT_GT(metrics.memory.at("host"), 0);
   EXPECT_GE(metrics.memory.at("host_peak"), world().max(metrics.memory.at("host")) / 2);
-}
-
-// Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
-TEST(GenerationMetrics, AreOfAllReplicas) {
-  const int64_t place = world().rank() + 1, n = world().size();
-  const rollout::GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3, .seconds = 2};
-  report::IterationMetrics metrics;
-  add_generation_metrics(world(), &work, 4, metrics);
-  const int64_t tokens = 10 * n * (n + 1) / 2;
-  EXPECT_EQ(metrics.generation.at("tokens"), tokens);
-  EXPECT_EQ(metrics.generation.at("steps"), 5 * n);
-  EXPECT_DOUBLE_EQ(metrics.generation.at("occupancy"), static_cast<double>(tokens) / static_cast<double>(5 * n * 4 * n));
-  EXPECT_DOUBLE_EQ(metrics.generation.at("busiest_replica"), static_cast<double>(10 * n * n) / static_cast<double>(tokens));
-  EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
-  EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
-  EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
-  EXPECT_FALSE(metrics.generation.contains("proposed_tokens")) << "nothing was guessed";
-  EXPECT_FALSE(metrics.generation.contains("dropped_tokens"));
-  report::IterationMetrics dropped;
-  const rollout::GeneratorWork begun_again{.steps = 5, .tokens = 12, .dropped_tokens = place};
-  add_generation_metrics(world(), &begun_again, 4, dropped);
-  EXPECT_EQ(dropped.generation.at("dropped_tokens"), n * (n + 1) / 2);
-  const rollout::GeneratorWork guessing{.steps = 5, .tokens = 12, .proposed_tokens = 9, .accepted_tokens = 2};
-  report::IterationMetrics guessed;
-  add_generation_metrics(world(), &guessing, 4, guessed);
-  EXPECT_EQ(guessed.generation.at("proposed_tokens"), 9 * n);
-  EXPECT_EQ(guessed.generation.at("accepted_tokens"), 2 * n);
-  EXPECT_DOUBLE_EQ(guessed.generation.at("occupancy"), 0.5) << "ten tokens of 20 places";
-  report::IterationMetrics nothing;
-  add_generation_metrics(world(), nullptr, 4, nothing);
-  EXPECT_TRUE(nothing.generation.empty()) << "nobody wrote";
-}
-
-// 100 tokens of 400 slot-steps in 2 s, then 300 of 400 in 6 s.
-TEST(GenerationTotals, AreOfAllIterations) {
-  report::GenerationTotals totals;
-  EXPECT_EQ(totals.describe(), "");
-  EXPECT_EQ(totals.to_json(), "");
-  report::IterationMetrics metrics;
-  totals.add(metrics);
-  metrics.generation = {{"tokens", 100}, {"occupancy", 0.25}, {"tokens_per_second", 50}, {"preemptions", 1}, {"shared_tokens", 7}};
-  totals.add(metrics);
-  metrics.generation = {{"tokens", 300}, {"occupancy", 0.75}, {"tokens_per_second", 50}, {"preemptions", 0}, {"shared_tokens", 5}};
-  totals.add(metrics);
-  EXPECT_EQ(totals.describe(),
-            "generation: 400 tokens, 50 a second while the engines worked, occupancy 50 % (tokens per slot and step), 1 preemptions, 12 prompt tokens shared");
-  EXPECT_EQ(totals.to_json(), R"({"tokens": 400, "tokens_per_second": 50, "occupancy": 0.5, "preemptions": 1, "shared_tokens": 12})");
-}
-
-TEST(LearningRate, StaysWhereTheScheduleEnded) {
-  config::OptimizerOptions options;
-  options.adam.lr = 1;
-  options.min_lr_ratio = 0.25;
-  options.warmup_ratio = 0.1;
-  const zero::LearningRate schedule(options, 20);
-  EXPECT_EQ(learning_rate(schedule, 0), 0);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 20), 0.25);
-  for (const int64_t step : {21, 25, 40, 1000}) EXPECT_EQ(learning_rate(schedule, step), learning_rate(schedule, 20)) << "the cosine would rise again";
 }
 
 }  // namespace

@@ -6,17 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "driver/run.hpp"
 #include "trireme/base/samples.hpp"
-#include "trireme/driver/progress.hpp"
+#include "trireme/comm/comm.hpp"
+#include "trireme/config/options.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 
-namespace trireme::driver {
+namespace trireme::learn {
 
 class GroupFilter {
  public:
-  // `surplus`: this rank's part of what the iteration before had left over, scored. `progress`: of that iteration. Collective over world.
-  GroupFilter(const Run& run, const Samples& surplus, const Progress& progress);
+  // `surplus`: this rank's part of what the iteration before had left over, scored; `share_before`: of the prompts that were drawn until then, the
+  // informative ones. `options` must outlive it. Collective over world.
+  GroupFilter(const config::Options& options, const comm::CommView& world, const Samples& surplus, double share_before);
 
   // Prompts to draw now, so many that the batch is expected to be full then; 0: nothing is missing, or the run learns from what there is
   // (algo.dynamic_filtering_shortage, which may also throw UserError(bad_data)). The same on every rank.
@@ -27,10 +28,12 @@ class GroupFilter {
   void add(const Samples& samples, int64_t prompts);
 
   struct Result {
-    Samples batch, surplus;  // this rank's part; in no order
+    Samples batch, surplus;        // this rank's part; in no order
+    double informative_share = 1;  // for the next iteration's
+    int64_t skipped = 0;           // prompts
   };
-  // Tells `progress` and `metrics` how much was drawn for it.
-  Result finish(Progress& progress, report::IterationMetrics& metrics) const;
+  // Tells `metrics` how much was drawn for it.
+  Result finish(report::IterationMetrics& metrics) const;
 
  private:
   int64_t missing() const;
@@ -39,7 +42,8 @@ class GroupFilter {
   // What there is of the batch, for a warning or an error.
   std::string shortage() const;
 
-  const Run& run_;
+  const config::Options& options_;
+  const comm::CommView world_;
   double share_before_;           // of prompts drawn before, the informative ones
   std::vector<uint64_t> groups_;  // that have something to teach, ascending
   Samples samples_;              // this rank's part of them
@@ -48,4 +52,4 @@ class GroupFilter {
   int64_t complaints_ = 0;
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::learn

@@ -1,0 +1,16 @@
+// metrics.generation: what the engines of all replicas did in an iteration.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/comm/comm.hpp"
+#include "trireme/report/iteration_metrics.hpp"
+#include "trireme/rollout/generator.hpp"
+
+namespace trireme::rollout {
+
+// `work`: of this rank's replica on its first rank, else null; `slots`: sequences that an engine may run at a time. Nothing where nobody wrote.
+// Collective over world.
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics);
+
+}  // namespace trireme::rollout

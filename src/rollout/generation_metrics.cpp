@@ -1,0 +1,39 @@
+#include "trireme/rollout/generation_metrics.hpp"
+
+#include <algorithm>
+#include <span>
+
+namespace trireme::rollout {
+
+void add_generation_metrics(const comm::CommView& world, const GeneratorWork* work, int64_t slots, report::IterationMetrics& metrics) {
+  const auto all = world.all_gather<GeneratorWork>(std::span(work, static_cast<size_t>(work != nullptr)));
+  GeneratorWork sum, most;
+  double rate = 0;
+  for (const GeneratorWork& one : all) {
+    most.steps = std::max(most.steps, one.steps);
+    most.tokens = std::max(most.tokens, one.tokens);
+    sum.tokens += one.tokens;
+    sum.preemptions += one.preemptions;
+    sum.shared_tokens += one.shared_tokens;
+    if (one.seconds > 0) rate += static_cast<double>(one.tokens) / one.seconds;
+    sum.proposed_tokens += one.proposed_tokens;
+    sum.accepted_tokens += one.accepted_tokens;
+    sum.dropped_tokens += one.dropped_tokens;
+  }
+  if (sum.tokens == 0) return;
+  const auto replicas = static_cast<double>(all.size());
+  const auto tokens = static_cast<double>(sum.tokens);
+  metrics.generation["occupancy"] = static_cast<double>(sum.tokens - sum.accepted_tokens) / (static_cast<double>(most.steps * slots) * replicas);
+  metrics.generation["busiest_replica"] = static_cast<double>(most.tokens) * replicas / tokens;
+  metrics.generation["steps"] = static_cast<double>(most.steps);
+  metrics.generation["tokens"] = tokens;
+  metrics.generation["tokens_per_second"] = rate;
+  metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
+  metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
+  if (sum.dropped_tokens > 0) metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
+  if (sum.proposed_tokens == 0) return;
+  metrics.generation["proposed_tokens"] = static_cast<double>(sum.proposed_tokens);
+  metrics.generation["accepted_tokens"] = static_cast<double>(sum.accepted_tokens);
+}
+
+}  // namespace trireme::rollout
