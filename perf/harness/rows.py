@@ -405,10 +405,26 @@ def ahead_rows(quick):
     def figure(of, load, *more, plugin=()):
         return iteration_figure(*load, f"run.iterations={iterations}", *more, figure=of, plugin=plugin)
 
+    def of_one_run(load, *more):
+        """Seconds of an iteration, and the share that a role waits: the second figure is that of a run which the first one was taken from, if there is one."""
+        shares = []
+        both = figure(lambda *run: (middle(*run), idle(*run)), load, *more)
+
+        def seconds():
+            taken, share = both()
+            shares.append(share)
+            return taken
+
+        def share():
+            return shares.pop(0) if shares else both()[1]
+        seconds.command = share.command = both.command
+        return seconds, share
+
     def pair(load, what):
+        (ours, ours_share), (turns, turns_share) = of_one_run(load, *depth), of_one_run(load)
         return [
-            Row("W8", f"PPO iteration one batch ahead, {what}", "s", figure(middle, load, *depth), [Peer("taking turns", figure(middle, load), 1 / 0.65)], lower=True),
-            Row("P3", f"share of its iterations that a role waits, {what}", "", figure(idle, load, *depth), [Peer("taking turns", figure(idle, load))], lower=True,
+            Row("W8", f"PPO iteration one batch ahead, {what}", "s", ours, [Peer("taking turns", turns, 1 / 0.65)], lower=True),
+            Row("P3", f"share of its iterations that a role waits, {what}", "", ours_share, [Peer("taking turns", turns_share)], lower=True,
                 limit=lambda limits: 0.08, limit_target=1.0)]
     what = "1 + 1 ranks, 128 answers with a long tail"
     plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
