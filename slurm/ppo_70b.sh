@@ -270,12 +270,12 @@ after() {
   esac
 }
 
-# The walltime is near: save, exit 75, come back. Repeated, since a rank that was still starting has not heard it.
+# The walltime is near: save, exit 75, come back. Repeated, since a rank that was still starting has not heard it; the last sleep outlives this shell.
 # shellcheck disable=SC2317  # called by the trap
 on_warning() {
   interrupted=1
   say "USR1: saving"
-  if [ -n "$pid" ]; then while kill -USR1 "$pid" 2>/dev/null; do sleep 10; done & fi
+  if [ -n "$pid" ]; then while kill -USR1 "$pid"; do sleep 10; done >/dev/null 2>&1 & fi
 }
 
 # TERM at the time limit: whoever saves in the seconds that are left (KillWait) comes back. Any other TERM is somebody's wish to

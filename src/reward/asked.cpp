@@ -22,6 +22,9 @@ std::string request_line(const Request& r) {
   return line.str() + "\n";
 }
 
+// As a float.
+bool is_finite(const nlohmann::json& value) { return value.is_number() && std::abs(value.get<double>()) <= std::numeric_limits<float>::max(); }
+
 }  // namespace
 
 std::string excerpt(std::string_view line) { return std::string(line.substr(0, 200)) + (line.size() > 200 ? "..." : ""); }
@@ -92,16 +95,15 @@ Asked::Entries::iterator Asked::entry_of(const nlohmann::json& json, std::string
 
 float Asked::reward_of(const nlohmann::json& json, std::string_view line) const {
   const auto reward = json.find("reward");
-  const double value = reward != json.end() && reward->is_number() ? reward->get<double>() : std::numeric_limits<double>::quiet_NaN();
-  VALIDATE(std::isfinite(value) && std::isfinite(static_cast<float>(value)), ExitCode::bad_data, "reward plugin ", source_,
+  VALIDATE(reward != json.end() && is_finite(*reward), ExitCode::bad_data, "reward plugin ", source_,
            ": the reward is no finite number: ", excerpt(line));
-  return static_cast<float>(value);
+  return reward->get<float>();
 }
 
 void Asked::add_metrics(const nlohmann::json& metrics, Entry& entry, std::string_view line) const {
   VALIDATE(metrics.is_object(), ExitCode::bad_data, "reward plugin ", source_, ": metrics must be an object of numbers: ", excerpt(line));
   for (const auto& [key, value] : metrics.items()) {
-    VALIDATE(value.is_number(), ExitCode::bad_data, "reward plugin ", source_, ": the metric \"", key, "\" is no number: ", excerpt(line));
+    VALIDATE(is_finite(value), ExitCode::bad_data, "reward plugin ", source_, ": the metric \"", key, "\" is no finite number: ", excerpt(line));
     entry.metrics[key] = value.get<float>();
   }
 }

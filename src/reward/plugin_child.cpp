@@ -39,7 +39,7 @@ std::vector<uint64_t> PluginChild::stop() {
   if (process_) process_->kill_now();
   process_.reset();
   outgoing_.clear();
-  partial_.clear();
+  lines_.cut();
   sent_ = 0;
   given_ = 0;
   return std::exchange(unanswered_, {});
@@ -86,14 +86,14 @@ std::string PluginChild::standing() const { return base::text(given_ - unanswere
 void PluginChild::refuse_unasked() {
   int there = 0;
   if (::ioctl(process_->output(), FIONREAD, &there) != 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
-  const size_t before = partial_.size();
-  partial_.resize(before + static_cast<size_t>(there));
-  const ssize_t n = there == 0 ? 0 : ::read(process_->output(), partial_.data() + before, static_cast<size_t>(there));
-  partial_.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
-  VALIDATE(partial_.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", setup_.name,
-           ": an answer that nobody asked for: ", excerpt(partial_));
-  if (!partial_.empty()) note(partial_);
-  partial_.clear();
+  std::string said = lines_.cut();
+  const size_t before = said.size();
+  said.resize(before + static_cast<size_t>(there));
+  const ssize_t n = there == 0 ? 0 : ::read(process_->output(), said.data() + before, static_cast<size_t>(there));
+  said.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  VALIDATE(said.find("\"reward\"") == std::string::npos, ExitCode::bad_data, "reward plugin ", setup_.name,
+           ": an answer that nobody asked for: ", excerpt(said));
+  if (!said.empty()) note(said);
 }
 
 size_t PluginChild::write_some(std::string_view text) {
@@ -110,20 +110,12 @@ void PluginChild::read_some() {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n < 0) base::throw_errno(errno, "read from the reward plugin", setup_.command[0]);
   if (n == 0) return ended();
-  const size_t before = partial_.size();  // no line ends in there
-  partial_.append(buffer, static_cast<size_t>(n));
-  size_t begin = 0;
-  for (size_t end; (end = partial_.find('\n', std::max(begin, before))) != std::string::npos; begin = end + 1) {
-    take_line(std::string_view(partial_).substr(begin, end - begin));
-  }
-  partial_.erase(0, begin);
-  VALIDATE(partial_.size() <= longest_line, ExitCode::bad_data, "reward plugin ", setup_.name, ": a line longer than ", longest_line,
+  lines_.add(std::string_view(buffer, static_cast<size_t>(n)), [this](std::string_view line) { take_line(line); });
+  VALIDATE(lines_.begun().size() <= longest_line, ExitCode::bad_data, "reward plugin ", setup_.name, ": a line longer than ", longest_line,
            " bytes: write one JSON object per line");
 }
 
 void PluginChild::take_line(std::string_view line) {
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  if (line.empty()) return;
   const auto id = setup_.take(line);
   if (!id) return note(line);
   const auto asked = std::ranges::find(unanswered_, *id);
@@ -135,7 +127,7 @@ void PluginChild::take_line(std::string_view line) {
 
 // Its output is closed. All answers may be there already; else it left on purpose (code 0) or crashed.
 void PluginChild::ended() {
-  if (!partial_.empty()) take_line(std::exchange(partial_, {}));
+  lines_.end([this](std::string_view line) { take_line(line); });
   const Exit exit = process_->wait(1.0);
   if (unanswered_.empty()) {
     stop();

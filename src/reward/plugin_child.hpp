@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "reward/child_process.hpp"
+#include "reward/lines.hpp"
 #include "trireme/base/stopwatch.hpp"
 
 namespace trireme::reward {
@@ -79,7 +80,7 @@ class PluginChild {
   size_t given_ = 0;                  // to this process
   std::string outgoing_;              // requests for it
   size_t sent_ = 0;                   // bytes of them that it has taken
-  std::string partial_;               // the start of a line whose end has not come yet
+  Lines lines_;                       // that it wrote
   base::Stopwatch quiet_;             // since its last answer, or since it has something to do
   base::Stopwatch stopped_;
   double pause_ = 0;                  // between stopped_ and the next start

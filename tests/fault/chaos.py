@@ -17,6 +17,26 @@ from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, ranks_of, 
 DONE, BAD_DATA, INTERNAL, LOCKED, IO_ERROR, STOPPED, KILLED = 0, 65, 70, 73, 74, 75, 137
 LONGEST = 120  # seconds; a run that takes longer counts as one that hangs
 
+# A judge that takes so long for an iteration; in the deck sleepy.toml.
+SLEEPER = """
+import json, os, sys, time
+seen = set()
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["iteration"] not in seen:
+        seen.add(request["iteration"])
+        time.sleep(float(os.environ["ITERATION_SECONDS"]))
+    print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
+"""
+SLEEPING_SOURCE = f"""
+[[reward.source]]
+kind = "plugin"
+name = "sleeper"
+weight = 0.0
+timeout = 3600
+command = ["{sys.executable}", "sleeper.py"]
+"""
+
 
 class Failure(Exception):
     """A promise that was not kept."""
@@ -38,6 +58,8 @@ class Workshop(ProgramTest):
     @classmethod
     def open(cls):
         cls.setUpClass()
+        (cls.folder / "sleeper.py").write_text(SLEEPER)
+        cls.deck_with("sleepy.toml", "\n[actor]", SLEEPING_SOURCE + "[actor]")
         cls.deck_with("steps.toml", "batch_size = 4\nrecompute", "batch_size = 2\nmax_epochs = 2\nrecompute")
         return cls()
 

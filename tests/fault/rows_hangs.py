@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from chaos import INTERNAL, KILLED, STOPPED, Failure, adversity, lines_in, wait_until
+from chaos import DONE, INTERNAL, KILLED, LONGEST, STOPPED, Failure, adversity, lines_in, wait_until
 from trireme_run import MPI_FLAGS, MPIEXEC, SKIPPED, ranks_of
 
 DEADLINE = 4  # run.hang_timeout, seconds
@@ -229,3 +229,13 @@ def patience(shop, seconds):
         shop.remove(run)
         runs += 1
     return runs
+
+
+def judge(shop, seconds):
+    """One answer of a plugin takes so long."""
+    run = "judged"
+    result = shop.begin(run, *PATIENT, deck="sleepy.toml", iterations=1, env={"ITERATION_SECONDS": str(seconds)}).wait(seconds + LONGEST)
+    if result.code != DONE or result.seconds < seconds:
+        raise Failure(f"an answer after {seconds} s: exit code {result.code}\n{result.text[-2000:]}")
+    shop.remove(run)
+    return seconds

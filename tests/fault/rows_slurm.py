@@ -13,25 +13,6 @@ from one_box_slurm import OneBoxSlurm, missing_programs  # noqa: E402
 from slurm_run import FINAL, ONE_BOX, SCRIPT, SMALL, TWO_NODES  # noqa: E402
 from trireme_run import PROGRAM  # noqa: E402
 
-# The judge takes so long for an iteration.
-SLEEPER = """
-import json, os, sys, time
-seen = set()
-for line in sys.stdin:
-    request = json.loads(line)
-    if request["iteration"] not in seen:
-        seen.add(request["iteration"])
-        time.sleep(float(os.environ["ITERATION_SECONDS"]))
-    print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
-"""
-SLEEPING_SOURCE = f"""
-[[reward.source]]
-kind = "plugin"
-name = "sleeper"
-weight = 0.0
-timeout = 600
-command = ["{sys.executable}", "sleeper.py"]
-"""
 LONGEST_SAVE = 45  # the first case of a few
 
 
@@ -41,8 +22,6 @@ def cluster_of(shop):
         if not hasattr(shop, "slurm"):
             shop.slurm = None
             if not missing_programs():
-                (shop.folder / "sleeper.py").write_text(SLEEPER)
-                shop.deck_with("sleepy.toml", "\n[actor]", SLEEPING_SOURCE + "[actor]")
                 program = shop.folder / "home" / "build" / "release" / "trireme"
                 program.parent.mkdir(parents=True)
                 program.symlink_to(PROGRAM)

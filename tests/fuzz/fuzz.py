@@ -32,6 +32,7 @@ UNITS = {
                       "keys_rollout", "keys_run", "keys_train", "model_shape", "options", "placement", "ranks", "toml_reader", "validate", "warnings"),
     "model": sources("model", "block", "gguf_parser", "gguf_shape", "gguf_types", "safetensors_header", "stored_type")
              + sources("checkpoint", "digest", "index", "manifest"),
+    "lines": sources("data", "jsonl", "messages", "preference_set", "prompt_set", "record", "sft_set") + sources("reward", "asked"),
     "base": sources("base", "command", "error", "fault_point", "files", "progress", "samples", "shard_layout", "text") + sources("job", "facts"),
     "targets": ["tests/fuzz/targets.cpp"],
     "log": sources("base", "log"),
@@ -39,7 +40,8 @@ UNITS = {
 # The log reads nothing: without sanitizers, which take the compiler of spdlog's templates a quarter of a minute.
 PLAIN = {"log": ["-fno-sanitize=all"]}
 # What is read there comes from others.
-PARSERS = ["src/base/samples.cpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
+PARSERS = ["src/base/samples.cpp", *(f"src/data/{name}.cpp" for name in ("jsonl", "messages", "preference_set", "prompt_set", "record", "sft_set")),
+           "src/reward/asked.cpp", "src/reward/lines.hpp", *(f"src/checkpoint/{name}.cpp" for name in ("index", "manifest")),
            *(f"src/config/{name}.cpp" for name in ("convert", "model_shape", "toml_reader")), "src/job/facts.cpp",
            *(f"src/model/{name}.cpp" for name in ("gguf_parser", "gguf_shape", "gguf_types", "safetensors_header")),
            *(f"src/text/{name}.cpp" for name in ("chat_template", "jinja_eval", "jinja_functions", "jinja_lexer", "jinja_operators", "jinja_parser",
@@ -49,6 +51,8 @@ BESIDE = {"src/base/samples.cpp": ("to_string", "request_id", "Samples::add", "S
           "src/checkpoint/index.cpp": ("stored_type", "Pieces::block"),
           "src/checkpoint/manifest.cpp": ("size_of_file", "read_manifest", "require_step", "metadata_digest", "utc_now"),
           "src/config/convert.cpp": ("type_name", "type_of_words", "Limits::describe"),
+          "src/data/jsonl.cpp": ("check_regular", "append_quoted", "append_number", "append_list", "JsonObject::key", "JsonObject::add",
+                                 "JsonObject::add_json"),
           "src/job/facts.cpp": ("process_environment", "ask_system"), "src/text/json_text.cpp": ("read_json_file",)}
 INCLUDES = ["include", "src", "."]
 FLAGS = ["-std=c++20", "-DNDEBUG", "-fsanitize=fuzzer"]
@@ -63,6 +67,7 @@ def build(folder, compiler, flags):
     headers = [path for top in ("include", "src") for path in (ROOT / top).rglob("*.hpp")]
     newest = max(path.stat().st_mtime for path in headers)
     folder.mkdir(parents=True, exist_ok=True)
+    cache = ["env", f"CCACHE_BASEDIR={ROOT}", "CCACHE_NOHASHDIR=1", "ccache"] if flags is CHECKED and shutil.which("ccache") else []
     extra = ["-isystem", "/usr/include/hdf5/openmpi", "-isystem", "/usr/lib/x86_64-linux-gnu/openmpi/include"]
 
     def compile_unit(name):
@@ -70,8 +75,9 @@ def build(folder, compiler, flags):
         made, unit = folder / f"{name}.o", folder / f"{name}.cpp"
         if made.exists() and made.stat().st_mtime > max(newest, *(path.stat().st_mtime for path in files)):
             return made
-        unit.write_text("".join(f'#include "{path}"\n' for path in files))
-        subprocess.run([compiler, *FLAGS, *flags, *PLAIN.get(name, []), *(f"-I{ROOT / one}" for one in INCLUDES), *extra, "-c", unit, "-o", made], check=True)
+        unit.write_text("".join(f'#include "{source}"\n' for source in UNITS[name]))
+        subprocess.run([*cache, compiler, *FLAGS, *flags, *PLAIN.get(name, []), *(f"-I{ROOT / one}" for one in INCLUDES), *extra, "-c", unit, "-o", made],
+                       check=True)
         return made
 
     with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:

@@ -287,6 +287,42 @@ TOKENIZER += texts(changed(TOKENIZER_JSON | {"model": {"vocab": FEW, "merges": [
 TOKENIZER += [b"[]", b"{", b"\xff", b'{"a": 1e999}', b'{"a": "\xed\xa0\x80"}', b"[" * 3000, b'{"a": "\\ud800"}', b"", b"\xef\xbb\xbf{}", b'{"a":\n\n nope}',
     b"\x00"]
 
+# ---- JSON lines: data sets, and what plugins answer ----
+
+USER, ASSISTANT = {"role": "user", "content": "hi", "name": "x"}, {"role": "assistant", "content": "yes"}
+TURNS = [USER, ASSISTANT]
+UNLIKE = {"role": "user", "content": "unlike"}  # the target's chat template renders earlier turns anew
+LINES = [
+    {"prompt": "1+1=", "label": "2", "extra": {"a": [1]}}, {"prompt": "a", "label": {"b": 1}}, {"prompt": "a", "response": "b"}, {"text": "abc"},
+    {"messages": [USER], "label": 2}, {"messages": [{"role": "system", "content": "s"}, *TURNS, USER, ASSISTANT]}, {"prompt": "p", "chosen": "good",
+    "rejected": "bad", "margin": 0.5},
+    {"messages": [USER], "chosen": [ASSISTANT], "rejected": "bad"}, {"chosen": TURNS, "rejected": [USER, {"role": "assistant", "content": "no"}]},
+    {"input_ids": [1, 2, 256]}, {"ids": [0]}, {"prompt": "a", "add_generation_prompt": False}, {"prompt": None, "text": "t"},
+    # refused, one reason each
+    [1], 1, "x", {}, {"prompt": 1}, {"prompt": "a", "messages": [USER]}, {"prompt": "a", "text": "b"}, {"messages": 1}, {"messages": []}, {"messages": [1]},
+    {"messages": [{}]}, {"messages": [{"role": 1, "content": "x"}]}, {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": []}]},
+    {"messages": [{"role": "user", "content": 1}]}, {"messages": [{"role": "user", "content": "no"}]},
+    {"messages": [*TURNS, UNLIKE, ASSISTANT]}, {"prompt": ""}, {"text": ""}, {"prompt": "x" * 80},
+    {"prompt": "p", "chosen": "good", "rejected": "bad", "margin": "x"}, {"prompt": "p", "chosen": "good"}, {"prompt": "p", "chosen": 1},
+    {"prompt": "p", "chosen": [ASSISTANT]}, {"messages": [USER], "chosen": [USER]}, {"messages": [USER], "chosen": [UNLIKE, ASSISTANT], "rejected": "b"},
+    {"messages": [USER], "chosen": [{"role": "assistant", "content": "unlike"}]}, {"chosen": TURNS, "rejected": TURNS[:1]}, {"chosen": TURNS,
+    "rejected": [UNLIKE, ASSISTANT]},
+    {"prompt": "a", "response": 1}, {"ids": "x"}, {"ids": [-1]}, {"ids": [1.5]}, {"ids": [2**31]}, {"ids": [300]}, {"prompt": "a",
+    "add_generation_prompt": 1}]
+DATA_SETS = [line + b"\n" for line in texts(LINES)] + [
+    b"\xef\xbb\xbf" + b"\r\n\n \t\n".join(texts(LINES[:3])), b"\n".join(texts([LINES[0]] * 4)), b"", b"\n\n", b"\xff", b'{"prompt":"\xff"}', b"{",
+    b'{"prompt":"a","prompt":"b"}', b'{"prompt":' + b"[" * 200, b'{"prompt":"\\ud800"}', b'{"prompt":1e999}', b'{"prompt":"\x01"}',
+    json.dumps({"prompt": 'quotes " \\ \t\r\n \x01 \u00e9'}).encode(), json.dumps({"messages": [{"role": "user", "content": "\"\\\t\r\n\x01\ufffd"}]}).encode()]
+
+ANSWER = {"id": "1", "reward": 1.5, "metrics": {"a": 1, "b": -0.5}}
+ANSWERS = [bytes([255]) + line + b"\n" for line in texts([
+    *changed(ANSWER, ("id",), ("id", 1), ("id", 1.5), ("id", 99), ("id", "x"), ("id", "18446744073709551615"), ("id", "18446744073709551616"), ("reward",),
+             ("reward", None), ("reward", "1"), ("reward", 1e39), ("metrics", []), ("metrics.a", "1"), ("metrics.a", 1e39), ("metrics", {})),
+    {"progress": 1}, [ANSWER], 1])] + [
+    bytes([2]) + b"\r\n".join(texts([ANSWER, {"id": 2, "reward": 0}, ANSWER])), bytes([0]) + b"\n".join(texts([{"id": 3, "reward": -1}])) + b"\r",
+    b'\xff{"id":1,"reward":NaN}\n', b"\xffloading ...\n", b"\xff\xff\xfe\n", b"\xff" + b"[" * 3000 + b"\n", b"", b"\x00", b'\xff{"reward":1e400,"id":1}\n',
+    b"\xff" + json.dumps(ANSWER | {"noise": "x" * 300, "reward": None}).encode()]
+
 # ---- checkpoints ----
 
 
@@ -357,5 +393,5 @@ SCHEDULER = [b"3", b"node1\nnode2\nnode1\n", b"1-02:03:04\n", b"02:03\n", b"INVA
              b"    stime = Thu Jan  1 00:00:00 1801\n    Resource_List.walltime = 01:00:00\n"]
 
 SEEDS = {"safetensors_header": SAFETENSORS, "safetensors_index": INDEX, "gguf": GGUF, "model_config": MODEL_CONFIG, "deck": DECK, "chat_template": CHAT,
-    "tokenizer": TOKENIZER,
+    "tokenizer": TOKENIZER, "data_sets": DATA_SETS, "plugin_answers": ANSWERS,
          "checkpoint_index": CHECKPOINT_INDEX, "manifest": MANIFEST, "samples": SAMPLES, "delta": DELTA, "scheduler": SCHEDULER}

@@ -1,8 +1,14 @@
 // libFuzzer targets for everything that reads text or bytes of others. One program: TRIREME_FUZZ names the target. A refusal (UserError) is a good
 // end; another exception, a report of ASan or UBSan, a time-out or too much memory is a finding.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,14 +21,19 @@
 #include "config/value.hpp"
 #include "model/gguf_parser.hpp"
 #include "model/safetensors_header.hpp"
+#include "reward/asked.hpp"
+#include "reward/lines.hpp"
+#include "text/byte_alphabet.hpp"
 #include "text/tokenizer_files.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/samples.hpp"
 #include "trireme/config/deck.hpp"
 #include "trireme/config/model_shape.hpp"
+#include "trireme/data/prompt_set.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/text/chat_template.hpp"
 #include "trireme/text/json_text.hpp"
+#include "trireme/text/utf8.hpp"
 #include "weightsync/delta_stream.hpp"
 
 // All that the index needs of comm, which would bring MPI with it.
@@ -31,6 +42,19 @@ size_t trireme::comm::size_of(DType type) { return type == DType::u8 ? 1 : type 
 namespace {
 
 using namespace trireme;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+// What it refuses is no finding, and the target goes on.
+template <class Read>
+void read_or_refuse(const Read& read) {
+  try {
+    read();
+  } catch (const UserError&) {
+  }
+}
 
 void safetensors_header(std::string_view bytes) {
   const auto header = model::parse_safetensors_header(bytes, 1 << 20, "fuzz");
@@ -49,10 +73,7 @@ void gguf(std::string_view bytes) {
     std::vector<float> values(blocks * type.elements);
     model::dequantise(tensor.type, data.data() + tensor.begin, blocks, values.data());
   }
-  try {
-    model::gguf_shape(header, data, "fuzz");
-  } catch (const UserError&) {
-  }
+  read_or_refuse([&] { model::gguf_shape(header, data, "fuzz"); });
   model::gguf_tokenizer(header, "fuzz");
 }
 void model_config(std::string_view bytes) {
@@ -73,16 +94,92 @@ void chat_template(std::string_view bytes) {
   made.render(turns, text::GenerationPrompt::with, {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
 }
 void tokenizer(std::string_view bytes) { text::read_tokenizer_json(text::parse_json(bytes, {"fuzz", 1}), "fuzz"); }
+
+// Bytes as their own tokens, one that ends answers, and a chat template that renders earlier turns anew when a later one says "unlike" and refuses
+// those that end with "no".
+text::Tokenizer bytes_as_tokens() {
+  text::TokenizerParts parts;
+  parts.source = "fuzz";
+  parts.pre_tokenizer = "gpt-2";
+  for (int byte = 0; byte < 256; ++byte) text::append_utf8(parts.tokens.emplace_back(), text::byte_to_char(static_cast<uint8_t>(byte)));
+  parts.tokens.emplace_back("<s>");
+  parts.types.assign(256, 1);
+  parts.types.push_back(3);
+  parts.eos = 256;
+  parts.chat_template =
+      "{% if 'unlike' in messages[-1]['content'] %}?{% endif %}{% if messages[-1]['content'] == 'no' %}{{ raise_exception('no') }}{% endif %}"
+      "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}";
+  return text::Tokenizer::from_parts(parts);
+}
+
+// A regular file with these bytes, until the next one is made.
+std::string file_of(std::string_view bytes) {
+  static const int file = memfd_create("fuzz", 0);
+  require(ftruncate(file, 0) == 0 && pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  return "/proc/self/fd/" + std::to_string(file);
+}
+
+void data_sets(std::string_view bytes) {
+  static const text::Tokenizer tokenizer = bytes_as_tokens();
+  data::SetOptions lenient, strict;
+  lenient.files = strict.files = {file_of(bytes)};
+  strict.unusable = data::Unusable::stop;
+  strict.prompt_form = data::PromptForm::user_turn;
+  strict.max_tokens = 60;
+  strict.max_samples = 2;
+  strict.system_prompt = "be brief";
+  for (const data::SetOptions& options : {lenient, strict}) {
+    read_or_refuse([&] {
+      const auto set = data::PromptSet::load(options, tokenizer);
+      for (int64_t row = 0; row < set.size(); ++row) {
+        require(!set[row].ids.empty());
+        text::parse_json(set[row].extra, {"fuzz", 1});
+        text::parse_json(data::messages_json(set[row].messages), {"fuzz", 1});
+      }
+    });
+    read_or_refuse([&] {
+      const auto set = data::SftSet::load(options, tokenizer);
+      for (int64_t row = 0; row < set.size(); ++row) require(set[row].ids.size() == set[row].loss_mask.size());
+    });
+    read_or_refuse([&] {
+      const auto set = data::PreferenceSet::load(options, tokenizer);
+      for (int64_t row = 0; row < set.size(); ++row) {
+        require(static_cast<size_t>(set[row].prompt_length) <= std::min(set[row].chosen.size(), set[row].rejected.size()));
+      }
+    });
+  }
+  for (const data::InputRecord& input : data::read_inputs(lenient.files[0])) read_or_refuse([&] { input.encode(tokenizer); });
+}
+// In pieces of as many bytes as the first one says.
+void plugin_answers(std::string_view bytes) {
+  std::vector<reward::Request> requests(4);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].id = i == 0 ? std::numeric_limits<uint64_t>::max() : i;
+  reward::Asked asked("fuzz");
+  for (const auto& request : requests) asked.add(request);
+  reward::Lines lines;
+  const auto take = [&](std::string_view line) { asked.accept(line); };
+  const size_t piece = bytes.empty() ? 1 : static_cast<uint8_t>(bytes[0]) + size_t{1};
+  for (size_t at = 1; at < bytes.size(); at += piece) {
+    lines.add(bytes.substr(at, piece), take);
+    require(lines.begun().find('\n') == std::string::npos);
+  }
+  lines.end(take);
+  for (const auto& request : requests) {
+    if (!asked.settled(request)) asked.give_up(request.id);
+  }
+  const reward::Scores scores = asked.take(requests);
+  require(scores.values.size() == requests.size());
+  for (const float value : scores.values) require(std::isfinite(value));
+  for (const auto& [name, values] : scores.metrics) {
+    for (const float value : values) require(!std::isinf(value));
+  }
+}
 void checkpoint_index(std::string_view bytes) {
   const auto entries = checkpoint::index_from_bytes(bytes, "fuzz");
-  if (checkpoint::to_bytes(entries) != bytes) std::abort();
-  for (const auto& entry : entries) {
-    if (checkpoint::to_string(entry.type) == nullptr) std::abort();
-  }
-  try {
-    checkpoint::metadata_ranges(entries, 1 << 20);
-  } catch (const UserError&) {
-  }
+  require(checkpoint::to_bytes(entries) == bytes);
+  for (const auto& entry : entries) require(checkpoint::to_string(entry.type) != nullptr);
+  read_or_refuse([&] { checkpoint::metadata_ranges(entries, 1 << 20); });
   for (const auto& entry : entries) checkpoint::check_tiling(entry);
 }
 void manifest(std::string_view bytes) {
@@ -91,7 +188,7 @@ void manifest(std::string_view bytes) {
 }
 void samples(std::string_view bytes) {
   const Samples read = Samples::from_bytes(bytes);
-  if (read.to_bytes() != bytes) std::abort();
+  require(read.to_bytes() == bytes);
   read.unscored().sorted();
 }
 void delta(std::string_view bytes) {
@@ -139,6 +236,8 @@ const std::map<std::string, Target> targets{{"safetensors_header", safetensors_h
                                             {"deck", deck},
                                             {"chat_template", chat_template},
                                             {"tokenizer", tokenizer},
+                                            {"data_sets", data_sets},
+                                            {"plugin_answers", plugin_answers},
                                             {"checkpoint_index", checkpoint_index},
                                             {"manifest", manifest},
                                             {"samples", samples},

@@ -9,7 +9,7 @@ import signal
 import struct
 import unittest
 
-from trireme_run import SABOTEUR_SOURCE, Job, ProgramTest, adversity, main, read_safetensors, timeless
+from trireme_run import ENDS_AT_ONCE, SABOTEUR_SOURCE, Job, ProgramTest, adversity, main, read_safetensors, timeless
 
 # SABOTAGE="iteration": SIGTERM to the rank that asks then, and no answer for long.
 SABOTEUR = """
@@ -32,6 +32,8 @@ KILLED = 137
 
 
 class Checkpoints(ProgramTest):
+    environment = ENDS_AT_ONCE
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

@@ -7,7 +7,7 @@ import math
 import signal
 import time
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, main, read_lines, timeless
+from trireme_run import ENDS_AS_USUAL, ENDS_AT_ONCE, SABOTEUR_SOURCE, ProgramTest, main, read_lines, timeless
 
 SLOW = """
 import json, sys, time
@@ -32,6 +32,8 @@ LAYOUTS = {
 
 
 class PartialRollouts(ProgramTest):
+    environment = ENDS_AT_ONCE
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -180,7 +182,7 @@ class PartialRollouts(ProgramTest):
                     run = f"{kind}-{name}"
                     fault = f"{kind}:{rank}:{place}" + (f":{int(signal.SIGUSR1)}" if kind == "signal" else "")
                     common = ["ppo", "ppo.toml", f"run.dir={run}", "train.async_depth=2", *DECK, *roles]
-                    result = self.run_program(*common, f'fault.at=["{fault}"]', ranks=ranks)
+                    result = self.run_program(*common, f'fault.at=["{fault}"]', ranks=ranks, env=ENDS_AS_USUAL if name == "save" else None)
                     self.assertTrue(result.code == STOPPED if kind == "signal" else result.code not in (0, STOPPED), result.text)
                     again = self.start_again(common, ranks)
                     if kind == "signal":  # a kill may come before the first checkpoint is there

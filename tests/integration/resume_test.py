@@ -13,7 +13,7 @@ import subprocess
 import time
 import unittest
 
-from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless
+from trireme_run import ENDS_AS_USUAL, ENDS_AT_ONCE, SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless
 
 SABOTEUR = """
 import json, os, pathlib, sys
@@ -39,6 +39,8 @@ def at_iteration(action, iteration):
 
 
 class Resume(ProgramTest):
+    environment = ENDS_AT_ONCE
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -161,7 +163,7 @@ class Resume(ProgramTest):
     def test_killed_rank(self):
         """SIGKILL to one rank in the middle of an iteration: the job ends, and goes on from the last committed step."""
         result = self.run_program("ppo", "ppo.toml", "run.dir=killed", "ranks.reward=0-0", ranks=2,
-                                  env=at_iteration(signal.SIGKILL, 3))
+                                  env=ENDS_AS_USUAL | at_iteration(signal.SIGKILL, 3))
         self.assertNotIn(result.code, (0, STOPPED), result.text)
         self.resume_after_a_crash("killed", "ranks.reward=0-0")
         self.assert_as_undisturbed("killed", 2, "ranks.reward=0-0")

@@ -102,6 +102,12 @@ save_hf = "never"
 """
 
 
+# When a rank has ended with a code that is not 0, mpirun sleeps for a second before it ends the others, and for another one after that, also when
+# there is nobody left. For tests of what comes out and of what the next start finds; tests of the end itself have it as users do.
+ENDS_AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
+ENDS_AS_USUAL = {"OMPI_MCA_odls_base_sigkill_timeout": "1"}
+
+
 def adversity(name, **settings):
     """Environment in which tests/support/NAME.c acts on every process."""
     return {"LD_PRELOAD": str(BINARY_DIR / "tests" / f"lib{name}.so")} | settings
@@ -215,6 +221,7 @@ class ProgramTest(unittest.TestCase):
     """Tests of one class share a folder with `model`, `prompts.jsonl`, `ppo.toml` and `sft.toml`."""
 
     longMessage = True
+    environment = {}  # of all runs, where the call does not say otherwise
 
     @classmethod
     def setUpClass(cls):
@@ -239,7 +246,7 @@ class ProgramTest(unittest.TestCase):
 
     @classmethod
     def start(cls, *arguments, ranks=1, env=None, **options):
-        return Job(arguments, cls.folder, ranks, env, **options)
+        return Job(arguments, cls.folder, ranks, cls.environment | (env or {}), **options)
 
     @classmethod
     def run_program(cls, *arguments, ranks=1, env=None, timeout=60, **options):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from trireme_run import RULE_SOURCE, ProgramTest, adversity, main, write_lines
+from trireme_run import ENDS_AT_ONCE, RULE_SOURCE, ProgramTest, adversity, main, write_lines
 
 USAGE, BAD_DATA, INPUT_MISSING, UNFIT, IO_ERROR, CONFIGURATION = 64, 65, 66, 69, 74, 78
 
@@ -38,6 +38,8 @@ command = ["{python}", "plugin.py", "{behaviour}"]
 
 
 class WrongThings(ProgramTest):
+    environment = ENDS_AT_ONCE
+
     def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,), env=None):
         """The exit code, exactly one error line, and each of `words` in it."""
         for count in ranks:

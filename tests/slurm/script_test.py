@@ -33,8 +33,7 @@ PROGRAM = """#!/bin/bash
 case "$*" in *--dry-run*) echo "roles: trainer=0-3"; exit "${STUB_RC:-0}";; esac
 echo "$@" >"$STUB_DIR/arguments"; env >"$STUB_DIR/environment"
 for a in "$@"; do case $a in run.dir=*) dir=${a#run.dir=};; esac; done
-trap 'got=1' USR1
-if [ -n "${STUB_WAIT:-}" ]; then touch "$STUB_DIR/started"; for i in $(seq 100); do [ -n "${got:-}" ] && break; sleep 0.05; done; fi
+[ -z "${STUB_WAIT:-}" ] || STUB_WAIT='' exec "$STUB_DIR/bin/waiter" "$0" "$@"
 [ -z "${STUB_STOP:-}" ] || touch "$dir/stop"
 ckpt=$dir/ckpt
 if [ -n "${STUB_CKPT:-}" ]; then
@@ -51,6 +50,17 @@ if [ -n "${STUB_FIRST:-}" ] && [ ! -e "$STUB_DIR/first" ]; then touch "$STUB_DIR
 exit "${STUB_RC:-0}"
 """
 
+# Becomes the program when USR1 has come. The script starts ranks with the signal ignored, and a shell cannot trap it then.
+WAITER = f"""#!{sys.executable}
+import os, pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+pathlib.Path(os.environ["STUB_DIR"], "started").touch()
+if signal.sigtimedwait([signal.SIGUSR1], 10) is None:
+    sys.exit(99)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 class Job:
     """One run of a script in a made-up installation."""
@@ -59,6 +69,7 @@ class Job:
         self.folder = pathlib.Path(folder)
         for name, text in STUBS.items():
             self.executable(f"bin/{name}", text)
+        self.executable("bin/waiter", WAITER)
         self.executable("home/build/release/trireme", PROGRAM)
         (self.folder / "home/inputs").mkdir(parents=True)
         (self.folder / "home/inputs/deck.toml").write_text('[ranks]\ntrainer = "1"\n')

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compiles every public header alone (syntax only): a header must bring what it uses.
+"""Compiles every public header alone: a header must bring what it uses.
 
-    check_headers.py ROOT COMPILER [compiler flags...]
+    check_headers.py ROOT FOLDER COMPILER [compiler flags...]
 
-LibTorch's tensor takes the compiler seconds. A header that includes it, however deep, has it in any case, so it is compiled behind it,
+What is compiled lies in FOLDER, where a compiler cache finds it again: with one only what has changed is compiled. LibTorch's tensor takes the compiler seconds. A header that includes it, however deep, has it in any case, so it is compiled behind it,
 precompiled: all that this could hide is an include of it that stands too late.
 """
 
@@ -11,9 +11,9 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
-import tempfile
 
 TENSOR = "ATen/core/Tensor.h"
 INCLUDE = re.compile(r'^#include [<"]([^>"]+)[>"]', re.MULTILINE)
@@ -26,34 +26,45 @@ def sees_tensors(header, texts, seen):
 
 
 class Compiler:
-    def __init__(self, command, flags, folder):
-        self.command = [command, "-std=c++20", *flags]
+    def __init__(self, command, flags, root, folder):
+        cache = ["env", f"CCACHE_BASEDIR={root}", "CCACHE_NOHASHDIR=1", "CCACHE_SLOPPINESS=pch_defines,time_macros", "ccache"] if shutil.which("ccache") else []
+        self.command = [*cache, command, "-std=c++20", "-fpch-preprocess", *flags]
+        self.folder = folder
         self.tensor = folder / "tensor.hpp"
-        self.tensor.write_text(f"#include <{TENSOR}>\n")
+        self.write(self.tensor, f"#include <{TENSOR}>\n")
 
-    def run(self, *arguments, source=None):
-        return subprocess.run([*self.command, *arguments], input=source, capture_output=True, text=True, check=False)
+    @staticmethod
+    def write(path, text):
+        """A file that is as it should be stays as old as it is."""
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+    def run(self, *arguments):
+        return subprocess.run([*self.command, *arguments], capture_output=True, text=True, check=False)
 
     def precompile(self):
-        made = self.run("-x", "c++-header", self.tensor, "-o", f"{self.tensor}.gch")
+        made = self.run("-x", "c++-header", "-c", self.tensor, "-o", f"{self.tensor}.gch")
         if made.returncode:
             sys.exit(f"{TENSOR} does not compile:\n{made.stderr}")
 
     def alone(self, header, behind_tensor):
-        source = f'#include "{header}"\n#include "{header}"\n'  # twice: the include guard works
-        run = self.run("-fsyntax-only", *(["-include", self.tensor] if behind_tensor else []), "-x", "c++", "-", source=source)
+        source = self.folder / f"{header.replace('/', '-')}.cpp"
+        self.write(source, f'#include "{header}"\n#include "{header}"\n')  # twice: the include guard works
+        run = self.run(*(["-include", self.tensor] if behind_tensor else []), "-c", source, "-o", source.with_suffix(".o"))
         return header, run.returncode, run.stderr
 
 
 def main():
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
-    include = pathlib.Path(sys.argv[1]).resolve() / "include"
+    root, folder = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
+    folder.mkdir(parents=True, exist_ok=True)
+    include = root / "include"
     texts = {str(path.relative_to(include)): path.read_text() for path in include.rglob("*.hpp")}
     with_tensors = [header for header in sorted(texts) if sees_tensors(header, texts, set())]
     plain = sorted(set(texts) - set(with_tensors))
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
-        compiler = Compiler(sys.argv[2], [f"-I{include}", *sys.argv[3:]], pathlib.Path(folder))
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
+        compiler = Compiler(sys.argv[3], [f"-I{include}", *sys.argv[4:]], root, folder)
         if compiler.alone("trireme/no_such_header.hpp", False)[1] == 0:
             sys.exit("a header that does not exist compiled: this check checks nothing")
         precompiled = pool.submit(compiler.precompile)

@@ -3,6 +3,7 @@
 # Kills a 2-rank save at every point of the commit; afterwards the job must load the old or the new checkpoint, whole, at another
 # rank count too, and be able to save the step again.
 set -u
+export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun does not wait for the ranks that it kills
 folder=$1; points=$2; shift 2
 program=("$@")
 failed=0

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "reward/asked.hpp"
+#include "reward/lines.hpp"
 #include "reward/pattern.hpp"
 #include "unit/reward/support.hpp"
 
@@ -149,6 +150,14 @@ TEST_F(AskedLines, RewardsOutsideOfAFloat) {
   refused(R"({"id": 3, "reward": 3.4e38})", "a second answer for id 3");
 }
 
+TEST_F(AskedLines, MetricsOutsideOfAFloat) {
+  for (const char* value : {"1e39", "-1e39", "null", "\"1\"", "[1]"}) {
+    asked.add(request(9, "r", "l"));
+    refused(std::string(R"({"id": 9, "reward": 1, "metrics": {"style": )") + value + "}}", "the metric \"style\" is no finite number");
+    take({9});
+  }
+}
+
 TEST_F(AskedLines, NoiseIsNoAnswer) {
   for (const char* noise : {"", " ", "loading ...", "{", "[]", "{}", "3", "null", R"({"progress": 1})", R"("reward")", "\xff\xfe", R"([{"id": 3, "reward": 1}])"}) {
     EXPECT_EQ(asked.accept(noise), std::nullopt) << noise;
@@ -187,6 +196,20 @@ TEST_F(AskedLines, NothingMissingIsAnEmptyList) {
   asked.accept(R"({"id": 3, "reward": 0})");
   EXPECT_THAT(take({3}).missing, IsEmpty());
   EXPECT_THAT(take({}).values, IsEmpty());
+}
+
+TEST(Lines, AreTheSameHoweverTheBytesCome) {
+  const std::string bytes = "one\n\ntwo\r\n\r\n three\rfour\nlast";
+  for (size_t piece = 1; piece <= bytes.size(); ++piece) {
+    reward::Lines lines;
+    std::vector<std::string> found;
+    const auto take = [&](std::string_view line) { found.emplace_back(line); };
+    for (size_t at = 0; at < bytes.size(); at += piece) lines.add(bytes.substr(at, piece), take);
+    EXPECT_EQ(lines.begun(), "last");
+    lines.end(take);
+    EXPECT_THAT(found, ElementsAre("one", "two", " three\rfour", "last"));
+    EXPECT_EQ(lines.begun(), "");
+  }
 }
 
 // ---- several sources ----

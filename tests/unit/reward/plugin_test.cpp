@@ -276,7 +276,7 @@ TEST_F(Plugin, WhatTheChildInherits) {
 TEST_F(Plugin, MetricsThatAreNoNumbers) {
   const auto answer = [&](const std::string& metrics) { return plugin(read_ids(1) + "echo '{\"id\":'$ids',\"reward\":1,\"metrics\":" + metrics + "}'; cat >/dev/null"); };
   expect_error(ExitCode::bad_data, "metrics must be an object", [&] { answer("3")->score(requests(1)); });
-  expect_error(ExitCode::bad_data, "the metric \"a\" is no number", [&] { answer("{\"a\":\"1\"}")->score(requests(1)); });
+  expect_error(ExitCode::bad_data, "the metric \"a\" is no finite number", [&] { answer("{\"a\":\"1\"}")->score(requests(1)); });
   EXPECT_TRUE(answer("{}")->score(requests(1)).metrics.empty());
 }
 
