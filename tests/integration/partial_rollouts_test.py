@@ -235,7 +235,7 @@ class PartialRollouts(ProgramTest):
                                    "train.deterministic=true"], "train.deterministic"),
                                  (["train.partial_rollout_kv=keep"], "is for train.partial_rollout_enable"),
                                  (["train.partial_rollout_enable=true", "train.async_depth=1", "train.partial_rollout_kv=keep", "train.deterministic=true"],
-                                  "begins anew from the tokens")):
+                                  "begins anew at each version")):
             with self.subTest(words):
                 result = self.succeed("ppo", "ppo.toml", "run.dir=refused", *overrides, code=CONFIGURATION)
                 self.assertIn(words, result.text)
