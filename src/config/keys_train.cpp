@@ -39,6 +39,10 @@ void add_generate_keys(KeyList<Options>& keys) {
   keys.add(KEY(generate.page_size), "Tokens of one page of the KV cache.").range(1, 4096);
   keys.add(KEY(generate.kv_memory), "Memory of the KV cache: a share of what is free when generation starts, or a size.")
       .departs("OpenRLHF: vllm.gpu_memory_utilization = 0.95 of the whole device; here a share of what the other roles leave.");
+  keys.add(KEY(generate.keep_kv_memory),
+           "Where trainers and generators of a rank take turns: the KV cache, and on GPUs weights that syncs send whole, stay in memory while trainers work if "
+           "the memory plan has room for them, with a tenth of the memory left. false: they are given back. No bit of the results depends on it.")
+      .departs("OpenRLHF: vllm.enable_sleep, off, which gives them back.");
   keys.add(KEY(generate.max_batch), "Sequences that a replica decodes together.").range(1, 1 << 20);
   keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
@@ -70,6 +74,10 @@ void add_async_keys(KeyList<Options>& keys) {
            "drawn: batches are learned from whole, in their order. finished: an iteration learns from as many prompts, those whose answers are "
            "finished first, and the others stay under way, so train.async_depth batches beyond what it needs keep generators busy; long answers may then "
            "be older than train.async_depth versions.");
+  keys.add(KEY(train.partial_rollout_kv),
+           "Where new weights come in the middle of an answer. recompute: its keys and values are computed again, so that each token is drawn as its version "
+           "of the weights draws it. keep: they stay, which saves that pass; tokens behind are drawn from new weights that read old keys and values, and "
+           "have the log-probs of that. Those of a generator that gives its cache back to train (generate.keep_kv_memory) are computed again.");
 }
 
 void add_memory_keys(KeyList<Options>& keys) {

@@ -104,15 +104,15 @@ void Checks::general() {
   refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),
             " has no generators to overlap with)");
   refuse_if(o_.train.async_depth > 1 && !o_.train.partial_rollout_enable, "train.async_depth = ", o_.train.async_depth,
-            " without train.partial_rollout_enable (generators that end each batch before they take new weights are never more than one ahead): "
-            "switch that on, or set 1");
+            " without train.partial_rollout_enable (who ends each batch before new weights is never more than one ahead): switch that on, or set 1");
   refuse_if(o_.train.partial_rollout_enable && o_.train.async_depth == 0,
             "train.partial_rollout_enable with train.async_depth = 0 (nobody writes while weights change): set at least 1");
   refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && !o_.train.partial_rollout_enable,
             "train.partial_rollout_order = \"finished\" without train.partial_rollout_enable (nothing is carried over): switch that on");
   refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && o_.train.deterministic,
-            "train.partial_rollout_order = \"finished\" with train.deterministic (which answers are finished first depends on time): take drawn, or switch one "
-            "of them off");
+            "train.partial_rollout_order = \"finished\" with train.deterministic (what is finished first depends on time): take drawn, or switch one off");
+  refuse_if(o_.train.partial_rollout_kv == PartialRolloutKv::keep && (!o_.train.partial_rollout_enable || o_.train.deterministic),
+            "train.partial_rollout_kv = \"keep\" is for train.partial_rollout_enable without train.deterministic (which begins anew at each version)");
   refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ",
             to_string(command_), "): remove it");
 }

@@ -60,7 +60,7 @@ void PpoRoles::start_generators(const data::PromptSet& prompts) {
   // a larger replica keep theirs: some of them may not train, and all have to run the same sequences.
   const bool stands_still = trainer && run.options.train.partial_rollout_enable && roles.tensor_parallel() == 1;
   const bool take_turns = run.options.train.async_depth == 0 ? beside_trainers : stands_still;
-  caches_in_the_way_ = generator && take_turns;
+  caches_take_turns_ = generator && take_turns;
   roles.world.barrier();  // the weights of all roles of all ranks are there: what is free now is what they leave
   run.threads.trainer.use();  // the generator compares its sums with those of training, made as training makes them
   if (generator) {
@@ -116,7 +116,11 @@ void PpoRoles::sync_weights(int64_t version) {
 }
 
 void PpoRoles::release_caches() {
-  if (!caches_in_the_way_) return;
+  if (!caches_take_turns_) return;
+  if (run.memory.keeps_caches()) {
+    trace::count("kv_cache_bytes_kept", generator->memory().kv_cache_peak);
+    return;
+  }
   const int64_t held = machine::held_memory(run.device);
   generator->release_cache();
   const int64_t caches = held - machine::held_memory(run.device);

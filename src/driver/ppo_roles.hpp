@@ -35,7 +35,7 @@ struct PpoRoles {
   // weights, syncs that had to be repeated. Collective over world.
   void add_metrics(report::IterationMetrics& metrics) const;
   // Before the trainers work: generators that share memory with them give their KV caches back, until the next rollout, and on GPUs their weights, until
-  // the next sync, where that sends all of them. Local.
+  // the next sync, where that sends all of them; unless the memory plan has room for them. Local.
   void release_caches();
   // Where train.replica_check is due: throws when copies of the trained models are not equal. On the trainers; collective over them.
   void check_replicas(int64_t iteration) const;
@@ -57,7 +57,7 @@ struct PpoRoles {
 
   std::unique_ptr<WeightBridge> weight_bridge_;
   weightsync::SyncTotals last_sync_;
-  bool caches_in_the_way_ = false;  // of this rank: what its KV cache takes, training could use
+  bool caches_take_turns_ = false;  // with training, of this rank: what its KV cache takes, training could use
 };
 
 }  // namespace trireme::driver

@@ -132,6 +132,8 @@ class RolloutPhase {
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
+  // poll(), while models score: their senders and plugins would wait for the end of a long pass. Local.
+  void take_between_micro_batches();
   // Tokens that have come and that the reference has not had.
   static int64_t unreferred(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
   // Takes up to so many of them, of whole sequences.

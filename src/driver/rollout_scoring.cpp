@@ -21,6 +21,17 @@ Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
   return taken;
 }
 
+void RolloutPhase::take_between_micro_batches() {
+  const auto here = [this] {
+    int64_t sequences = 0;
+    for (const Batch& batch : batches_) sequences += batch.samples.size();
+    return sequences;
+  };
+  const int64_t before = here();
+  poll();
+  trace::count("sequences_received_while_scoring", here() - before);
+}
+
 void RolloutPhase::refer(const Samples& wave) {
   trace::count("sequences_scored_in_waves", wave.size());
   run_.threads.reward.use();

@@ -166,7 +166,11 @@ StepOutput Engine::Impl::step() {
   if (scheduler.idle()) return out;
   trace::Region region{"generate step"};
   if (version != weights.version()) {
-    scheduler.preempt_all();
+    if (options.keep_old_keys) {
+      scheduler.preempt_prompts();
+    } else {
+      scheduler.preempt_all();
+    }
     version = weights.version();
   }
   const StepPlan plan = scheduler.plan();

@@ -287,6 +287,7 @@ void Scheduler::put_back(size_t index) {
   release_pages(sequence->pages);
   sequence->computed = sequence->published_pages = 0;
   sequence->published = 0;
+  sequence->old_keys = false;
   sequence->prompt_logits.reset();
   if (sequence->group && sequence->group->leader == sequence.get()) sequence->group->leader = nullptr;
   waiting_.push_front(std::move(sequence));
@@ -315,6 +316,7 @@ void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(co
 }
 
 void Scheduler::publish(Sequence& s) {
+  if (s.old_keys) return;
   while ((s.published_pages + 1) * options_.page_size <= s.computed) {
     const auto at = static_cast<size_t>(s.published_pages);
     s.published = pool_.publish(s.pages[at], s.published, page_tokens(s, s.published_pages));
@@ -350,6 +352,23 @@ Result Scheduler::retire(Sequence* sequence) {
 
 void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.size() - 1);
+  forget_shared();
+}
+
+void Scheduler::preempt_prompts() {
+  for (size_t i = running_.size(); i-- > 0;) {
+    Sequence& s = *running_[i];
+    if (s.decoding()) {
+      s.old_keys = true;
+      counters_.old_tokens += s.computed;
+    } else {
+      preempt(i);
+    }
+  }
+  forget_shared();
+}
+
+void Scheduler::forget_shared() {
   while (drop_one_group()) {
   }
   pool_.forget_contents();

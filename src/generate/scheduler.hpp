@@ -55,6 +55,9 @@ class Scheduler {
   // the sequences had been added now, in the order of the queue.
   void preempt_all();
 
+  // The same, but for sequences that decode: these go on with the keys and values that they have, which they share with nobody new.
+  void preempt_prompts();
+
   bool idle() const { return waiting_.empty() && running_.empty(); }
   std::vector<Result> standing() const;
   std::vector<uint64_t> queue() const;
@@ -82,6 +85,7 @@ class Scheduler {
   std::optional<int32_t> page_or_preempt(size_t index);
   bool drop_one_group();
   void preempt(size_t index);
+  void forget_shared();
   void put_back(size_t index);
   void begin_group(Sequence& sequence);
   void leave_group(Sequence& sequence);

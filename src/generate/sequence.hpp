@@ -21,6 +21,7 @@ struct Sequence {
   int64_t guesses = 0;            // that are worth computing: more where they were right, fewer where they were wrong
   std::vector<int32_t> pages;     // of the cache, positions from 0 on
   int64_t computed = 0;           // tokens whose keys and values lie in the pages
+  bool old_keys = false;          // some were computed with older weights: nobody else may find them
   int64_t published_pages = 0;    // full pages that are in the index (or equal one that is)
   ContentId published = 0;        // content up to there
   KeptLogits prompt_logits;  // of a sequence that began from a group's pages, until its first draw

@@ -116,8 +116,8 @@ ActionBatch make_action_batch(const Samples& samples, at::Device device) {
   return make_action_batch(samples, all, device);
 }
 
-at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                            int64_t micro_batch_tokens, double temperature, at::Device device) {
+at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens,
+                            double temperature, at::Device device, const BetweenMicroBatches& between) {
   DeviceValues values;
   for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
     const trace::Region region{"log-prob micro-batch", batch.packed.tokens()};
@@ -126,6 +126,7 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, c
                                                  kernels::Entropy::skip);
       values.add(head.log_probs, places_of(batch, samples, which));
     });
+    if (between) between();
   });
   return written(samples, values);
 }
@@ -142,8 +143,8 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
   return written(samples, values);
 }
 
-std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-                                   const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences, const comm::CommView& ranks,
+                                   int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between) {
   std::vector<int64_t> lengths;
   for (const auto& ids : sequences) lengths.push_back(static_cast<int64_t>(ids.size()));
   DeviceValues values;
@@ -154,6 +155,7 @@ std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<
     model.forward(packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       values.add(score_head(hidden.index_select(0, last_tokens(packed)), head_weight), which);
     });
+    if (between) between();
   }
   std::vector<float> all(sequences.size());
   values.write(all);

@@ -19,6 +19,7 @@ struct PlannedJob {
   plan::Machine machine;
   config::DType compute;
   config::Command command;
+  bool keeps_caches;
   int rank;
   model::ModelSpec actor;
 };

@@ -123,7 +123,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const plan::JobModels models = job_models(options, command, actor, critic);
   const config::RoleMap map = planned_roles(roles, world.size(), command);
   config::Options settled = options;
-  const plan::Job job{settled, map, topology.node_of, models, machine, options.model.compute(), command};
+  plan::Job job{settled, map, topology.node_of, models, machine, options.model.compute(), command};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
@@ -136,9 +136,13 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
     recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, pools_with);
     if (world.rank() == 0) log::info(base::text("memory: ", layers - recompute_, " of ", layers, " blocks keep their activations (train.keep_memory), the others are computed again"));
   }
-  const auto pools = pools_with(recompute(options.train.recompute, layers));
+  settled.train.recompute = recompute(options.train.recompute, layers);
+  const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
+  if (world.rank() == 0 && caches.bytes > 0) log::info("memory: " + plan::describe(caches));
+  job.keeps_caches = keeps_caches_ = caches.stay;
+  const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  advise_on_allocations({options, map, topology.node_of, models, machine, options.model.compute(), command, world.rank(), actor});
+  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, world.rank(), actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
 

@@ -66,6 +66,7 @@ std::vector<Change> single_changes(const Job& job) {
     if (now.generate.weights == config::RolloutWeights::int8) {
       out.push_back({"generate.weights=model", [](auto& o) { o.generate.weights = config::RolloutWeights::model; }});
     }
+    if (job.keeps_caches) out.push_back({"generate.keep_kv_memory=false", [](auto& o) { o.generate.keep_kv_memory = false; }});
     if (now.weightsync.delta) out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }
   if (job.machine.device_bytes > 0 && !now.train.optimizer_offload) {
@@ -116,7 +117,7 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut, std::span<const
   } catch (const UserError&) {
     return std::nullopt;
   }
-  return fit({options, roles, nodes, models, job.machine, compute, job.command});
+  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory});
 }
 
 }  // namespace
@@ -173,6 +174,31 @@ int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, con
     }
   }
   return fitting;
+}
+
+CachesBesideTraining caches_beside_training(const Job& job) {
+  Job kept = job, given_back = job;
+  kept.keeps_caches = true;
+  given_back.keeps_caches = false;
+  CachesBesideTraining out{.wanted = job.options.generate.keep_kv_memory};
+  const bool devices = job.machine.device_bytes > 0;
+  const Place place = devices ? Place::device : Place::host;
+  for (const RoleKind& kind : role_kinds(job)) {
+    const auto bytes = [&](const Job& one) { return memory_of_rank(one, kind.first).bytes(place, Phase::backward); };
+    out.bytes = std::max(out.bytes, bytes(kept) - bytes(given_back));
+  }
+  if (out.bytes == 0 || !out.wanted) return out;
+  const Fit fits = fit(kept);
+  const int64_t need = devices ? fits.device.peak : fits.node_bytes, memory = devices ? job.machine.device_bytes : job.machine.host_bytes;
+  out.stay = memory > 0 && memory != free_unknown && need <= memory - memory / 10;
+  return out;
+}
+
+std::string describe(const CachesBesideTraining& caches) {
+  const std::string what = base::text("KV pages of at most ", base::human_bytes(static_cast<double>(caches.bytes)), " a rank ");
+  if (caches.stay) return what + "stay where they are while trainers of the rank work";
+  return what + "are given back while trainers of the rank work (" +
+         (caches.wanted ? "beside them they would leave less than a tenth of the memory)" : "generate.keep_kv_memory = false)");
 }
 
 int worst_pool(std::span<const Pool> pools) {

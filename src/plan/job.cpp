@@ -194,8 +194,9 @@ class RankLedger {
   }
 
   // Where generators and trainers take turns on the same rank, KV pages and on devices weights that a sync sends whole are given back before the trainers
-  // begin (PpoRoles::release_caches()).
+  // begin (PpoRoles::release_caches()), unless there is room for both.
   bool gives_way() const {
+    if (job_.keeps_caches) return false;
     const bool take_turns = options().train.async_depth == 0 || (options().train.partial_rollout_enable && degree() == 1);
     return take_turns && contains(job_.roles.trainer, rank_);
   }

@@ -117,7 +117,7 @@ class ModelSource : public Source {
 
   Scores score(std::span<const Request> requests) override {
     const trace::Region region{"reward model"};
-    return {learn::sequence_scores(model_, encode(requests), environment_.ranks, batch_tokens_, scale_, environment_.device), {}};
+    return {learn::sequence_scores(model_, encode(requests), environment_.ranks, batch_tokens_, scale_, environment_.device, environment_.between), {}};
   }
 
  private:

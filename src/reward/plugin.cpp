@@ -24,7 +24,8 @@
 namespace trireme::reward {
 namespace {
 
-// A rank that computes for longer than this, in seconds, has not listened: what plugins said meanwhile was not late.
+// A rank that computes for longer than this, in seconds, or for half of a plugin's deadline, has not listened: what plugins said meanwhile was not late, and
+// they may have had nothing to read.
 constexpr double longest_absence = 1;
 
 // Before the start of a process whose requests have failed so often; longer ones where an outage is waited for.
@@ -113,7 +114,7 @@ class PluginSource : public Source {
 
   // Sends and receives what it can, for which it waits up to `seconds`, and looks after processes that are late or gone. False: nothing came or went.
   bool attend(double seconds) {
-    if (since_attended_.seconds() > longest_absence) {
+    if (since_attended_.seconds() > std::min(longest_absence, options_.timeout.seconds / 2)) {
       for (const auto& child : children_) child->pardon();
     }
     std::vector<pollfd> ends(2 * children_.size());

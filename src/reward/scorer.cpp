@@ -52,7 +52,8 @@ void Scorer::make_sources() {
                                     .batch_tokens = options_.rollout_micro_batch_tokens(),
                                     .policy_tokenizer = options_.tokenizer_path(),
                                     .node_weights = options_.train.node_weights,
-                                    .rings = rings_});
+                                    .rings = rings_,
+                                    .between = [this] { between_(); }});
     }
     rewards_.add(std::move(made_[i]), sources[i].weight);
   }
@@ -152,7 +153,7 @@ void Scorer::refer(const Samples& samples) {
   const Samples done = learn::Exchange(ranks_).share_out(samples, [this](Samples& share) {  // models compute on tokens, which are even then
     const trace::Region region{"reference log-probs"};
     const at::Tensor log_probs = learn::action_log_probs(*reference_, share, ranks_, options_.rollout_micro_batch_tokens(),
-                                                         learn::scoring_temperature(options_), device_);
+                                                         learn::scoring_temperature(options_), device_, between_);
     const float* first = log_probs.const_data_ptr<float>();
     share.ref_log_probs.assign(first, first + share.tokens());
   });

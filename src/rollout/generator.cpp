@@ -30,6 +30,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.paged_attention = options.generate.paged_attention;
   engine.speculation_tokens = options.generate.speculation_tokens;
+  engine.keep_old_keys = options.train.partial_rollout_kv == config::PartialRolloutKv::keep;
   engine.backend = generate::backend_kind(options.generate.backend);
   engine.kv_bytes =
       plan::kv_cache_bytes(options.generate.kv_memory, spec.shape, roles.tensor_parallel(),
@@ -193,6 +194,7 @@ void Generator::step(const RolloutHooks& hooks) {
   const auto count = [&](trace::Name name, int64_t generate::EngineCounters::* which) { trace::count(name, engine_->counters().*which - before.*which); };
   count("prompt_tokens_computed", &generate::EngineCounters::prefill_tokens);
   count("tokens_decoded", &generate::EngineCounters::decode_tokens);
+  count("tokens_kept_from_older_weights", &generate::EngineCounters::old_tokens);
   count("rollout_steps", &generate::EngineCounters::steps);
   count("rollout_uploads", &generate::EngineCounters::uploads);
   count("rollout_device_waits", &generate::EngineCounters::device_waits);

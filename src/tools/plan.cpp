@@ -9,7 +9,7 @@
 #include "trireme/config/placement.hpp"
 #include "trireme/tools/dry_run.hpp"
 #include "trireme/model/spec.hpp"
-#include "trireme/plan/job.hpp"
+#include "trireme/plan/admission.hpp"
 #include "trireme/plan/search.hpp"
 
 namespace trireme::tools {
@@ -126,7 +126,7 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   const model::ModelSpec actor = described(trained_path(options), model::HeadKind::language);
   const auto critic = critic_of(options);
   const plan::JobModels models = machine::job_models(options, config::Command::ppo, actor, critic ? &*critic : nullptr);
-  const plan::Job job{options, roles, node_of_rank, models, machine, compute_type(options, machine)};
+  plan::Job job{options, roles, node_of_rank, models, machine, compute_type(options, machine)};
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
 
   print(base::text("job: ", command.nodes, " nodes of ", command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
@@ -137,6 +137,9 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
     return print_search(job, cut);
   }
   for (const auto& line : config::describe_placement(options, roles, node_of_rank)) print("role: " + line);
+  const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
+  if (caches.bytes > 0) print(plan::describe(caches));
+  job.keeps_caches = caches.stay;
   return print_plan(job, cut);
 }
 

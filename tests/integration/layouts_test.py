@@ -198,7 +198,14 @@ class Layouts(ProgramTest):
                     self.assertGreater(counts["weight_sync_bytes_copied"], 0)
                 else:
                     self.assertEqual(counts["weight_sync_bytes_copied"], 0)
-                    self.assertGreater(counts["kv_cache_bytes_given_back"], 0, "while the trainers of the same ranks work")
+                    self.assertGreater(counts["kv_cache_bytes_kept"], 0, "beside trainers: this machine has room for both")
+                    self.assertEqual(counts.get("kv_cache_bytes_given_back", 0), 0)
+                    self.succeed("ppo", self.deck, "run.dir=lean", *layout, "generate.keep_kv_memory=false", ranks=ranks)
+                    self.assertGreater(self.counts("lean")["kv_cache_bytes_given_back"], 0, "while the trainers of the same ranks work")
+                    self.assertEqual(self.counts("lean").get("kv_cache_bytes_kept", 0), 0)
+                    self.assertEqual(self.samples("lean"), self.samples("counted"))
+                    self.assertEqual(timeless(self.metrics("lean")), timeless(lines))
+                    shutil.rmtree(self.folder / "lean")
                 shutil.rmtree(self.folder / "counted")
 
     def test_gae(self):

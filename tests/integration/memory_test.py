@@ -6,7 +6,7 @@ import json
 import re
 import resource
 
-from trireme_run import ROOT, ProgramTest, adversity, main
+from trireme_run import ROOT, ProgramTest, adversity, main, timeless
 
 OUT_OF_MEMORY = 71
 CONFIGURATION = 78
@@ -51,6 +51,18 @@ class Memory(ProgramTest):
         result = self.run_program(*arguments, env=env, **options)
         self.assertEqual(result.code, CONFIGURATION if only_plan else 0, result.text)
         return float(re.search(r"memory: planned peak ([0-9.]+) GB of", result.text).group(1))
+
+    def test_caches_stay_beside_trainers_where_there_is_room(self):
+        """A tenth of the memory is to be left; where it is not, the pages are given back, and the run is the same."""
+        roomy = self.succeed("ppo", "ppo.toml", "run.dir=roomy", "run.iterations=2", ranks=2)
+        self.assertRegex(roomy.text, "memory: KV pages of at most .* a rank stay where they are while trainers of the rank work")
+        enough = float(re.search(r"memory: planned peak ([0-9.]+) GB of", roomy.text).group(1)) * 1e9 / 2**20
+        tight = self.succeed("ppo", "ppo.toml", "run.dir=tight", "run.iterations=2", env=self.small_node(int(1.06 * enough)), ranks=2)
+        self.assertIn("are given back while trainers of the rank work (beside them they would leave less than a tenth of the memory)", tight.text)
+        for run, count in (("roomy", "kv_cache_bytes_kept"), ("tight", "kv_cache_bytes_given_back")):
+            self.assertGreater(json.loads((self.folder / run / "summary.json").read_text())["counts"][count], 0)
+        self.assertEqual(self.samples("tight"), self.samples("roomy"))
+        self.assertEqual(timeless(self.metrics("tight")), timeless(self.metrics("roomy")))
 
     def test_warn_goes_on(self):
         result = self.succeed("ppo", "ppo.toml", "run.dir=warned", "run.iterations=1", "run.memory_check=warn", env=self.small_node(60), ranks=2)

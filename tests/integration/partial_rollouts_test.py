@@ -113,6 +113,18 @@ class PartialRollouts(ProgramTest):
         self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
         self.assertLess(lines[0]["mismatch_max"], 1e-5)
 
+    def test_keys_that_stay(self):
+        """Answers go on with the keys and values of older weights, on generators of their own and on those that train and have room for both; nothing is lost, over
+        a stop neither."""
+        keep = ["train.async_depth=2", "train.partial_rollout_kv=keep", *DECK]
+        for name, ranks, roles in (("apart", *LAYOUTS["1+1"]), ("together", 2, [])):
+            with self.subTest(layout=name):
+                common = ["ppo", "ppo.toml", f"run.dir=keys-{name}", *keep, *roles]
+                self.succeed(*common, 'fault.at=["signal:0:actor step:10:10"]', ranks=ranks, code=STOPPED)
+                self.succeed(*common, ranks=ranks)
+                self.assert_whole(f"keys-{name}", 2)
+                self.assertGreater(json.loads((self.folder / f"keys-{name}" / "summary.json").read_text())["counts"]["tokens_kept_from_older_weights"], 0)
+
     def test_replicas_of_two_ranks(self):
         """Both write a token together or none, also while they wait at different places; one of them has another role beside it."""
         for name, roles in (("mixed", ["ranks.trainer=0-0", "ranks.generator=1-2", "ranks.reward=2-2"]),
@@ -222,7 +234,10 @@ class PartialRollouts(ProgramTest):
         for overrides, words in ((["train.async_depth=2"], "without train.partial_rollout_enable"),
                                  (["train.partial_rollout_enable=true"], "nobody writes while weights change"),
                                  (["train.partial_rollout_enable=true", "train.async_depth=1", "train.partial_rollout_order=finished",
-                                   "train.deterministic=true"], "train.deterministic")):
+                                   "train.deterministic=true"], "train.deterministic"),
+                                 (["train.partial_rollout_kv=keep"], "is for train.partial_rollout_enable"),
+                                 (["train.partial_rollout_enable=true", "train.async_depth=1", "train.partial_rollout_kv=keep", "train.deterministic=true"],
+                                  "begins anew at each version")):
             with self.subTest(words):
                 result = self.succeed("ppo", "ppo.toml", "run.dir=refused", *overrides, code=CONFIGURATION)
                 self.assertIn(words, result.text)

@@ -83,6 +83,16 @@ class Waves(ProgramTest):
                 ids = sorted(sample["id"] for sample in self.samples(name))
                 self.assertEqual(ids, [i << 40 | p << 20 | s << 8 for i in range(1, 4) for p in range(4) for s in range(4)])
 
+    def test_a_long_pass_takes_what_comes(self):
+        """Between its micro-batches a rank looks at its queues and its plugins: neither waits for the end of a pass."""
+        self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
+        fault = 'fault.at=["delay:*:generate step:*:8", "delay:2:log-prob micro-batch:*:40"]'
+        self.run_deck("short", *APART, *WAVES, ranks=3)
+        self.run_deck("long", *APART, WAVES[0], fault, ranks=3)
+        counts = json.loads((self.folder / "long" / "summary.json").read_text())["counts"]
+        self.assertGreater(counts["sequences_received_while_scoring"], 0)
+        self.assert_equal_runs("long", "short")
+
     def test_models_do_not_wait_for_plugins(self):
         """The reference has had a batch when the wait for the plugin's answers begins."""
         self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)

@@ -202,6 +202,13 @@ struct Words<PartialRolloutOrder> {
   static constexpr std::string_view list[] = {"drawn", "finished"};
 };
 
+// Keys and values of answers that were begun with older weights: computed again with the new ones, or kept.
+enum class PartialRolloutKv { recompute, keep };
+template <>
+struct Words<PartialRolloutKv> {
+  static constexpr std::string_view list[] = {"recompute", "keep"};
+};
+
 // What dynamic filtering does about an iteration that stays short of prompts: draws on, learns from fewer, or stops the run.
 enum class FilteringShortage { draw_on, smaller, stop };
 template <>

@@ -280,12 +280,12 @@ struct TrainOptions {
   int64_t async_depth = 0;  // batches
   bool partial_rollout_enable = false;
   PartialRolloutOrder partial_rollout_order = PartialRolloutOrder::drawn;
+  PartialRolloutKv partial_rollout_kv = PartialRolloutKv::recompute;
   int64_t shard_group = 0;  // ranks per ZeRO group; 0: all
   DType reduce_dtype = DType::f32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
   std::optional<MemoryShare> keep_memory;  // for activations; none: as `recompute` says
-  bool optimizer_offload = false;
-  bool node_weights = true;
+  bool optimizer_offload = false, node_weights = true;
   bool enable_ema = false;
   double ema_beta = 0.992;
   bool deterministic = false;
@@ -305,6 +305,7 @@ struct GenerateOptions {
   int64_t tensor_parallel = 1;
   int64_t page_size = 16;  // tokens
   MemoryShare kv_memory{0.5, 0};
+  bool keep_kv_memory = true;       // beside trainers of the same rank, where the memory plan has room
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
   bool prefix_sharing = true, paged_attention = true;  // the second on GPUs

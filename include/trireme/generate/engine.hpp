@@ -42,6 +42,8 @@ struct EngineOptions {
   // config::speculating_sequences run and none is at its prompt; those that are drawn too are kept, so texts and log-probs have the same bits.
   // 0: none. Fused backend only.
   int64_t speculation_tokens = 0;
+  // Keys and values that decoding sequences have when the version of the weights changes: false, computed again with the new ones; true, read on.
+  bool keep_old_keys = false;
 };
 
 // Sums since the construction. Pages count per engine, not per tensor-parallel rank.
@@ -53,6 +55,7 @@ struct EngineCounters {
   int64_t accepted_tokens = 0;   // those of them that gave a token: as many steps of a sequence were saved
   int64_t prefill_tokens = 0;    // prompt tokens computed (recomputed ones after a preemption included)
   int64_t shared_tokens = 0;     // prompt tokens taken from pages that were there
+  int64_t old_tokens = 0;        // whose keys and values were kept when the weights changed (EngineOptions::keep_old_keys), counted at each change
   int64_t pages_copied = 0;      // copy on write
   int64_t preemptions = 0;
   int64_t pages_total = 0;

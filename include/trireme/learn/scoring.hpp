@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -31,11 +32,14 @@ struct ActionBatch {
 ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which, at::Device device);
 ActionBatch make_action_batch(const Samples& samples, at::Device device);  // all of them
 
+// What a rank does for others behind each micro-batch of a pass, which may be long; null: nothing.
+using BetweenMicroBatches = std::function<void()>;
+
 // Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere. Collective over `ranks`, the
 // communicator that the model's passes are collective over; ranks may have any number of sequences. Micro-batches stay
 // under `micro_batch_tokens`.
-at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                            int64_t micro_batch_tokens, double temperature, at::Device device);
+at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks, int64_t micro_batch_tokens,
+                            double temperature, at::Device device, const BetweenMicroBatches& between = {});
 
 // What a score head gives is used as (score - mean) / deviation.
 struct ScoreScale {
@@ -51,8 +55,8 @@ at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, cons
                          int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
 
 // A score for each sequence, in their order: the score head at its last token (F5). Collective like action_log_probs.
-std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences,
-                                   const comm::CommView& ranks, int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
+std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences, const comm::CommView& ranks,
+                                   int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between = {});
 
 // i64 [sequences] on the device of `packed`: the last token of each.
 at::Tensor last_tokens(const model::PackedBatch& packed);

@@ -28,11 +28,13 @@ class MemoryCheck {
  public:
   // Collective over world, before weights are read and after the device was made current. Throws UserError(configuration), the same on
   // every rank, where a GPU, a node or a control group has less free than the plan needs, or warns (run.memory_check); rank 0 logs the
-  // plan. Chooses how many blocks to compute again where train.keep_memory says for how much memory. options.model.dtype is settled.
+  // plan. Chooses how many blocks to compute again where train.keep_memory says for how much memory, and then whether generators keep their caches while
+  // trainers of their ranks work. options.model.dtype is settled.
   void admit(const config::Options& options, config::Command command, const config::RoleMap& roles, const comm::CommView& world,
              const comm::NodeTopology& topology, const model::ModelSpec& actor, const model::ModelSpec* critic, at::Device device);
   // ShardedModelOptions::recompute of a trained model of so many blocks, where the deck's train.recompute is `wish`.
   int64_t recompute(int64_t wish, int64_t layers) const { return recompute_ < 0 ? wish : std::min(recompute_, layers); }
+  bool keeps_caches() const { return keeps_caches_; }
   // Bytes, each the largest over ranks: PHASE_host_peak of every phase so far (trace::phase_memory), planned_host_peak, and on GPUs PHASE_device_peak,
   // planned_device_peak and device_peak. Collective.
   std::map<std::string, int64_t> figures(const comm::CommView& world, at::Device device);
@@ -41,6 +43,7 @@ class MemoryCheck {
 
  private:
   int64_t recompute_ = -1;                         // blocks; -1: was not chosen
+  bool keeps_caches_ = false;
   int64_t planned_host_ = 0, planned_device_ = 0;  // of the rank that has most
   int64_t device_free_ = 0, device_peak_ = 0;      // of this rank: before the first weight; most that was taken since
 };

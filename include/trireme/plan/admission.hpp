@@ -44,6 +44,16 @@ int worst_pool(std::span<const Pool> pools);
 // pool has left when all are, or bytes a rank. `pools_with` gives pools_of() a job that computes so many again; all of them where memory is short or unknown.
 int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, const std::function<std::vector<Pool>(int64_t recompute)>& pools_with);
 
+// What generators hold that trainers of the same rank could use: KV pages, and on GPUs weights that syncs send whole.
+struct CachesBesideTraining {
+  int64_t bytes = 0;   // of the rank that has most; 0: nowhere do they take turns
+  bool wanted = true;  // generate.keep_kv_memory
+  bool stay = false;   // with them all of the job fits into nine tenths of its memory, which is known; a tenth is for what is estimated
+};
+CachesBesideTraining caches_beside_training(const Job& job);
+// "KV pages of at most 563 MiB a rank stay where they are while trainers of the rank work"
+std::string describe(const CachesBesideTraining& caches);
+
 // "planned peak 1.20 GB of 20.10 GB free (host memory, ranks 0-1, in backward; 0.30 GB of it estimated)"
 std::string describe(const Pool& pool);
 // The largest entries of a ledger in that phase, a line each, estimates marked with ~.

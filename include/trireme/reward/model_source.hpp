@@ -11,6 +11,7 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/reward/reward.hpp"
 
 namespace trireme::reward {
@@ -25,6 +26,7 @@ struct ModelEnvironment {
   std::filesystem::path policy_tokenizer;  // folder; when the reward model's tokenizer differs, texts are encoded again
   bool node_weights = true;                           // ShardedModelOptions::node_weights
   std::shared_ptr<comm::RingMemory> rings = nullptr;  // ShardedModelOptions::rings
+  learn::BetweenMicroBatches between = nullptr;
 };
 
 // Loads the model. Collective over environment.ranks, and so is every score().

@@ -16,6 +16,7 @@
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/data/prompt_set.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
@@ -38,6 +39,8 @@ class Scorer {
   // Sources that take their time begin with sequences that score_locally() will have, and go on with them. Local.
   void ask(const Samples& samples, const data::PromptSet& prompts, int64_t iteration);
   void poll() { rewards_.poll(); }
+  // What this rank does between the micro-batches of its models, poll() too; poll() alone where this is never called.
+  void meanwhile(learn::BetweenMicroBatches between) { between_ = std::move(between); }
   // Reference log-probs of sequences that score_with_models() will have, which does the others: any number of calls, each sequence in one of them, and
   // on CPUs the same bits. Collective over the reward ranks.
   void refer(const Samples& samples);
@@ -73,6 +76,7 @@ class Scorer {
   text::Tokenizer tokenizer_;
   at::Device device_;
   std::vector<std::unique_ptr<Source>> made_;  // the plugins, until make_sources()
+  learn::BetweenMicroBatches between_ = [this] { poll(); };
   Rewards rewards_;
   std::vector<std::string> part_names_;
   std::unique_ptr<zero::ShardedModel> reference_;

@@ -181,6 +181,7 @@ TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.rollout.temperature = 0; }), HasSubstr("rollout.temperature 0"));
   EXPECT_THAT(refusal_after([](Options& o) { o.algo.dynamic_filtering_enable = true; }), HasSubstr("dynamic_filtering_enable"));
   EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_order = PartialRolloutOrder::finished; }), HasSubstr("partial_rollout_order"));
+  EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_kv = PartialRolloutKv::keep; }), HasSubstr("partial_rollout_kv"));
 }
 
 TEST(Validate, OverSampling) {

@@ -504,6 +504,43 @@ TEST(Engine, NewWeightsInTheMiddleOfATextRecomputeItsKeys) {
   EXPECT_EQ(got.at(1).versions, (std::vector<int32_t>{0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1}));
 }
 
+TEST(Engine, OldKeysAreReadOnByTheirOwnSequencesOnly) {
+  const auto spec = tiny_spec();
+  const auto old_weights = tiny_weights(spec, DType::f32), new_weights = tiny_weights(spec, DType::f32, 0, 1, 2);
+  struct Run {
+    Results results;
+    generate::EngineCounters counters;
+  };
+  const auto run = [&](bool keep, const generate::GeneratorWeights& after, BackendKind backend = BackendKind::fused) {
+    EngineOptions o = small_options();
+    o.keep_old_keys = keep;
+    o.backend = backend;
+    auto weights = tiny_weights(spec, DType::f32);
+    Engine engine(spec, weights, o);
+    engine.submit(make_request(1, tiny_prompt(20, 6), 0, 40));
+    for (int i = 0; i < 5; ++i) engine.step();
+    const auto storage = weights.storage();
+    for (size_t p = 0; p < storage.size(); ++p) std::memcpy(storage[p], after.data(p), after.tensor(p).nbytes());
+    weights.set_version(1);
+    engine.submit(make_request(2, tiny_prompt(20, 6), 0, 12));  // the same prompt
+    Results results = run_all(engine, {});
+    return Run{std::move(results), engine.counters()};
+  };
+  const Run same = run(true, old_weights), again = run(false, old_weights);
+  expect_same(same.results, again.results);
+  EXPECT_EQ(same.counters.old_tokens, 24) << "the prompt and four of five tokens";
+  EXPECT_EQ(again.counters.old_tokens, 0);
+  EXPECT_EQ(same.counters.preemptions, 0);
+  EXPECT_EQ(same.counters.prefill_tokens, 40) << "two prompts: the second finds nothing of the first";
+  EXPECT_EQ(again.counters.prefill_tokens, 20 + 25 + 4) << "all of the first once more, and of the second what its page of 16 tokens lacks";
+
+  const Run kept = run(true, new_weights);
+  expect_close(run(true, new_weights, BackendKind::torch).results, kept.results, 1e-4);
+  EXPECT_NE(kept.results.at(1).log_probs, run(false, new_weights).results.at(1).log_probs);
+  Engine fresh(spec, new_weights, small_options());
+  expect_same(run_all(fresh, {make_request(2, tiny_prompt(20, 6), 0, 12)}), {{2, kept.results.at(2)}});
+}
+
 TEST(Engine, ReleaseGivesTheCacheBackAndGoesOn) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, DType::f32);

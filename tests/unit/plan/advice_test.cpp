@@ -75,6 +75,47 @@ TEST(Fit, ACapacityIsReachedAndNotExceeded) {
   EXPECT_FALSE(plan::fit(small.job()).fits());
 }
 
+TEST(CachesBesideTraining, StayWhereNineTenthsOfTheMemoryHoldAll) {
+  for (const bool devices : {false, true}) {
+    config::Options options = small_deck();
+    options.generate.kv_memory = {0, 1 << 20};
+    SmallJob small(options, small_shape(), 1, 2, {.name = "m"});
+    int64_t& memory = devices ? small.machine.device_bytes : small.machine.host_bytes;
+    memory = int64_t{1} << 40;
+    plan::Job kept = small.job();
+    kept.keeps_caches = true;
+    const plan::Fit fit = plan::fit(kept);
+    const int64_t need = devices ? fit.device.peak : fit.node_bytes;
+    const auto stay = [&](int64_t bytes) {
+      memory = bytes;
+      return plan::caches_beside_training(small.job()).stay;
+    };
+    EXPECT_TRUE(stay(need * 10 / 9 + 10));
+    EXPECT_FALSE(stay(need * 10 / 9 - 10)) << "a tenth is for what is estimated";
+    EXPECT_FALSE(stay(plan::free_unknown));
+    memory = int64_t{1} << 40;
+    small.options.generate.keep_kv_memory = false;
+    const plan::CachesBesideTraining caches = plan::caches_beside_training(small.job());
+    EXPECT_FALSE(caches.stay);
+    EXPECT_GT(caches.bytes, 0);
+    EXPECT_THAT(plan::describe(caches), testing::HasSubstr("given back while trainers of the rank work (generate.keep_kv_memory = false)"));
+  }
+}
+
+TEST(CachesBesideTraining, AreThoseOfGeneratorsThatTakeTurnsWithTrainers) {
+  const auto bytes = [](const std::vector<std::string>& overrides, int nodes = 1) {
+    config::Options options = small_deck();
+    options.generate.kv_memory = {0, 1 << 20};
+    return plan::caches_beside_training(SmallJob(options, small_shape(), nodes, 2, gpus(int64_t{80} << 30)).with(overrides).job()).bytes;
+  };
+  EXPECT_EQ(bytes({"ranks.trainer=1", "ranks.generator=1"}), 0);
+  EXPECT_EQ(bytes({"train.async_depth=1"}), 0) << "they work at the same time";
+  const SmallJob small(small_deck(), small_shape(), 1, 2, gpus(int64_t{80} << 30));
+  const int64_t weights = plan::generator_weight_bytes(small.models.slices, 0, config::bytes_per_element(small.compute()));
+  EXPECT_EQ(bytes({"weightsync.delta=false"}, 2) - bytes({}, 2), weights) << "deltas need them where they are";
+  EXPECT_GT(bytes({}, 2), 0);
+}
+
 // Two KV heads and eight ranks a node: generate.tensor_parallel stops at 2.
 TEST(NearestFits, FitWhenTheyAreSet) {
   std::set<std::string> keys;

@@ -29,7 +29,7 @@ std::vector<reward::Request> requests_of(const GoldenCase& c) {
   return out;
 }
 
-std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normalize) {
+std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normalize, learn::BetweenMicroBatches between = nullptr) {
   config::RewardSource options;
   options.kind = config::RewardKind::model;
   options.path = (Golden::folder() / "models" / "reward_model").string();
@@ -38,6 +38,7 @@ std::unique_ptr<reward::Source> reward_model(int64_t batch_tokens, bool normaliz
   environment.ranks = world();
   environment.dtype = config::DType::f32;
   environment.normalize = normalize;
+  environment.between = std::move(between);
   return reward::make_model(options, "judge", environment);
 }
 
@@ -57,6 +58,17 @@ TEST(ModelSource, ScoresEqualTheReference) {
     const Tensor want = c->output("reward").reshape({-1});
     for (size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(scores.values[i], want[static_cast<int64_t>(i)].item<float>(), 1e-4);
   }
+}
+
+TEST(ModelSource, OthersAreLookedAfterBetweenMicroBatches) {
+  const auto all = requests_of(*Golden::instance().starting_with("reward_model.heads").front());
+  const auto mine = world().rank() == 0 ? all : std::vector<reward::Request>{};
+  int looks = 0;
+  reward_model(1 << 20, false, [&] { ++looks; })->score(mine);
+  EXPECT_EQ(looks, 1) << "of ranks without sequences, too";
+  looks = 0;
+  reward_model(1, false, [&] { ++looks; })->score(mine);
+  EXPECT_EQ(looks, std::ssize(all)) << "a sequence a micro-batch";
 }
 
 TEST(ModelSource, LanguageModelIsRefused) {

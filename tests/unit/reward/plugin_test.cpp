@@ -288,6 +288,18 @@ TEST_F(Plugin, DeadlineCountsSinceTheLastAnswer) {
   EXPECT_GT(watch.seconds(), 1.5) << "the batch takes longer than the deadline of one answer";
 }
 
+// The pipe holds less than it is asked: it had to wait for the rest while nobody looked.
+TEST_F(Plugin, ADeadlineDoesNotCountWhileNobodyListens) {
+  environment_.retries = 0;
+  const std::string heard = (folder_ / "heard").string();
+  const auto source = plugin("head -n 40 > " + heard + "; (cat " + heard + "; cat) | " + answer_all, 0.9);
+  auto many = requests(40);
+  for (auto& one : many) one.response.assign(10'000, 'x');
+  source->ask(many);
+  ::usleep(950'000);
+  EXPECT_EQ(source->score(many).values, std::vector<float>(40, 0.5f));
+}
+
 TEST_F(Plugin, ARestartAsksForWhatIsMissingOnly) {
   const std::string first = (folder_ / "first").string(), second = (folder_ / "second").string();
   const std::string answer_two = "set -- $ids; for id in $1 $3; do echo '{\"id\":'$id',\"reward\":1,\"metrics\":{\"life\":1}}'; done; ";
