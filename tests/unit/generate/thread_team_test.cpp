@@ -30,12 +30,12 @@ TEST(ThreadTeam, EveryThreadRunsTheBodyAndMeetsAtTheBarrier) {
 
 // More threads than meet at one place, more than there are cores, and some that come late.
 TEST(ThreadTeam, ManyThreadsMeetInGroups) {
-  for (const int threads : {2, 8, 9, 17, 20}) {
+  for (const int threads : {8, 9, 20}) {
     ThreadTeam team(threads);
     std::vector<int> steps(static_cast<size_t>(threads), 0);
     std::atomic<int> wrong{0};
     team.run([&](int thread) {
-      for (int step = 1; step <= 20; ++step) {
+      for (int step = 1; step <= 10; ++step) {
         if ((thread + step) % 7 == 0) std::this_thread::yield();
         steps[static_cast<size_t>(thread)] = step;
         team.barrier(thread);
