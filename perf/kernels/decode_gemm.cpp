@@ -146,7 +146,7 @@ double run_step(const Setting& s, ThreadTeam& threads) {
       gemm_columns(a, first, last);
       busy += now() - begin;
       weight += bytes_of(m, s.type);
-      if (!cpu_clock) threads.barrier();
+      if (!cpu_clock) threads.barrier(thread);
     }
     return busy;
   });

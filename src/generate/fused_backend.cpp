@@ -22,13 +22,12 @@ using kernels::ElementType;
 
 constexpr const char* memory_remedy = "give the job more memory, or use more tensor-parallel ranks";
 
-template <class T>
-T* as(std::byte* p) {
-  return reinterpret_cast<T*>(p);
-}
-template <class T>
-const T* as(const std::byte* p) {
-  return reinterpret_cast<const T*>(p);
+// Rows that every thread may do for itself: what that adds to a thread's work is less than the meetings that it saves.
+int64_t most_repeated(int64_t hidden, int threads) {
+  constexpr int64_t elements_of_meetings = 128;  // of each thread
+  int64_t rows = threads == 1 ? 0 : 1;
+  while (rows > 0 && rows < most_rows_in_parts && (rows + 1 - base::ceil_div<int64_t>(rows + 1, threads)) * hidden <= elements_of_meetings * threads) ++rows;
+  return rows;
 }
 
 }  // namespace
@@ -46,6 +45,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
       program_(make_thread_program(spec, weights)), sampler_(spec.shape.vocab, shape_.vocabulary_first, team, tensor_parallel) {
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
+  most_repeated_ = most_repeated(spec.shape.hidden, team_.size());
   for (const ProgramLinear& linear : program_.linears) {
     if (weights_.int8(linear.weight) != nullptr) {  // adds in an order of its own
       orders_.emplace_back();
@@ -82,6 +82,9 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
     r.element_bytes = static_cast<int64_t>(kernels::size_of(buffer == Buffer::logits ? shape_.logit_type : shape_.type));
     r.memory = comm::HugeBuffer(std::max<int64_t>(count * r.stride * r.element_bytes, 1), comm::FirstTouch::later,
                                 "activations of a generation step", memory_remedy);
+    if (most_repeated_ == 0 || !program_.copied[static_cast<size_t>(buffer)]) return;
+    r.copy_bytes = base::round_up<int64_t>(std::min(most_repeated_, count) * r.stride * r.element_bytes, 4096);
+    r.copies = comm::HugeBuffer(team_.size() * r.copy_bytes, comm::FirstTouch::later, "activations of a generation step, a copy of each thread", memory_remedy);
   };
   if (rows > capacity_) {
     capacity_ = base::round_up<int64_t>(rows, 64);
@@ -108,12 +111,17 @@ void FusedBackend::index_rows(const StepBatch& batch) {
 }
 
 std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
+  work_ = batch.rows() <= most_repeated_ ? RowWork::repeated : RowWork::shared;
   reserve_rows(batch.rows(), static_cast<int64_t>(batch.logit_rows.size()));
   index_rows(batch);
   if (batch.rows() > 0) {
+    prepare_attention(batch);
+    attention_parts_ += std::ssize(attention_.parts) * shape_.layers;
+    const bool in_parts = !attention_.parts.empty();
     team_.run([&](int thread) {
       for (const Phase& phase : program_.phases) {
-        if (phase.meet) team_.barrier();
+        // Parts of attention need keys and queries of other threads.
+        if (phase.meets(work_) || (in_parts && phase.kind == PhaseKind::attend)) team_.barrier(thread);
         execute(phase, batch, thread);
       }
     });
@@ -131,47 +139,62 @@ KeptLogits FusedBackend::keep(int64_t row) {
   return {copy, copy->data()};
 }
 
+// Each row is done by one thread, or by every thread for itself.
+template <class OfRow>
+void FusedBackend::by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const {
+  const bool repeat = work_ == RowWork::repeated && program_.repeats(phase);
+  const auto [first, last] = repeat ? ThreadTeam::Range{0, count} : team_.share(thread, count);
+  for (int64_t i = first; i < last; ++i) of_row(i);
+}
+
 void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int thread) {
-  const int64_t m = batch.rows();
-  const auto by_rows = [&](int64_t count, auto&& of_row) {
-    const auto [first, last] = team_.share(thread, count);
-    for (int64_t i = first; i < last; ++i) of_row(i);
-  };
+  const int64_t m = batch.rows(), selected = static_cast<int64_t>(batch.logit_rows.size());
   switch (phase.kind) {
-    case PhaseKind::look_up: return by_rows(m, [&](int64_t i) { look_up(phase, batch, i); });
-    case PhaseKind::norm: return by_rows(m, [&](int64_t i) { norm(phase, i); });
-    case PhaseKind::rotate: return by_rows(m, [&](int64_t i) { rotate(phase, batch, i); });
-    case PhaseKind::store: return by_rows(m, [&](int64_t i) { store(phase, batch, i); });
-    case PhaseKind::add:
-      return by_rows(m, [&](int64_t i) { kernels::add_row(shape_.type, rows(phase.out).row(i), rows(phase.other).row(i), width(phase.out)); });
-    case PhaseKind::add_weight:
-      return by_rows(m, [&](int64_t i) { kernels::add_row(shape_.type, rows(phase.out).row(i), weights_.data(phase.weight), width(phase.out)); });
-    case PhaseKind::select:
-      return by_rows(static_cast<int64_t>(batch.logit_rows.size()), [&](int64_t i) {
-        std::memcpy(rows(phase.out).row(i), rows(phase.in).row(batch.logit_rows[static_cast<size_t>(i)]),
-                    static_cast<size_t>(width(phase.out) * shape_.element_bytes()));
-      });
-    case PhaseKind::linears: return linears(phase, phase.in == Buffer::selected ? static_cast<int64_t>(batch.logit_rows.size()) : m, thread);
+    case PhaseKind::linears: return linears(phase, phase.in == Buffer::selected ? selected : m, thread);
     case PhaseKind::columns: return columns(phase, m, thread);
     case PhaseKind::sum: return sum(phase, m, thread);
-    case PhaseKind::attend: return attend(phase, batch, thread);
+    case PhaseKind::attend: return attend(phase, thread);
     case PhaseKind::gate: return gate(phase, m, thread);
+    default: break;
+  }
+  if (!phase.of_heads) {
+    return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread, [&](int64_t i) { execute_rows(phase, batch, i, thread); });
+  }
+  if (work_ == RowWork::shared) return by_rows(phase, m, thread, [&](int64_t i) { execute_heads(phase, batch, i, 0, shape_.kv_heads); });
+  deal(std::ssize(attention_.units), thread, team_.size(), [&](int64_t u) {
+    const AttentionUnit& unit = attention_.units[static_cast<size_t>(u)];
+    for (int64_t i = 0; i < unit.rows; ++i) execute_heads(phase, batch, unit.first_row + i, unit.kv_head, 1);
+  });
+}
+
+void FusedBackend::execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
+  if (phase.kind == PhaseKind::look_up) return look_up(phase, batch, i, thread);
+  std::byte* const out = row(phase.out, i, thread);
+  const int64_t columns = width(phase.out);
+  switch (phase.kind) {
+    case PhaseKind::norm: return norm(phase, row(phase.in, i, thread), out, 1);
+    case PhaseKind::add: return kernels::add_row(shape_.type, out, row(phase.other, i, thread), columns);
+    case PhaseKind::add_weight: return kernels::add_row(shape_.type, out, weights_.data(phase.weight), columns);
+    case PhaseKind::select:
+      std::memcpy(out, row(phase.in, batch.logit_rows[static_cast<size_t>(i)], thread), static_cast<size_t>(columns * shape_.element_bytes()));
+      return;
+    default: throw InternalError("a phase that is not done by rows");
   }
 }
 
-void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t row) {
+void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread) {
   const base::Block have = weights_.block(phase.weight);
-  const int64_t id = batch.ids[static_cast<size_t>(row)] - have.row;
+  const int64_t id = batch.ids[static_cast<size_t>(i)] - have.row;
   const bool mine = id >= 0 && id < have.rows;
   const int64_t bytes = have.columns * shape_.element_bytes();
   const std::byte* from = weights_.data(phase.weight) + (mine ? id * bytes : 0);
   if (phase.out != Buffer::partials) {
     EXPECT(mine);
-    std::memcpy(rows(phase.out).row(row), from, static_cast<size_t>(bytes));
+    std::memcpy(row(phase.out, i, thread), from, static_cast<size_t>(bytes));
     return;
   }
   // Every id lies on one rank, so a sum of whole rows is exact in any type; zeros elsewhere.
-  float* to = partials(comm_.rank(), batch.rows()) + row * have.columns;
+  float* to = partials(comm_.rank(), batch.rows()) + i * have.columns;
   if (!mine) {
     std::fill_n(to, have.columns, 0.f);
   } else if (shape_.type == ElementType::f32) {
@@ -184,7 +207,7 @@ void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t r
   }
 }
 
-kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m) const {
+kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m, int thread) const {
   const ProgramLinear& linear = program_.linears[index];
   const Rows &x = rows(linear.in), &y = rows(linear.out);
   kernels::GemmArguments a;
@@ -192,7 +215,7 @@ kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m) const {
   a.weight = weights_.data(linear.weight);
   a.int8 = weights_.int8(linear.weight);
   a.bias = linear.bias < 0 ? nullptr : weights_.data(static_cast<size_t>(linear.bias));
-  a.x = x.row(0);
+  a.x = row(linear.in, 0, thread);
   a.m = m;
   a.k = linear.k;
   a.n = linear.n;
@@ -216,12 +239,12 @@ void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
     const int64_t from = std::clamp<int64_t>(first - start, 0, own), to = std::clamp<int64_t>(last - start, 0, own);
     start += own;
     if (from >= to) continue;
-    kernels::gemm_columns(gemm(i, m), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
+    kernels::gemm_columns(gemm(i, m, thread), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
   }
 }
 
 void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
-  kernels::GemmArguments a = gemm(phase.first, m);
+  kernels::GemmArguments a = gemm(phase.first, m, thread);
   if (phase.out == Buffer::partials) {
     a.y = partials(comm_.rank(), m);
     a.ldy = a.n;
@@ -237,76 +260,20 @@ void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
     comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
     sum_bytes_ += m * d * static_cast<int64_t>(sizeof(float));
   }
-  team_.barrier();
-  const auto [first, last] = team_.share(thread, m);
-  for (int64_t i = first; i < last; ++i) {
-    kernels::reduce_row(shape_.type, partials_.data() + i * d, comm_.size(), m * d, rows(phase.out).row(i), d);
-  }
+  team_.barrier(thread);
+  by_rows(phase, m, thread, [&](int64_t i) {
+    kernels::reduce_row(shape_.type, partials_.data() + i * d, comm_.size(), m * d, row(phase.out, i, thread), d);
+  });
 }
 
-// Of the whole row, or of each head.
-void FusedBackend::norm(const Phase& phase, int64_t row) const {
-  const int64_t length = weights_.block(phase.weight).rows;
-  const int64_t count = width(phase.in) / length;
+// `count` vectors one after another: a row, or heads.
+void FusedBackend::norm(const Phase& phase, const std::byte* in, std::byte* out, int64_t count) const {
   const std::byte* w = weights_.data(phase.weight);
-  const auto normalise = [&]<class T>(T*) {
-    model::rms_norm_rows(as<T>(rows(phase.in).row(row)), as<T>(w), as<T>(rows(phase.out).row(row)), nullptr, count, length, epsilon_);
-  };
+  const int64_t length = weights_.block(phase.weight).rows;
   if (shape_.type == ElementType::f32) {
-    normalise(static_cast<float*>(nullptr));
+    model::rms_norm_rows(as<float>(in), as<float>(w), as<float>(out), nullptr, count, length, epsilon_);
   } else {
-    normalise(static_cast<uint16_t*>(nullptr));
-  }
-}
-
-std::byte* FusedBackend::tile(int32_t page, int layer, int64_t kv_head, int64_t position_in_page) const {
-  const int64_t tiles = page_size_ / kernels::tile_tokens;
-  const int64_t index = (layer * shape_.kv_heads + kv_head) * tiles + position_in_page / kernels::tile_tokens;
-  return cache_.data() + page * page_bytes_ + index * kernels::tile_elements(shape_.head_dim) * shape_.element_bytes();
-}
-
-void FusedBackend::rotate(const Phase& phase, const StepBatch& batch, int64_t row) const {
-  const auto turn = [&]<class T>(T* x) {
-    model::rope_rows(x, &batch.positions[static_cast<size_t>(row)], rope_.cos.const_data_ptr<float>(), rope_.sin.const_data_ptr<float>(), x, 1,
-                     width(phase.out) / shape_.head_dim, shape_.head_dim, 1.f);
-  };
-  if (shape_.type == ElementType::f32) {
-    turn(as<float>(rows(phase.out).row(row)));
-  } else {
-    turn(as<uint16_t>(rows(phase.out).row(row)));
-  }
-}
-
-void FusedBackend::store(const Phase& phase, const StepBatch& batch, int64_t row) const {
-  const SequenceRows& sequence = batch.sequences[static_cast<size_t>(sequence_of_row_[static_cast<size_t>(row)])];
-  const int64_t position = batch.positions[static_cast<size_t>(row)];
-  const int32_t page = sequence.pages[static_cast<size_t>(position / page_size_)];
-  for (int64_t h = 0; h < shape_.kv_heads; ++h) {
-    const int64_t at = h * shape_.head_dim * shape_.element_bytes();
-    kernels::store_kv(shape_.type, tile(page, phase.layer, h, position % page_size_), position, rows(phase.in).row(row) + at,
-                      rows(phase.other).row(row) + at, shape_.head_dim);
-  }
-}
-
-void FusedBackend::attend(const Phase& phase, const StepBatch& batch, int thread) const {
-  kernels::AttentionArguments a;
-  a.type = shape_.type;
-  a.tiles_per_page = page_size_ / kernels::tile_tokens;
-  a.group = shape_.group();
-  a.head_dim = shape_.head_dim;
-  a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
-  // Neighbouring rows see about as many keys: dealing them out in turn balances the threads.
-  const int64_t units = batch.rows() * shape_.kv_heads;
-  for (int64_t unit = thread; unit < units; unit += team_.size()) {
-    const int64_t head = unit / batch.rows(), row = unit % batch.rows();
-    const auto sequence = static_cast<size_t>(sequence_of_row_[static_cast<size_t>(row)]);
-    const int64_t at = head * shape_.group() * shape_.head_dim * shape_.element_bytes();
-    a.pages = page_starts_.data() + first_page_[sequence];
-    a.offset = tile(0, phase.layer, head, 0) - cache_.data();
-    a.keys = batch.positions[static_cast<size_t>(row)] + 1;
-    a.q = rows(phase.in).row(row) + at;
-    a.out = rows(phase.out).row(row) + at;
-    kernels::attend(a);
+    model::rms_norm_rows(as<uint16_t>(in), as<uint16_t>(w), as<uint16_t>(out), nullptr, count, length, epsilon_);
   }
 }
 
@@ -360,6 +327,10 @@ std::vector<std::string> FusedBackend::describe() const {
   }
   std::vector<std::string> lines{base::text("generation kernels: ", base::to_string(base::active_isa()), ", rows ",
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
+  if (team_.size() > 1) {
+    lines.push_back(base::text("threads meet ", program_.meetings(0, RowWork::repeated), " times a layer in steps of up to ", most_repeated_, " rows, ",
+                               program_.meetings(0, RowWork::shared), " times in others"));
+  }
   if (weights_.int8_bytes() > 0) {
     lines.push_back(base::text("weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())), " beside those in the model's type, a scale for ",
                                kernels::int8_group, " of a row"));

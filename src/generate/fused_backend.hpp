@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "attention_units.hpp"
 #include "local_shape.hpp"
 #include "sampler.hpp"
 #include "step_backend.hpp"
@@ -29,7 +30,10 @@ class FusedBackend final : public StepBackend {
   KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
   void release_cache() override { cache_.discard(); }
-  void report(EngineCounters& counters) const override { counters.sum_bytes = counters.sum_host_bytes = sum_bytes_; }
+  void report(EngineCounters& counters) const override {
+    counters.sum_bytes = counters.sum_host_bytes = sum_bytes_;
+    counters.attention_parts = attention_parts_;
+  }
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
 
@@ -40,32 +44,53 @@ class FusedBackend final : public StepBackend {
   // Rows of activations; each row is zero-padded to a multiple of 32 elements, as the GEMM wants it.
   struct Rows {
     comm::HugeBuffer memory;
-    int64_t stride = 0;  // elements
+    comm::HugeBuffer copies;  // one of each thread, of few rows, where row work is repeated
+    int64_t stride = 0;       // elements
     int64_t element_bytes = 0;
+    int64_t copy_bytes = 0;
     std::byte* row(int64_t i) const { return memory.data() + i * stride * element_bytes; }
+    std::byte* row(int64_t i, int copy) const { return copies.data() + copy * copy_bytes + i * stride * element_bytes; }
   };
 
   void reserve_rows(int64_t rows, int64_t logit_rows);
   void index_rows(const StepBatch& batch);
+  void prepare_attention(const StepBatch& batch);
   const Rows& rows(Buffer buffer) const { return rows_[static_cast<size_t>(buffer)]; }
+  // Row i as a thread sees it in this step.
+  std::byte* row(Buffer buffer, int64_t i, int thread) const {
+    const bool own = work_ == RowWork::repeated && program_.copied[static_cast<size_t>(buffer)];
+    return own ? rows(buffer).row(i, thread) : rows(buffer).row(i);
+  }
   int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
   float* partials(int rank, int64_t m) { return partials_.data() + rank * m * width(Buffer::partials); }
-  kernels::GemmArguments gemm(size_t linear, int64_t m) const;
+  kernels::GemmArguments gemm(size_t linear, int64_t m, int thread) const;
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
   kernels::ElementType type_of(const ProgramLinear& linear) const { return linear.out == Buffer::logits ? shape_.logit_type : shape_.type; }
 
+  template <class T>
+  static T* as(std::byte* p) {
+    return reinterpret_cast<T*>(p);
+  }
+  template <class T>
+  static const T* as(const std::byte* p) {
+    return reinterpret_cast<const T*>(p);
+  }
+
   // What a thread does of a phase.
   void execute(const Phase& phase, const StepBatch& batch, int thread);
-  void look_up(const Phase& phase, const StepBatch& batch, int64_t row);
-  void norm(const Phase& phase, int64_t row) const;
-  void rotate(const Phase& phase, const StepBatch& batch, int64_t row) const;
-  void store(const Phase& phase, const StepBatch& batch, int64_t row) const;
+  template <class OfRow>
+  void by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const;
+  void execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
+  void execute_heads(const Phase& phase, const StepBatch& batch, int64_t row, int64_t first_head, int64_t heads) const;
+  void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
+  void norm(const Phase& phase, const std::byte* in, std::byte* out, int64_t count) const;
   void linears(const Phase& phase, int64_t m, int thread) const;
   void columns(const Phase& phase, int64_t m, int thread);
   void sum(const Phase& phase, int64_t m, int thread);
-  void attend(const Phase& phase, const StepBatch& batch, int thread) const;
+  void attend(const Phase& phase, int thread);
   void gate(const Phase& phase, int64_t m, int thread) const;
+  kernels::AttentionArguments attention(const Phase& phase, const AttentionUnit& unit) const;
   std::byte* tile(int32_t page, int layer, int64_t kv_head, int64_t position_in_page) const;
 
   const GeneratorWeights& weights_;
@@ -81,10 +106,17 @@ class FusedBackend final : public StepBackend {
   int64_t rope_positions_ = 0;
   ThreadProgram program_;
   std::vector<kernels::GemmOrder> orders_;  // of program_.linears
+  int64_t most_repeated_ = 0;  // rows whose work is repeated on all threads at most
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
   std::vector<float> partials_;  // [ranks][M][D], tensor parallel only
-  int64_t sum_bytes_ = 0;
+  int64_t sum_bytes_ = 0, attention_parts_ = 0;
+  // Of this step.
+  RowWork work_ = RowWork::shared;
+  AttentionUnits attention_;
+  std::vector<int64_t> parts_at_;   // [units] of parts_, where attention goes in parts
+  std::vector<int32_t> parts_done_; // [units], atomic
+  std::vector<float> parts_;
   std::vector<int32_t> sequence_of_row_;
   std::vector<const std::byte*> page_starts_;  // of all sequences, one after another
   std::vector<size_t> first_page_;             // [sequences]

@@ -12,16 +12,17 @@ using model::Operation;
 using model::OperationKind;
 
 // Which part of a buffer a thread touches.
-enum class Part : uint8_t { none, rows, columns, scattered };
+enum class Part : uint8_t { none, rows, columns, heads, scattered };
 
-Part part_of(PhaseKind kind) {
-  switch (kind) {
+Part part_of(const Phase& phase, RowWork work) {
+  switch (phase.kind) {
     case PhaseKind::columns:
     case PhaseKind::gate: return Part::columns;
-    case PhaseKind::linears:
-    case PhaseKind::attend: return Part::scattered;
-    default: return Part::rows;
+    case PhaseKind::linears: return Part::scattered;
+    default: break;
   }
+  if (phase.of_heads && work == RowWork::repeated) return Part::heads;
+  return phase.kind == PhaseKind::attend ? Part::scattered : Part::rows;
 }
 
 struct Access {
@@ -48,7 +49,7 @@ class Meetings {
     Part read = Part::none, write = Part::none;
   };
   static size_t index(const Access& a) { return static_cast<size_t>(a.buffer); }
-  // The same rows, or the same columns, are the same thread's.
+  // The same rows, columns or heads are the same thread's.
   static bool apart(Part before, Part now) { return before != Part::none && (before != now || now == Part::scattered); }
   static bool clashes(const Touched& before, const Access& a) {
     return apart(before.write, a.part) || (a.writes && apart(before.read, a.part));
@@ -66,20 +67,24 @@ class Compiler {
       for (size_t i = 0; i < stage.operations.size();) i += append(i);
     }
     append_head();
-    Meetings meetings;
-    for (size_t i = 0; i < out_.phases.size(); ++i) out_.phases[i].meet = meetings.needed(accesses(out_.phases[i]));
+    for (const Buffer buffer : {buffer_of(model::Value::stream), buffer_of(model::Value::normed), Buffer::selected}) copy(buffer);
+    for (const RowWork work : {RowWork::shared, RowWork::repeated}) {
+      Meetings meetings;
+      for (Phase& phase : out_.phases) phase.meet[static_cast<size_t>(work)] = meetings.needed(accesses(phase, work));
+    }
     return std::move(out_);
   }
 
  private:
   bool split() const { return weights_.degree() > 1; }
   size_t parameter(int position) const { return stage_->parameters[static_cast<size_t>(position)]; }
+  void copy(Buffer buffer) { out_.copied[static_cast<size_t>(buffer)] = true; }
   int64_t& width(Buffer buffer) { return out_.width[static_cast<size_t>(buffer)]; }
 
   // Appends the steps of the operations from i on that belong together; returns how many operations that were.
   size_t append(size_t i) {
     const Operation& o = stage_->operations[i];
-    Phase phase{PhaseKind::add, false, buffer_of(o.in), buffer_of(o.other), buffer_of(o.out), 0, stage_->layer, 0, 0};
+    Phase phase{PhaseKind::add, {}, buffer_of(o.in), buffer_of(o.other), buffer_of(o.out), 0, stage_->layer, 0, 0, of_heads(o)};
     if (o.weight >= 0) phase.weight = parameter(o.weight);
     if (o.kind == OperationKind::linear) return append_linears(i);
     if (o.kind == OperationKind::attend) append_store(phase);
@@ -91,6 +96,7 @@ class Compiler {
         if (!split()) return 1;
         phase.kind = PhaseKind::sum;
         phase.in = Buffer::partials;
+        copy(phase.out);
         break;
       case OperationKind::look_up:
         phase.kind = PhaseKind::look_up;
@@ -106,6 +112,10 @@ class Compiler {
     }
     out_.phases.push_back(phase);
     return 1;
+  }
+
+  static bool of_heads(const Operation& o) {
+    return o.kind == OperationKind::attend || o.out == model::Value::q || o.out == model::Value::k;
   }
 
   void append_store(const Phase& attend) {
@@ -138,7 +148,7 @@ class Compiler {
 
   void begin_linears(PhaseKind kind) {
     const ProgramLinear& linear = out_.linears.back();
-    out_.phases.push_back({kind, false, linear.in, linear.in, linear.out, 0, stage_->layer, out_.linears.size() - 1, 0});
+    out_.phases.push_back({kind, {}, linear.in, linear.in, linear.out, 0, stage_->layer, out_.linears.size() - 1, 0});
   }
 
   void add_linear(size_t weight, int64_t bias, Buffer in, Buffer out) {
@@ -150,15 +160,21 @@ class Compiler {
 
   void append_head() {
     const Buffer hidden = buffer_of(stage_->operations.back().out);
-    out_.phases.push_back({PhaseKind::select, false, hidden, hidden, Buffer::selected, 0, -1, 0, 0});
+    out_.phases.push_back({PhaseKind::select, {}, hidden, hidden, Buffer::selected, 0, -1, 0, 0});
     width(Buffer::selected) = width(hidden);
     add_linear(spec_.head_parameter(), -1, Buffer::selected, Buffer::logits);
     begin_linears(PhaseKind::linears);
     out_.phases.back().count = 1;
   }
 
-  std::vector<Access> accesses(const Phase& phase) const {
-    const Part part = part_of(phase.kind);
+  std::vector<Access> accesses(const Phase& phase, RowWork work) const {
+    std::vector<Access> list = shared_accesses(phase, work);
+    if (work == RowWork::repeated) std::erase_if(list, [&](const Access& a) { return out_.copied[static_cast<size_t>(a.buffer)]; });
+    return list;
+  }
+
+  std::vector<Access> shared_accesses(const Phase& phase, RowWork work) const {
+    const Part part = part_of(phase, work), read = work == RowWork::repeated && out_.repeats(phase) ? Part::scattered : part;
     switch (phase.kind) {
       case PhaseKind::linears:
       case PhaseKind::columns: {
@@ -173,7 +189,7 @@ class Compiler {
       case PhaseKind::select:
       case PhaseKind::sum: return {{phase.in, Part::scattered, false}, {phase.out, part, true}};
       case PhaseKind::look_up: return {{phase.out, part, true}};
-      default: return {{phase.in, part, false}, {phase.other, part, false}, {phase.out, part, true}};
+      default: return {{phase.in, read, false}, {phase.other, read, false}, {phase.out, part, true}};
     }
   }
 
@@ -184,6 +200,14 @@ class Compiler {
 };
 
 }  // namespace
+
+int ThreadProgram::meetings(int layer, RowWork work) const {
+  int count = 0;
+  for (const Phase& phase : phases) {
+    if (phase.layer == layer) count += phase.meets(work) + (phase.kind == PhaseKind::sum);  // a sum has one inside
+  }
+  return count;
+}
 
 ThreadProgram make_thread_program(const model::ModelSpec& spec, const GeneratorWeights& weights) { return Compiler(spec, weights).compile(); }
 

@@ -33,12 +33,12 @@ struct ProgramLinear {
 
 enum class PhaseKind : uint8_t {
   look_up,     // rows
-  norm,        // rows
+  norm,        // rows; of q and k: or heads
   linears,     // columns of several linears, shared as one
   columns,     // columns of one linear: equal ones of neighbouring steps
   sum,         // out = the sum of the ranks' partials; rows
-  rotate,      // rows
-  store,       // keys and values into their pages; rows
+  rotate,      // rows, or heads
+  store,       // keys and values into their pages; rows, or heads
   attend,      // rows and KV heads
   gate,        // columns
   add,         // rows
@@ -46,9 +46,16 @@ enum class PhaseKind : uint8_t {
   select       // rows of the logits
 };
 
+// How the threads do what is done row by row.
+enum class RowWork : uint8_t {
+  shared,   // each row is one thread's
+  repeated  // every thread does all rows in copies of its own, and meets less often: for few rows
+};
+inline constexpr size_t row_works = static_cast<size_t>(RowWork::repeated) + 1;
+
 struct Phase {
   PhaseKind kind = PhaseKind::add;
-  bool meet = false;  // before it, since it reads what other threads wrote or writes what they read
+  std::array<bool, row_works> meet{};  // before it, since it reads what other threads wrote or writes what they read
   Buffer in = {};
   Buffer other = {};
   Buffer out = {};
@@ -56,12 +63,19 @@ struct Phase {
   int layer = -1;
   size_t first = 0;   // of ThreadProgram::linears
   size_t count = 0;
+  bool of_heads = false;  // q, k, v and attention: where row work is repeated, a sequence and KV head is one thread's
+
+  bool meets(RowWork work) const { return meet[static_cast<size_t>(work)]; }
 };
 
 struct ThreadProgram {
   std::vector<ProgramLinear> linears;
   std::vector<Phase> phases;
   std::array<int64_t, buffer_count> width{};  // elements of a row; 0: has none
+  std::array<bool, buffer_count> copied{};    // every thread has one, where row work is repeated
+
+  bool repeats(const Phase& phase) const { return copied[static_cast<size_t>(phase.out)]; }
+  int meetings(int layer, RowWork work) const;  // of all threads in one layer
 };
 
 // For the rank whose slices `weights` holds.

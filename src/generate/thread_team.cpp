@@ -52,7 +52,8 @@ class BoundHere {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus) : cpus_(std::move(cpus)), home_(job::cpus_of_process()) {
+ThreadTeam::ThreadTeam(int threads, std::vector<int> cpus)
+    : cpus_(std::move(cpus)), home_(job::cpus_of_process()), groups_(static_cast<size_t>((threads + meeting_size - 1) / meeting_size)) {
   EXPECT(cpus_.empty() || static_cast<int>(cpus_.size()) == threads);
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -100,7 +101,8 @@ void ThreadTeam::work(int thread) {
 
 void ThreadTeam::run(const std::function<void(int)>& body) {
   body_ = &body;
-  arrived_ = 0;
+  for (Meeting& group : groups_) group.arrived = 0;  // those who met when a body failed
+  of_groups_.arrived = 0;
   failed_ = false;
   running_ = static_cast<int>(workers_.size());
   if (!workers_.empty()) {
@@ -115,15 +117,25 @@ void ThreadTeam::run(const std::function<void(int)>& body) {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void ThreadTeam::barrier() {
-  if (workers_.empty()) return;
-  const uint32_t round = passed_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
-    arrived_.store(0, std::memory_order_relaxed);
-    passed_.fetch_add(1, std::memory_order_release);
+// The last of `count` threads calls before_passing(), then all pass.
+template <class BeforePassing>
+void ThreadTeam::meet(Meeting& at, int count, BeforePassing&& before_passing) {
+  const uint32_t round = at.passed.load(std::memory_order_acquire);
+  if (at.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
+    at.arrived.store(0, std::memory_order_relaxed);
+    before_passing();
+    at.passed.fetch_add(1, std::memory_order_release);
   } else {
-    spin_until([&] { return passed_.load(std::memory_order_acquire) != round || failed_.load(std::memory_order_relaxed); }, 0);
+    spin_until([&] { return at.passed.load(std::memory_order_acquire) != round || failed_.load(std::memory_order_relaxed); }, 0);
   }
+}
+
+void ThreadTeam::barrier(int thread) {
+  if (workers_.empty()) return;
+  const int group = thread / meeting_size, groups = static_cast<int>(groups_.size());
+  meet(groups_[static_cast<size_t>(group)], std::min(meeting_size, size() - group * meeting_size), [&] {
+    if (groups > 1) meet(of_groups_, groups, [] {});
+  });
   if (failed_.load(std::memory_order_relaxed)) throw PeerFailed{};
 }
 

@@ -24,8 +24,8 @@ class ThreadTeam {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
   // Calls body(thread) on every thread, 0 on the caller's; returns when all are done. The first exception is rethrown.
   void run(const std::function<void(int)>& body);
-  // All threads of the running body meet here. Throws where another one has thrown.
-  void barrier();
+  // All threads of the running body meet here, each with its number. Throws where another one has thrown.
+  void barrier(int thread);
   // The share of `thread` in [0, count), cut at multiples of `unit`.
   struct Range {
     int64_t first = 0;
@@ -34,8 +34,17 @@ class ThreadTeam {
   Range share(int thread, int64_t count, int64_t unit = 1) const;
 
  private:
+  // Where some threads meet, on a pair of cache lines of its own.
+  struct alignas(128) Meeting {
+    std::atomic<int> arrived{0};
+    std::atomic<uint32_t> passed{0};  // times that all were there
+  };
+  static constexpr int meeting_size = 8;  // beyond it, the last of each group of so many meet for them
+
   void work(int thread);
   void call(int thread);
+  template <class BeforePassing>
+  void meet(Meeting& at, int count, BeforePassing&& before_passing);
   void bind_worker(int thread) const;
 
   std::vector<int> cpus_;
@@ -44,8 +53,8 @@ class ThreadTeam {
   const std::function<void(int)>* body_ = nullptr;
   std::atomic<uint32_t> round_{0};     // a new value starts a body
   std::atomic<int> running_{0};        // workers that are not done with it
-  std::atomic<int> arrived_{0};        // at the barrier
-  std::atomic<uint32_t> passed_{0};    // barriers
+  std::vector<Meeting> groups_;        // of neighbouring threads
+  Meeting of_groups_;
   std::atomic<bool> failed_{false};
   std::atomic<bool> leave_{false};
   std::mutex mutex_;

@@ -1,5 +1,5 @@
-// The softmax of one row of scores, the same in training and decode: exp(scale * score - max), summed in fp32 by lane j mod 16,
-// lanes then as 8 + 8, 4 + 4, ..., whatever the width of the registers.
+// The softmax of one row of scores of a chunk of keys, the same in training and decode: exp(scale * score - max), summed in fp32 by lane
+// j mod 16, lanes then as 8 + 8, 4 + 4, ..., whatever the width of the registers; and how chunks are put together.
 #pragma once
 
 #include "kernels/simd.hpp"
@@ -53,6 +53,17 @@ TRIREME_SIMD Softmax soften(const float* scores, int64_t keys, int64_t padded, f
     }
   }
   return {top, sums.total()};
+}
+
+// Adds what another chunk of a query's keys gives to what those before it gave: `sums` [count] are of exponentials times values. Chunks come in
+// order of the keys. Products are rounded before they are added, on every instruction set.
+TRIREME_SIMD void merge(Softmax& into, float* sums, const Softmax& other, const float* other_sums, int64_t count) {
+  const float top = into.top > other.top ? into.top : other.top;
+  const simd::Float kept = lanes::exp_above_zero(simd::splat(into.top - top)), added = lanes::exp_above_zero(simd::splat(other.top - top));
+  for (int64_t d = 0; d < count; d += simd::width) {
+    simd::put(sums + d, simd::load(sums + d) * kept + simd::load(other_sums + d) * added);
+  }
+  into = {top, into.total * kept[0] + other.total * added[0]};
 }
 
 // a . b in the same lanes; either may end anywhere.

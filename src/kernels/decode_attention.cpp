@@ -19,30 +19,27 @@ void store(T* tile, int64_t slot, const T* k, const T* v, int64_t head_dim) {
   for (int64_t d = 0; d < head_dim; ++d) values[d * per_word] = v[d];
 }
 
-// Kept by each thread, as long as the longest text so far. In this file, so that no code for a newer CPU gets into
+// Kept by each thread, the sums as large as the largest call so far. In this file, so that no code for a newer CPU gets into
 // std::vector's functions.
-AttentionRows rows_of_thread(int64_t keys) {
-  thread_local std::vector<float> scores;
-  thread_local std::vector<uint32_t> probabilities;
-  const int64_t stride = (keys + 2 * tile_tokens - 1) / (2 * tile_tokens) * (2 * tile_tokens);
-  const auto size = static_cast<size_t>(max_group * stride);
-  if (scores.size() < size) {
-    scores.resize(size);
-    probabilities.resize(size);
-  }
-  return {scores.data(), probabilities.data(), stride};
+DecodeScratch scratch_of_thread(const AttentionArguments& a) {
+  alignas(64) thread_local float scores[max_group * key_chunk];
+  alignas(64) thread_local uint32_t probabilities[max_group * key_chunk];
+  thread_local std::vector<float> sums;
+  const auto part = static_cast<size_t>(part_floats(a.rows, a.group, a.head_dim));
+  if (sums.size() < 2 * part) sums.resize(2 * part);
+  return {scores, probabilities, sums.data(), sums.data() + part};
 }
 
-using AttendFunction = void (*)(const AttentionArguments&, const AttentionRows&);
-
-AttendFunction attend_function(ElementType type, base::Isa isa) {
-  const bool f32 = type == ElementType::f32;
+const DecodeAttention& kernels_of(const AttentionArguments& a) {
+  EXPECT(a.head_dim <= max_head_dim && a.keys > 0);
+  const bool f32 = a.type == ElementType::f32;
 #if defined(__x86_64__)
-  if (isa == base::Isa::avx512_bf16 && !f32) return attend_bf16_avx512_bf16;
-  if (isa >= base::Isa::avx512) return f32 ? attend_f32_avx512 : attend_bf16_avx512;
-  if (isa == base::Isa::avx2) return f32 ? attend_f32_avx2 : attend_bf16_avx2;
+  const base::Isa isa = base::active_isa();
+  if (isa == base::Isa::avx512_bf16 && !f32) return decode_bf16_avx512_bf16;
+  if (isa >= base::Isa::avx512) return f32 ? decode_f32_avx512 : decode_bf16_avx512;
+  if (isa == base::Isa::avx2) return f32 ? decode_f32_avx2 : decode_bf16_avx2;
 #endif
-  return f32 ? attend_f32_portable : attend_bf16_portable;
+  return f32 ? decode_f32_portable : decode_bf16_portable;
 }
 
 }  // namespace
@@ -58,9 +55,8 @@ void store_kv(ElementType type, void* tile, int64_t position, const void* k, con
   }
 }
 
-void attend(const AttentionArguments& arguments) {
-  EXPECT(arguments.head_dim <= max_head_dim && arguments.keys > 0);
-  attend_function(arguments.type, base::active_isa())(arguments, rows_of_thread(arguments.keys));
-}
+void attend(const AttentionArguments& a) { kernels_of(a).attend(a, scratch_of_thread(a)); }
+void attend_chunk(const AttentionArguments& a, int64_t chunk, float* parts) { kernels_of(a).chunk(a, chunk, parts, scratch_of_thread(a)); }
+void merge_chunks(const AttentionArguments& a, float* parts) { kernels_of(a).merge(a, parts); }
 
 }  // namespace trireme::kernels

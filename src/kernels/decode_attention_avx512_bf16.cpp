@@ -2,9 +2,6 @@
 
 namespace trireme::kernels {
 
-void attend_bf16_avx512_bf16(const AttentionArguments& a, const AttentionRows& rows) {
-  attend_all<simd::Bf16Dot>(a, rows);
-  simd::leave();
-}
+const DecodeAttention decode_bf16_avx512_bf16 = decode_attention<simd::Bf16Dot>;
 
 }  // namespace trireme::kernels

@@ -2,13 +2,7 @@
 
 namespace trireme::kernels {
 
-void attend_f32_portable(const AttentionArguments& a, const AttentionRows& rows) {
-  attend_all<simd::Fp32>(a, rows);
-  simd::leave();
-}
-void attend_bf16_portable(const AttentionArguments& a, const AttentionRows& rows) {
-  attend_all<simd::Bf16Wide>(a, rows);
-  simd::leave();
-}
+const DecodeAttention decode_f32_portable = decode_attention<simd::Fp32>;
+const DecodeAttention decode_bf16_portable = decode_attention<simd::Bf16Wide>;
 
 }  // namespace trireme::kernels

@@ -1,17 +1,16 @@
 // The training attention, written once for every instruction set: included by
 // training_attention_{avx512_bf16,avx512,avx2,portable}.cpp.
 // Legend: an operand's words are what one multiply-add lane takes from memory: fp32 (bf16 widened, where two steps make a pair), or
-// pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with zeros behind hd.
+// pairs of bf16 for VDPBF16PS; hdp is hd rounded up to 16, with zeros behind hd. Queries go in blocks of 64, keys in chunks of 512.
 #pragma once
-
-#include <sched.h>
 
 #include <cstring>
 #include <initializer_list>
 
+#include "kernels/attention_blocks.hpp"
 #include "kernels/attention_softmax.hpp"
 #include "kernels/simd_transpose.hpp"
-#include "kernels/training_attention_kernels.hpp"
+#include "trireme/kernels/decode_attention.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -191,10 +190,11 @@ void pack_left(const typename Ops::Element* from, int64_t stride, int64_t rows, 
 template <class Ops>
 struct Shape {
   static constexpr int64_t per_word = Packing<Ops>::per_word;
-  int64_t hd, hdp, words, padded, q_stride, kv_stride, key_block;
+  int64_t hd, hdp, words, padded, chunk, q_stride, kv_stride, key_block;
 
   explicit Shape(const AttentionForward<typename Ops::Element>& a)
-      : hd(a.head_dim), hdp(round_up(hd, 16)), words(hdp / per_word), padded(round_up(a.tokens, block_rows)), q_stride(a.heads * hd),
+      : hd(a.head_dim), hdp(round_up(hd, 16)), words(hdp / per_word), padded(round_up(a.tokens, block_rows)),
+        chunk(padded < key_chunk ? padded : key_chunk), q_stride(a.heads * hd),
         kv_stride(a.kv_heads * hd), key_block(words * block_columns) {}
 };
 
@@ -204,42 +204,11 @@ TRIREME_SIMD void store_row(T* to, const float* sums, Float factor, int64_t coun
   for (int64_t d = 0; d < count; d += width) simd::put(to + d, simd::load(sums + d) * factor, count - d);
 }
 
-// The blocks of queries of a group's heads, which one thread or a team takes in order.
-class Blocks {
- public:
-  template <class T>
-  Blocks(const AttentionForward<T>& a, AttentionTeam* team)
-      : of_head_(round_up(a.tokens, block_rows) / block_rows), count_(of_head_ * (a.heads / a.kv_heads)), alone_(team == nullptr) {
-    if (!alone_) shared_ = team->shared();
-    take();
-  }
-  bool left() const { return block_ < count_; }
-  void take() { block_ = alone_ ? own_next_++ : __atomic_fetch_add(shared_.next, 1, __ATOMIC_RELAXED); }
-  int64_t head() const { return block_ / of_head_; }
-  int64_t first() const { return block_ % of_head_ * block_rows; }  // query
-  bool last() const { return block_ + 1 == count_; }
-
-  float* dk() const { return shared_.dk; }
-  float* dv() const { return shared_.dv; }
-  // Adds to the gradients of the keys before `end`, in turn: those before this block's own come after the block before, its own after the last
-  // block of the head before.
-  void wait_for_keys(int64_t end) const {
-    if (alone_) return;
-    const int64_t before = end <= first() ? block_ - 1 : head() * of_head_ - 1;
-    if (before < 0) return;
-    for (int64_t spins = 0; __atomic_load_n(shared_.added + before, __ATOMIC_ACQUIRE) < end; ++spins) {
-      if (spins > 100) sched_yield();
-    }
-  }
-  void added_to_keys(int64_t end) const {
-    if (!alone_) __atomic_store_n(shared_.added + block_, end, __ATOMIC_RELEASE);
-  }
-
- private:
-  int64_t of_head_, count_;
-  bool alone_;
-  AttentionTeam::Shared shared_{};
-  int64_t own_next_ = 0, block_ = 0;
+// A chunk of the keys that a block of queries sees: all rows of the block see its first key.
+struct KeyChunk {
+  int64_t first, count;  // a multiple of 64
+  KeyChunk(int64_t its_first, int64_t reach) : first(its_first), count(reach - its_first < key_chunk ? reach - its_first : key_chunk) {}
+  int64_t seen_by(int64_t query) const { return query + 1 - first < count ? query + 1 - first : count; }
 };
 
 template <class Ops>
@@ -251,28 +220,34 @@ void forward(const AttentionForward<typename Ops::Element>& a, AttentionScratch&
   auto* const keys = take<uint32_t>(scratch, s.padded * s.words);
   auto* const values = take<uint32_t>(scratch, s.padded / Pack::per_word * s.hdp);
   auto* const queries = take<uint32_t>(scratch, block_rows * s.words);
-  auto* const probabilities = take<uint32_t>(scratch, block_rows * s.padded / Pack::per_word);
-  auto* const scores = take<float>(scratch, block_rows * s.padded);
+  auto* const probabilities = take<uint32_t>(scratch, block_rows * s.chunk / Pack::per_word);
+  auto* const scores = take<float>(scratch, block_rows * s.chunk);
   auto* const out = take<float>(scratch, block_rows * s.hdp);
+  auto* const of_chunk = take<float>(scratch, block_rows * s.hdp);
   pack_transposed<Ops>(a.k, s.kv_stride, a.tokens, s.hd, s.key_block, keys);
   pack_rows<Ops>(a.v, s.kv_stride, a.tokens, s.hd, s.hdp, values);
-  float totals[block_rows];
+  Softmax softmax[block_rows], another[block_rows];
   for (; blocks.left(); blocks.take()) {
     const int64_t head = blocks.head(), first = blocks.first();
     const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
     const int64_t reach = first + block_rows;  // keys that this block can see
     pack_left<Ops>(a.q + first * s.q_stride + head * s.hd, s.q_stride, rows, s.hd, s.words, queries);
-    multiply<Ops>({queries, s.words, 1}, {keys, block_columns, s.key_block}, scores, s.padded, block_rows, reach, s.words, false);
-    for (int64_t r = 0; r < rows; ++r) {
-      uint32_t* row = probabilities + r * s.padded / Pack::per_word;
-      const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
-      const Softmax soft = soften(scores + r * s.padded, first + r + 1, reach, a.scale, write);
-      a.log_sum_exp[(first + r) * a.heads + head] = soft.top + __builtin_logf(soft.total);
-      totals[r] = soft.total;
+    for (int64_t key = 0; key < reach; key += key_chunk) {
+      const KeyChunk chunk(key, reach);
+      multiply<Ops>({queries, s.words, 1}, {keys + key / block_columns * s.key_block, block_columns, s.key_block}, scores, s.chunk, block_rows,
+                    chunk.count, s.words, false);
+      for (int64_t r = 0; r < rows; ++r) {
+        uint32_t* row = probabilities + r * s.chunk / Pack::per_word;
+        const auto write = [&](int64_t j, Float p) __attribute__((always_inline)) { Pack::put(row, j, p); };
+        (key == 0 ? softmax : another)[r] = soften(scores + r * s.chunk, chunk.seen_by(first + r), chunk.count, a.scale, write);
+      }
+      multiply<Ops>({probabilities, s.chunk / Pack::per_word, 1}, {values + key / Pack::per_word * s.hdp, s.hdp}, key == 0 ? out : of_chunk, s.hdp,
+                    block_rows, s.hdp, chunk.count / Pack::per_word, false);
+      for (int64_t r = 0; key > 0 && r < rows; ++r) merge(softmax[r], out + r * s.hdp, another[r], of_chunk + r * s.hdp, s.hdp);
     }
-    multiply<Ops>({probabilities, s.padded / Pack::per_word, 1}, {values, s.hdp}, out, s.hdp, block_rows, s.hdp, reach / Pack::per_word, false);
     for (int64_t r = 0; r < rows; ++r) {
-      store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / totals[r]), s.hd);
+      a.log_sum_exp[(first + r) * a.heads + head] = softmax[r].top + __builtin_logf(softmax[r].total);
+      store_row(a.out + (first + r) * s.q_stride + head * s.hd, out + r * s.hdp, simd::splat(1.0f / softmax[r].total), s.hd);
     }
   }
   simd::leave();
@@ -304,9 +279,9 @@ struct BackwardBlock {
     constexpr int64_t word_rows = block_rows / Pack::per_word;
     for (uint32_t** operand : {&queries, &slopes}) *operand = take<uint32_t>(scratch, block_rows * s.words);
     for (uint32_t** operand : {&query_rows, &slope_rows}) *operand = take<uint32_t>(scratch, word_rows * s.hdp);
-    for (uint32_t** operand : {&paired_p, &paired_ds}) *operand = take<uint32_t>(scratch, word_rows * s.padded);
-    ds = Pack::per_word == 1 ? paired_ds : take<uint32_t>(scratch, word_rows * s.padded);
-    for (float** result : {&scores, &dp}) *result = take<float>(scratch, block_rows * s.padded);
+    for (uint32_t** operand : {&paired_p, &paired_ds}) *operand = take<uint32_t>(scratch, word_rows * s.chunk);
+    ds = Pack::per_word == 1 ? paired_ds : take<uint32_t>(scratch, word_rows * s.chunk);
+    for (float** result : {&scores, &dp}) *result = take<float>(scratch, block_rows * s.chunk);
     dq = take<float>(scratch, block_rows * s.hdp);
   }
 
@@ -325,26 +300,38 @@ struct BackwardBlock {
     }
   }
 
-  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale, with zeros where masked.
-  void probabilities(int64_t first, int64_t rows, int64_t reach, int64_t padded, float scale) {
+  // P = exp(scale * s - lse) and dS = P * (dP - delta) * scale of a chunk of the keys, with zeros where masked.
+  void probabilities(int64_t first, int64_t rows, const KeyChunk& chunk, int64_t stride, float scale) {
     for (int64_t r = 0; r < block_rows; r += 2) {
-      for (int64_t j = 0; j < reach; j += width) {
+      for (int64_t j = 0; j < chunk.count; j += width) {
         Float p[2], slope[2];
         for (int64_t i = 0; i < 2; ++i) {
-          const int64_t visible = r + i < rows ? first + r + i + 1 : 0, at = (r + i) * padded + j;
+          const int64_t visible = r + i < rows ? chunk.seen_by(first + r + i) : 0, at = (r + i) * stride + j;
           const Float s = simd::load(scores + at) * scale;
           p[i] = simd::below(lanes::exp_above_zero(s - log_sum_exp[r + i]), j, visible);
           slope[i] = simd::below(p[i] * (simd::load(dp + at) - delta[r + i]) * scale, j, visible);
           if constexpr (Pack::per_word == 2) Pack::put(ds, at, slope[i]);
         }
-        put_paired<Ops>(paired_p, padded, r, j, p[0], p[1]);
-        put_paired<Ops>(paired_ds, padded, r, j, slope[0], slope[1]);
+        put_paired<Ops>(paired_p, stride, r, j, p[0], p[1]);
+        put_paired<Ops>(paired_ds, stride, r, j, slope[0], slope[1]);
       }
     }
   }
 };
 
-constexpr int64_t keys_at_once = 4 * block_columns;  // whose gradients are added to between two looks at the other threads
+// Adds what a block of queries gives to the gradients of a chunk of the keys and values.
+template <class Ops>
+void add_to_keys(const Blocks& blocks, const BackwardBlock<Ops>& block, const Shape<Ops>& s, const KeyChunk& chunk, float* dk, float* dv) {
+  constexpr int64_t word_rows = block_rows / Packing<Ops>::per_word;
+  for (int64_t key = chunk.first; key < chunk.first + chunk.count;) {
+    const int64_t end = end_of_turn(key, chunk.first + chunk.count, blocks.first()), at = key - chunk.first;
+    blocks.wait_for_keys(end);
+    multiply<Ops>({block.paired_p + at, 1, s.chunk}, {block.slope_rows, s.hdp}, dv + key * s.hdp, s.hdp, end - key, s.hdp, word_rows, true);
+    multiply<Ops>({block.paired_ds + at, 1, s.chunk}, {block.query_rows, s.hdp}, dk + key * s.hdp, s.hdp, end - key, s.hdp, word_rows, true);
+    blocks.added_to_keys(end);
+    key = end;
+  }
+}
 
 template <class Ops>
 void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratch& scratch) {
@@ -367,20 +354,17 @@ void backward(const AttentionBackward<typename Ops::Element>& b, AttentionScratc
     const int64_t rows = a.tokens - first < block_rows ? a.tokens - first : block_rows;
     const int64_t reach = first + block_rows, at = first * s.q_stride + head * s.hd;
     block.load(b, s, head, first, rows);
-    multiply<Ops>({block.queries, s.words, 1}, {keys, block_columns, s.key_block}, block.scores, s.padded, block_rows, reach, s.words, false);
-    multiply<Ops>({block.slopes, s.words, 1}, {values, block_columns, s.key_block}, block.dp, s.padded, block_rows, reach, s.words, false);
-    block.probabilities(first, rows, reach, s.padded, a.scale);
-    multiply<Ops>({block.ds, s.padded / per_word, 1}, {key_rows, s.hdp}, block.dq, s.hdp, block_rows, s.hdp, reach / per_word, false);
-    for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
-    for (int64_t key = 0; key < reach;) {
-      const int64_t end = key < first && key + keys_at_once > first ? first : key + keys_at_once < reach ? key + keys_at_once : reach;
-      blocks.wait_for_keys(end);
-      multiply<Ops>({block.paired_p + key, 1, s.padded}, {block.slope_rows, s.hdp}, dv + key * s.hdp, s.hdp, end - key, s.hdp, block_rows / per_word, true);
-      multiply<Ops>({block.paired_ds + key, 1, s.padded}, {block.query_rows, s.hdp}, dk + key * s.hdp, s.hdp, end - key, s.hdp, block_rows / per_word,
-                    true);
-      blocks.added_to_keys(end);
-      key = end;
+    for (int64_t key = 0; key < reach; key += key_chunk) {
+      const KeyChunk chunk(key, reach);
+      const int64_t words = key / block_columns * s.key_block;
+      multiply<Ops>({block.queries, s.words, 1}, {keys + words, block_columns, s.key_block}, block.scores, s.chunk, block_rows, chunk.count, s.words, false);
+      multiply<Ops>({block.slopes, s.words, 1}, {values + words, block_columns, s.key_block}, block.dp, s.chunk, block_rows, chunk.count, s.words, false);
+      block.probabilities(first, rows, chunk, s.chunk, a.scale);
+      multiply<Ops>({block.ds, s.chunk / per_word, 1}, {key_rows + key / per_word * s.hdp, s.hdp}, block.dq, s.hdp, block_rows, s.hdp,
+                    chunk.count / per_word, key > 0);
+      add_to_keys(blocks, block, s, chunk, dk, dv);
     }
+    for (int64_t r = 0; r < rows; ++r) store_row(b.dq + at + r * s.q_stride, block.dq + r * s.hdp, simd::splat(1.0f), s.hd);
     if (!blocks.last()) continue;
     for (int64_t token = 0; token < a.tokens; ++token) {
       store_row(b.dk + token * s.kv_stride, dk + token * s.hdp, simd::splat(1.0f), s.hd);

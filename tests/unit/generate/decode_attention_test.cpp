@@ -14,6 +14,8 @@ namespace {
 
 using namespace kernels;
 
+std::string text_of(ElementType type) { return type == ElementType::f32 ? "fp32" : "bf16"; }
+
 // Pages of one KV head filled with k and v [S, hd].
 struct Cache {
   std::vector<std::vector<std::byte>> pages;
@@ -33,28 +35,36 @@ struct Cache {
   }
 };
 
-at::Tensor attend_paged(ElementType type, const at::Tensor& q, const Cache& cache, int64_t keys) {
-  at::Tensor out = at::empty_like(q);
+// q and out [R, G, hd].
+AttentionArguments arguments(ElementType type, const at::Tensor& q, const at::Tensor& out, const Cache& cache, int64_t keys) {
   AttentionArguments a;
   a.type = type;
   a.pages = cache.starts.data();
   a.tiles_per_page = cache.tiles;
   a.keys = keys;
+  a.rows = q.size(0);
+  a.row_stride = q.stride(0);
   a.q = q.const_data_ptr();
   a.out = out.mutable_data_ptr();
-  a.group = q.size(0);
-  a.head_dim = q.size(1);
-  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(q.size(1))));
-  attend(a);
+  a.group = q.size(1);
+  a.head_dim = q.size(2);
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(q.size(2))));
+  return a;
+}
+
+// One position: q [G, hd].
+at::Tensor attend_paged(ElementType type, const at::Tensor& q, const Cache& cache, int64_t keys) {
+  const at::Tensor out = at::empty_like(q);
+  attend(arguments(type, q.unsqueeze(0), out.unsqueeze(0), cache, keys));
   return out;
 }
 
 void expect_softmax_attention(ElementType type, int64_t hd, int64_t group) {
   const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-  const int64_t s = 530;
+  const int64_t s = 1030;
   const at::Tensor k = at::randn({s, hd}).to(dtype), v = at::randn({s, hd}).to(dtype), q = (at::randn({group, hd}) * 2).to(dtype);
   const Cache cache(type, k, v, 16);
-  for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 530}) {
+  for (const int64_t keys : {1, 15, 16, 17, 255, 256, 257, 511, 512, 513, 1030}) {
     const at::Tensor kd = k.narrow(0, 0, keys).to(at::kDouble), vd = v.narrow(0, 0, keys).to(at::kDouble);
     const at::Tensor weights = at::softmax(at::matmul(q.to(at::kDouble), kd.t()) / std::sqrt(static_cast<double>(hd)), -1);
     const double error = at::max(at::abs(attend_paged(type, q, cache, keys).to(at::kDouble) - at::matmul(weights, vd))).item<double>();
@@ -83,7 +93,7 @@ void expect_training_bits(ElementType type, int64_t hd, int64_t group) {
   const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
   for (const int64_t position : {0, 1, 2, 14, 15, 16, 17, 31, 32, 62, 63, 64, 65, 100, 127, 128, 149}) {
     const at::Tensor got = attend_paged(type, q.select(0, position).contiguous(), cache, position + 1);
-    EXPECT_TRUE(at::equal(got, want.select(0, position))) << (type == ElementType::f32 ? "fp32" : "bf16") << ", head size " << hd << ", "
+    EXPECT_TRUE(at::equal(got, want.select(0, position))) << text_of(type) << ", head size " << hd << ", "
                                                           << group << " heads, position " << position << ", " << base::to_string(base::active_isa());
   }
 }
@@ -99,13 +109,47 @@ TEST(DecodeAttention, GivesTheBitsOfTheTrainingKernelOnEveryInstructionSet) {
   }
 }
 
+// Neighbouring positions together, and chunks of keys in any order, give the bits of one position at a time; around the ends of chunks the training
+// kernel's.
+void expect_shared_bits(ElementType type, int64_t hd, int64_t group) {
+  const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
+  const int64_t s = 1060;
+  const at::Tensor q = (at::randn({s, group, hd}) * 2).to(dtype), k = at::randn({s, 1, hd}).to(dtype), v = at::randn({s, 1, hd}).to(dtype);
+  const at::Tensor want = model::attend_packed(q, k, v, {0, s});
+  const Cache cache(type, k.squeeze(1), v.squeeze(1), 32);
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 5}, {500, 16}, {511, 1}, {512, 2}, {505, 7}, {506, 31}, {1020, 16}, {1024, 1}, {1050, 10}}) {
+    const at::Tensor queries = q.narrow(0, first, rows), expected = want.narrow(0, first, rows), out = at::empty_like(queries);
+    AttentionArguments a = arguments(type, queries, out, cache, first + 1);
+    const std::string about = text_of(type) + ", head size " + std::to_string(hd) + ", " + std::to_string(group) + " heads, from " + std::to_string(first) +
+                              ", " + base::to_string(base::active_isa());
+    attend(a);
+    EXPECT_TRUE(at::equal(out, expected)) << about;
+    out.zero_();
+    std::vector<float> parts(static_cast<size_t>(a.chunks() * part_floats(rows, group, hd)), std::nanf(""));
+    for (int64_t chunk = a.chunks() - 1; chunk >= 0; --chunk) attend_chunk(a, chunk, parts.data());
+    merge_chunks(a, parts.data());
+    EXPECT_TRUE(at::equal(out, expected)) << about << ", in parts";
+  }
+}
+
+TEST(DecodeAttention, PositionsTogetherAndChunksApartGiveTheSameBits) {
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (const auto type : {ElementType::f32, ElementType::bf16}) {
+      for (const auto& [hd, group] : {std::pair(64, 3), std::pair(64, 1), std::pair(16, 6), std::pair(25, 2), std::pair(128, 4)}) {
+        expect_shared_bits(type, hd, group);
+      }
+    }
+  }
+}
+
 // fp32 has two sets of bits: products added with one rounding, and with two. bf16 has one.
 TEST(DecodeAttention, EveryInstructionSetGivesTheSameBits) {
   for (const auto type : {ElementType::f32, ElementType::bf16}) {
     const auto dtype = type == ElementType::f32 ? at::kFloat : at::kBFloat16;
-    const at::Tensor k = at::randn({201, 80}).to(dtype), v = at::randn({201, 80}).to(dtype), q = (at::randn({5, 80}) * 2).to(dtype);
+    const at::Tensor k = at::randn({1201, 80}).to(dtype), v = at::randn({1201, 80}).to(dtype), q = (at::randn({5, 80}) * 2).to(dtype);
     const Cache cache(type, k, v, 32);
-    for (const int64_t keys : {1, 2, 16, 33, 200, 201}) {
+    for (const int64_t keys : {1, 2, 16, 33, 200, 201, 513, 1201}) {
       at::Tensor want[2];
       for (const auto isa : usable_instruction_sets()) {
         const UnderInstructionSet use(isa);

@@ -102,6 +102,28 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   check("page size", o);
 }
 
+// Long texts, whose keys go to several threads, beside short ones; rows that every thread does for itself and rows that are dealt out.
+TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  const auto requests = [] {
+    std::vector<Request> out{make_request(0, tiny_prompt(600, 1), 1, 24), make_request(1, tiny_prompt(505, 2), 1, 20)};
+    for (uint64_t i = 2; i < 7; ++i) out.push_back(make_request(i, tiny_prompt(4, i), 1, 6));
+    return out;
+  };
+  Engine reference(spec, weights, small_options());
+  const Results want = run_all(reference, requests());
+  EXPECT_EQ(reference.counters().attention_parts, 0);
+  for (const auto& [threads, batch] : {std::pair(2, 1), std::pair(2, 8), std::pair(9, 8)}) {
+    EngineOptions o = small_options();
+    o.threads = threads;
+    o.max_batch = batch;
+    Engine engine(spec, weights, o);
+    expect_same(want, run_all(engine, requests()));
+    EXPECT_GT(engine.counters().attention_parts, 0) << threads << " threads, " << batch << " texts at a time";
+  }
+}
+
 // Requests that are cancelled leave the others' bits and no page; begun again they have the text that they would have had.
 TEST_P(EngineByType, WhatIsCancelledCanBeginAgain) {
   const auto spec = tiny_spec();

@@ -21,11 +21,48 @@ TEST(ThreadTeam, EveryThreadRunsTheBodyAndMeetsAtTheBarrier) {
     team.run([&](int thread) {
       ++runs[static_cast<size_t>(thread)];
       ++before;
-      team.barrier();
+      team.barrier(thread);
       EXPECT_EQ(before, 3);
     });
   }
   EXPECT_EQ(runs, (std::vector<int>{50, 50, 50}));
+}
+
+// More threads than meet at one place, more than there are cores, and some that come late.
+TEST(ThreadTeam, ManyThreadsMeetInGroups) {
+  for (const int threads : {8, 9, 20}) {
+    ThreadTeam team(threads);
+    std::vector<int> steps(static_cast<size_t>(threads), 0);
+    std::atomic<int> wrong{0};
+    team.run([&](int thread) {
+      for (int step = 1; step <= 10; ++step) {
+        if ((thread + step) % 7 == 0) std::this_thread::yield();
+        steps[static_cast<size_t>(thread)] = step;
+        team.barrier(thread);
+        for (const int other : steps) wrong += other != step;
+        team.barrier(thread);
+      }
+    });
+    EXPECT_EQ(wrong, 0) << threads;
+  }
+}
+
+TEST(ThreadTeam, AThreadThatFailsFreesTheOthersAndTheTeamGoesOn) {
+  constexpr int threads = 19;
+  ThreadTeam team(threads);
+  for (const int failing : {0, 7, 8, 18}) {
+    EXPECT_THROW(team.run([&](int thread) {
+      team.barrier(thread);
+      if (thread == failing) throw std::runtime_error("on purpose");
+      team.barrier(thread);
+    }), std::runtime_error);
+    std::atomic<int> passed{0};
+    team.run([&](int thread) {
+      team.barrier(thread);
+      ++passed;
+    });
+    EXPECT_EQ(passed, threads);
+  }
 }
 
 TEST(ThreadTeam, UnpinnedThreadsMayRunWhereverTheProcessMay) {

@@ -33,8 +33,7 @@ void expect_close(const at::Tensor& got, const at::Tensor& want, double relative
   EXPECT_LE(g.sub(w).abs().max().item<double>(), relative * w.abs().max().item<double>()) << what;
 }
 
-void expect_fp64(at::ScalarType type, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-  const std::vector<int64_t> cu_seqlens{0, 1, 64, 64, 129, 332, 337};  // lengths 1, 63, 0, 65, 203, 5
+void expect_fp64(at::ScalarType type, int64_t heads, int64_t kv_heads, int64_t head_dim, const std::vector<int64_t>& cu_seqlens) {
   const int64_t tokens = cu_seqlens.back();
   const auto draw = [&](int64_t h) { return at::randn({tokens, h, head_dim}).to(type).to(at::kFloat); };
   const std::vector<at::Tensor> inputs{draw(heads), draw(kv_heads), draw(kv_heads)};
@@ -53,8 +52,11 @@ TEST(PackedAttention, matches_fp64) {
     const UnderInstructionSet use(isa);
     for (const auto& [heads, kv_heads, head_dim] : {std::tuple(9, 3, 64), std::tuple(2, 2, 16), std::tuple(4, 1, 80), std::tuple(2, 1, 128),
                                                     std::tuple(2, 1, 20), std::tuple(3, 1, 25)}) {
-      for (const auto type : {at::kFloat, at::kBFloat16}) expect_fp64(type, heads, kv_heads, head_dim);
+      // Lengths 1, 63, 0, 65, 203, 5.
+      for (const auto type : {at::kFloat, at::kBFloat16}) expect_fp64(type, heads, kv_heads, head_dim, {0, 1, 64, 64, 129, 332, 337});
     }
+    // Softmaxes of two and three chunks of keys.
+    for (const auto type : {at::kFloat, at::kBFloat16}) expect_fp64(type, 4, 2, 40, {0, 1100, 1613});
   }
 }
 
