@@ -35,7 +35,7 @@ struct Run {
   const comm::Session& session;
   config::Command command;
   comm::Roles roles;
-  Watch watch;  // before the first file of the run folder is touched
+  comm::RunWatch watch;  // before the first file of the run folder is touched
   RunFolder folder;
   RunContext context;
   std::vector<job::RankPlace> places;  // of all ranks

@@ -32,7 +32,7 @@ std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_no
 
 }  // namespace
 
-RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, Watch& watch)
+RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, comm::RunWatch& watch)
     : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
   install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
@@ -45,9 +45,9 @@ RunContext::RunContext(const config::Options& options, const comm::Roles& roles,
   clock_offset_ = comm::measure_clock_offset(roles.world);
   origin_ = roles.world.broadcast_value(trace::start_seconds(), 0);
   if (roles.world.rank() == 0) {
-    const base::FileWork work{"removal", Watch::report_folder(options)};
+    const base::FileWork work{"removal", comm::RunWatch::report_folder(options)};
     std::error_code ignored;
-    std::filesystem::remove_all(Watch::report_folder(options), ignored);  // what an earlier run left there would be taken for this one's
+    std::filesystem::remove_all(comm::RunWatch::report_folder(options), ignored);  // what an earlier run left there would be taken for this one's
   }
   if (roles.world.rank() == 0) stop_file_ = std::make_unique<job::StopFile>(folder.stop_file());
   add_stop_conditions();

@@ -15,7 +15,7 @@
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/comm/roles.hpp"
 #include "driver/run_folder.hpp"
-#include "driver/watch.hpp"
+#include "trireme/comm/run_watch.hpp"
 #include "trireme/job/stop_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -31,7 +31,7 @@ namespace trireme::driver {
 class RunContext {
  public:
   // Collective over world. From here on signals are served; rank 0 asks the batch system for the end of the job.
-  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, Watch& watch);
+  RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, comm::RunWatch& watch);
   ~RunContext();
 
   // The run can make checkpoints: how long they take goes into the walltime rule. Null once they are gone. Local.
@@ -94,7 +94,7 @@ class RunContext {
   const config::Options& options_;
   const comm::Roles& roles_;
   const RunFolder& folder_;
-  Watch& watch_;
+  comm::RunWatch& watch_;
   job::Walltime walltime_;
   std::atomic<const Checkpointing*> checkpoints_ = nullptr;
   Standing standing_;

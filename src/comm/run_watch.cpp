@@ -1,12 +1,12 @@
-#include "driver/watch.hpp"
+#include "trireme/comm/run_watch.hpp"
 
 #include <utility>
 
 #include "trireme/trace/activity.hpp"
 
-namespace trireme::driver {
+namespace trireme::comm {
 
-Watch::Watch(const config::Options& options, const comm::Roles& roles, bool thread_multiple)
+RunWatch::RunWatch(const config::Options& options, const Roles& roles, bool thread_multiple)
     : dog_(roles.world,
            {.deadlines = {.usual = options.run.hang_timeout.seconds, .io = options.run.io_timeout.seconds},
             .report_folder = report_folder(options),
@@ -14,16 +14,16 @@ Watch::Watch(const config::Options& options, const comm::Roles& roles, bool thre
             .look = [this, host = roles.topology.host_of_node.at(static_cast<size_t>(roles.topology.node))] { return life_sign(host); },
             .activity = [] { return trace::activity(); }}) {}
 
-void Watch::ask(std::function<job::StopReason()> wish) {
+void RunWatch::ask(std::function<job::StopReason()> wish) {
   const std::lock_guard lock(mutex_);
   wish_ = std::move(wish);
 }
 
-comm::LifeSign Watch::life_sign(const std::string& host) {
+LifeSign RunWatch::life_sign(const std::string& host) {
   trace::Standing now = trace::standing();
   const std::lock_guard lock(mutex_);
   const auto wish = wish_ ? wish_() : job::StopReason::none;
   return {.silent = 0, .waiting = now.waiting, .io = now.io, .host = host, .where = std::move(now.where), .call = std::move(now.call), .wish = wish};
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::comm

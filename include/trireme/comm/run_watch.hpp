@@ -11,26 +11,26 @@
 #include "trireme/config/options.hpp"
 #include "trireme/job/signals.hpp"
 
-namespace trireme::driver {
+namespace trireme::comm {
 
-class Watch {
+class RunWatch {
  public:
   // Collective over world. From here on a rank that hangs is named.
-  Watch(const config::Options& options, const comm::Roles& roles, bool thread_multiple);
+  RunWatch(const config::Options& options, const Roles& roles, bool thread_multiple);
 
   // Who tells what this rank is asked for while an iteration is at work; called from another thread. nullptr: nobody any more.
   void ask(std::function<job::StopReason()> wish);
-  // As comm::Watchdog.
+  // As Watchdog.
   job::StopReason heard_wish() const { return dog_.heard_wish(); }
 
   static std::filesystem::path report_folder(const config::Options& options) { return std::filesystem::path(options.run.dir) / "hang"; }
 
  private:
-  comm::LifeSign life_sign(const std::string& host);
+  LifeSign life_sign(const std::string& host);
 
   std::mutex mutex_;
   std::function<job::StopReason()> wish_;
-  comm::Watchdog dog_;  // last: it calls the others
+  Watchdog dog_;  // last: it calls the others
 };
 
-}  // namespace trireme::driver
+}  // namespace trireme::comm
