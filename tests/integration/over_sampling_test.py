@@ -5,7 +5,7 @@ same iteration with the same bits whatever the layout, the slots and the queues 
 import signal
 import sys
 
-from trireme_run import ENDS_AS_USUAL, ENDS_AT_ONCE, RULE_SOURCE, ProgramTest, main, timeless
+from trireme_run import RULE_SOURCE, ProgramTest, main, timeless
 
 STOPPED, LOCKED, CONFIGURATION = 75, 73, 78
 ITERATIONS, PROMPTS, SAMPLES, MORE = 7, 4, 2, 3
@@ -32,8 +32,6 @@ LAYOUTS = {
 
 
 class OverSampling(ProgramTest):
-    environment = ENDS_AT_ONCE
-
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -101,8 +99,7 @@ class OverSampling(ProgramTest):
                 with self.subTest(place=name, kind=kind):
                     run = f"{kind}-{name}"
                     fault = f"{kind}:{place}" + (f":{int(signal.SIGUSR1)}" if kind == "signal" else "")
-                    result = self.run_program(*common, f"run.dir={run}", f'fault.at=["{fault}"]', ranks=ranks, timeout=200,
-                                              env=ENDS_AS_USUAL if name == "save" else None)
+                    result = self.run_program(*common, f"run.dir={run}", f'fault.at=["{fault}"]', ranks=ranks, timeout=200)
                     self.assertTrue(result.code == STOPPED if kind == "signal" else result.code not in (0, STOPPED), result.text)
                     for _ in range(60):  # until the lock of a killed run has gone still
                         result = self.run_program(*common, f"run.dir={run}", "run.take_over=true", ranks=ranks, timeout=200)

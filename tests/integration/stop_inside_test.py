@@ -8,7 +8,7 @@ import math
 import signal
 import time
 
-from trireme_run import ENDS_AT_ONCE, SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless, write_lines
+from trireme_run import SABOTEUR_SOURCE, ProgramTest, lines_in, main, timeless, write_lines
 
 STOPPED = 75
 STEPS = 8  # optimizer steps of an iteration
@@ -32,8 +32,6 @@ FILTERED = ("algo.dynamic_filtering_enable=true", "algo.dynamic_filtering_range=
 
 
 class StopInside(ProgramTest):
-    environment = ENDS_AT_ONCE
-
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
