@@ -47,6 +47,7 @@ struct Job {
   Machine machine;
   config::DType compute = config::DType::bf16;  // what model.dtype comes to on this machine
   config::Command command = config::Command::ppo;  // with another one every trainer holds the model, dpo also the reference
+  bool own_kernels = true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
 };
 
 // What world rank `rank` holds, phase by phase.
