@@ -83,12 +83,13 @@ SCRIPT
 
 # Whether the system has all that the pack would bring. Its parts belong together: HDF5 is linked with its Open MPI.
 system_has_all() {
-  local header
+  local header program preprocess=(c++ -std=c++20 -DPCRE2_CODE_UNIT_WIDTH=8 -I/usr/include/trilinos -I/usr/include/kokkos -E -x c++ -)
   for program in mpicc mpirun; do
     command -v "$program" >/dev/null || { say "the system has no $program"; return 1; }
   done
-  for header in toml++/toml.h CLI/CLI.hpp fmt/core.h spdlog/spdlog.h nlohmann/json.hpp pcre2.h utf8proc.h xxhash.h openssl/evp.h gtest/gtest.h Kokkos_Macros.hpp; do
-    echo "#include <$header>" | c++ -std=c++20 -DPCRE2_CODE_UNIT_WIDTH=8 -I/usr/include/trilinos -I/usr/include/kokkos -E -x c++ - >/dev/null 2>&1 || { say "the system has no $header"; return 1; }
+  for header in toml++/toml.h CLI/CLI.hpp fmt/core.h spdlog/spdlog.h nlohmann/json.hpp pcre2.h utf8proc.h xxhash.h openssl/evp.h gtest/gtest.h \
+    Kokkos_Macros.hpp; do
+    "${preprocess[@]}" <<<"#include <$header>" >/dev/null 2>&1 || { say "the system has no $header"; return 1; }
   done
   compgen -G '/usr/lib/*/hdf5/openmpi/libhdf5.so' >/dev/null || command -v h5pcc >/dev/null || { say "the system has no parallel HDF5"; return 1; }
 }
