@@ -76,7 +76,7 @@ check_settings() {
     # The keys that these fill may also stand in the overrides.
     [ -z "${!name}" ] || [ -r "${!name}" ] || wrong+=("$name=${!name} cannot be read")
   done
-  if [ "$TRIREME_DECK" = inputs/science/ppo_70b.toml ] || [ "$TRIREME_DECK" = inputs/science/ppo_70b_16x8.toml ]; then
+  if [[ $TRIREME_DECK == inputs/science/ppo_*.toml ]]; then
     for name in TRIREME_MODEL TRIREME_REWARD_MODEL TRIREME_PROMPTS; do
       [ -n "${!name}" ] || wrong+=("$name is empty: the deck leaves it to this script")
     done

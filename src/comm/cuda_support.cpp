@@ -1,6 +1,7 @@
 #include "comm/cuda_support.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/device_bytes.hpp"
 
 namespace trireme::comm {
 
@@ -51,12 +52,14 @@ DeviceBuffer::DeviceBuffer(int64_t bytes, Kind kind) : bytes_(bytes), kind_(kind
     TRIREME_CUDA_CALL(cudaMalloc(&data, static_cast<size_t>(bytes)));
   }
   data_ = static_cast<std::byte*>(data);
+  count_device_bytes(bytes);
   TRIREME_CUDA_CALL(cudaMemset(data, 0, static_cast<size_t>(bytes)));
   TRIREME_CUDA_CALL(cudaStreamSynchronize(nullptr));  // cudaMemset is a kernel of the legacy stream, for which other streams do not wait
 }
 
 DeviceBuffer::~DeviceBuffer() {
   if (!data_) return;
+  count_device_bytes(-bytes_);
   if (kind_ == Kind::registered) {
     static_cast<void>(ncclMemFree(data_));
   } else {

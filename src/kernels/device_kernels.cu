@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/draw_functors.hpp"
+#include "kernels/head_functors.hpp"
 #include "kernels/lane_kernels.hpp"
 #include "kernels/paged_attention_functors.hpp"
 #include "kernels/row_functors.hpp"
@@ -20,6 +21,7 @@ namespace {
 constexpr int threads_per_row = 256;
 constexpr int threads_per_range = 256;
 constexpr int threads_per_chunk = 64;  // a pair of elements of each of 128 values
+constexpr int threads_per_head_rows = head_rows_of_team * head_lanes;
 
 template <class Functor>
 void start(const char* name, int64_t teams, int threads, const Functor& functor) {
@@ -77,6 +79,23 @@ void adamw_on_device(const AdamWShard& shard, const AdamWStep& step, int32_t* ch
   }
 }
 
+void scan_head(const HeadScan& scan) {
+  const int64_t teams = (scan.chunk.rows + head_rows_of_team - 1) / head_rows_of_team;
+  if (scan.chunk.bf16) {
+    start("scan logits", teams, threads_per_head_rows, ScanHeadRows<uint16_t>{scan});
+  } else {
+    start("scan logits", teams, threads_per_head_rows, ScanHeadRows<float>{scan});
+  }
+}
+
+void gradient_head(const HeadGradient& gradient) {
+  if (gradient.chunk.bf16) {
+    start("gradient of logits", gradient.chunk.rows, threads_per_row, GradientHeadRow<uint16_t>{gradient});
+  } else {
+    start("gradient of logits", gradient.chunk.rows, threads_per_row, GradientHeadRow<float>{gradient});
+  }
+}
+
 template <template <class> class Functor>
 void draws(const char* name, const DrawArguments& arguments) {
   if (arguments.bf16) {
@@ -103,8 +122,8 @@ constexpr const char* launched_by = "Kokkos' device space";
 #else
 constexpr const char* launched_by = "CUDA";
 #endif
-constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {summarise_draws, choose_draws},
-                                         attend_pages};
+constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {scan_head, gradient_head},
+                                         {summarise_draws, choose_draws}, attend_pages};
 
 }  // namespace
 

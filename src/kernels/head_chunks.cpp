@@ -36,7 +36,7 @@ RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const T
   Tensor sum = at::zeros({n}, f32), weighted = at::zeros({n}, f32), target_logits = at::zeros({n}, f32);
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    Tensor z = buffer.logits(weight.narrow(0, first, count)).to(at::kFloat);
+    Tensor z = buffer.logits(weight.narrow(0, first, count)).to(at::kFloat);  // bf16: a copy, else the buffer
     z.mul_(scale);
     const Tensor in_chunk = at::logical_and(targets >= first, targets < first + count);
     const Tensor column = at::clamp(targets - first, 0, count - 1).unsqueeze(1);
@@ -47,28 +47,32 @@ RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const T
     weighted = factor * (weighted + shift * sum);
     sum = factor * sum;
     z.sub_(new_max.unsqueeze(1));
-    const Tensor e = z.exp();
-    sum.add_(e.sum(1));
-    if (with_entropy) weighted.add_(e.mul(z).sum(1));
+    if (with_entropy) {
+      const Tensor e = z.exp();
+      sum.add_(e.sum(1));
+      weighted.add_(z.mul_(e).sum(1));
+    } else {
+      sum.add_(z.exp_().sum(1));
+    }
     max = new_max;
   });
   const Tensor lse = max + sum.log();
   return {target_logits - lse, lse, with_entropy ? sum.log() - weighted / sum : Tensor{}};
 }
 
-Tensor gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
+void gradient_device(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
                        const RowGradients& grads) {
   const int64_t columns = logits.size(1);
-  const Tensor log_p = logits.to(at::kFloat) * scale - rows.log_sum_exp.unsqueeze(1);
+  Tensor dz = logits.to(at::kFloat).mul_(scale).sub_(rows.log_sum_exp.unsqueeze(1));  // log p, in the end the gradient
   Tensor coefficient = grads.log_probs.unsqueeze(1);
   if (grads.entropy.defined()) {
-    coefficient = coefficient + grads.entropy.unsqueeze(1) * (log_p + rows.entropy.unsqueeze(1));
+    coefficient = dz.add(rows.entropy.unsqueeze(1)).mul_(grads.entropy.unsqueeze(1)).add_(coefficient);
   }
-  Tensor dz = log_p.exp() * coefficient * -scale;
+  dz.exp_().mul_(coefficient).mul_(-scale);
   const Tensor in_chunk = at::logical_and(targets >= first, targets < first + columns);
   const Tensor own = at::where(in_chunk, grads.log_probs * scale, at::zeros_like(grads.log_probs));
   dz.scatter_add_(1, at::clamp(targets - first, 0, columns - 1).unsqueeze(1), own.unsqueeze(1));
-  return dz.to(logits.scalar_type());
+  if (!dz.is_same(logits)) logits.copy_(dz);
 }
 
 }  // namespace trireme::kernels

@@ -48,11 +48,11 @@ void for_each_chunk(int64_t vocabulary, int64_t chunk_rows, const Body& body) {
   }
 }
 
-// The same passes by LibTorch's operators, for devices; correct on the CPU too.
+// The same passes by LibTorch's operators, for devices whose own kernels were put aside (head_rows.hpp); correct on the CPU too.
 RowStatistics forward_device(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double scale,
                              bool with_entropy, int64_t chunk_rows);
-// The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`.
-at::Tensor gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets, double scale,
+// The gradient with respect to a chunk's logits [N, C], whose first vocabulary row is `first`, into their place.
+void gradient_device(const at::Tensor& logits, int64_t first, const at::Tensor& targets, double scale,
                            const RowStatistics& rows, const RowGradients& grads);
 
 }  // namespace trireme::kernels

@@ -68,7 +68,7 @@ Tensor pad_rows(const Tensor& x) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  if (x.size(0) == 0 || !x.is_cpu()) return at::linear(x, weight, bias);
+  if (x.size(0) == 0) return at::linear(x, weight, bias);
   return Linear::apply(x, weight, bias);
 }
 

@@ -8,6 +8,8 @@
 #include "kernels/head_chunks.hpp"
 #include "kernels/own_gradient.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/products.hpp"
@@ -100,6 +102,70 @@ void gradient_chunk(const Tensor& logits, int64_t first, const int64_t* targets,
   });
 }
 
+HeadChunk chunk_of(const Tensor& logits, int64_t first, const Tensor& targets, double scale) {
+  HeadChunk chunk;
+  chunk.logits = logits.mutable_data_ptr();
+  chunk.bf16 = logits.scalar_type() == at::kBFloat16;
+  chunk.rows = logits.size(0);
+  chunk.columns = logits.size(1);
+  chunk.first = first;
+  chunk.targets = targets.const_data_ptr<int64_t>();
+  chunk.scale = static_cast<float>(scale);
+  return chunk;
+}
+
+// By the program's own kernels for devices.
+RowStatistics forward_by_kernels(const HeadKernels& head, const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
+                                 bool with_entropy, int64_t chunk_rows) {
+  const int64_t n = hidden.size(0), vocabulary = weight.size(0);
+  const auto f32 = hidden.options().dtype(at::kFloat);
+  RowStatistics out{at::empty({n}, f32), at::empty({n}, f32), with_entropy ? at::empty({n}, f32) : Tensor{}};
+  static_assert(sizeof(HeadRow) % sizeof(double) == 0);
+  const Tensor seen = at::empty({n, sizeof(HeadRow) / sizeof(double)}, hidden.options().dtype(at::kDouble));
+  ChunkBuffer buffer(hidden, std::min(chunk_rows, vocabulary));
+  for_each_chunk(vocabulary, chunk_rows, [&](int64_t first, int64_t count) {
+    HeadScan scan;
+    scan.chunk = chunk_of(buffer.logits(weight.narrow(0, first, count)), first, targets, scale);
+    scan.seen = static_cast<HeadRow*>(seen.mutable_data_ptr());
+    scan.with_entropy = with_entropy;
+    scan.last = first + count == vocabulary;
+    scan.log_probs = out.log_probs.mutable_data_ptr<float>();
+    scan.log_sum_exp = out.log_sum_exp.mutable_data_ptr<float>();
+    if (with_entropy) scan.entropy = out.entropy.mutable_data_ptr<float>();
+    head.scan(scan);
+  });
+  return out;
+}
+
+// Turns a chunk of logits into the gradient with respect to them, in place.
+void gradient_by_kernels(const HeadKernels& head, const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows,
+                         const RowGradients& grads) {
+  HeadGradient gradient;
+  gradient.chunk = chunk_of(logits, first, targets, scale);
+  gradient.log_sum_exp = rows.log_sum_exp.const_data_ptr<float>();
+  gradient.grad_log_probs = grads.log_probs.const_data_ptr<float>();
+  if (grads.entropy.defined()) {
+    gradient.entropy = rows.entropy.const_data_ptr<float>();
+    gradient.grad_entropy = grads.entropy.const_data_ptr<float>();
+  }
+  head.gradient(gradient);
+}
+
+// Who computes: the host's kernels, the device's, or LibTorch's operators on a device.
+void gradient_of_chunk(const Tensor& logits, int64_t first, const Tensor& targets, double scale, const RowStatistics& rows, const RowGradients& grads) {
+  if (!on_host(logits.device())) {
+    const DeviceKernels* device = device_kernels();
+    if (device == nullptr) {
+      gradient_device(logits, first, targets, scale, rows, grads);
+    } else {
+      gradient_by_kernels(device->head, logits, first, targets, scale, rows, grads);
+    }
+    return;
+  }
+  const auto gradient = logits.scalar_type() == at::kFloat ? gradient_chunk<float> : gradient_chunk<uint16_t>;
+  gradient(logits, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows, grads);
+}
+
 struct HeadGradients {
   Tensor hidden;  // [N, D], type of hidden; undefined when not needed
   Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own gradient
@@ -109,7 +175,6 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
                               int64_t chunk_rows, const RowStatistics& rows, const RowGradients& grads, bool want_hidden,
                               bool want_weight) {
   HeadGradients out;
-  const bool full_precision = hidden.scalar_type() == at::kFloat;
   Tensor hidden_sum = want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
   const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
   const int64_t rows_at_a_time = std::min(chunk_rows, weight.size(0));
@@ -117,13 +182,8 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   ChunkBuffer buffer(hidden, rows_at_a_time);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     const Tensor weight_rows = weight.narrow(0, first, count);
-    Tensor dz = buffer.logits(weight_rows);
-    if (dz.is_cpu()) {
-      const auto gradient = full_precision ? gradient_chunk<float> : gradient_chunk<uint16_t>;
-      gradient(dz, first, targets.const_data_ptr<int64_t>(), static_cast<float>(scale), rows, grads);
-    } else {
-      dz = gradient_device(dz, first, targets, scale, rows, grads);
-    }
+    const Tensor dz = buffer.logits(weight_rows);
+    gradient_of_chunk(dz, first, targets, scale, rows, grads);
     if (want_weight) {
       const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
       multiply((own.defined() ? own : out.weight).narrow(0, first, count), dz.t(), hidden, sum);
@@ -137,7 +197,11 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
 RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
                              bool with_entropy, int64_t chunk_rows) {
   trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
-  if (!hidden.is_cpu()) return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
+  if (!on_host(hidden.device())) {
+    const DeviceKernels* device = device_kernels();
+    if (device == nullptr) return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
+    return forward_by_kernels(device->head, hidden, weight, targets, scale, with_entropy, chunk_rows);
+  }
   return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows);
 }
 

@@ -20,6 +20,7 @@ struct PlannedJob {
   config::DType compute;
   config::Command command;
   bool keeps_caches;
+  bool own_kernels;
   int rank;
   model::ModelSpec actor;
 };

@@ -13,6 +13,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/comm/device_bytes.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/model/device_rows.hpp"
@@ -27,12 +28,13 @@ GpuIdentity& gpu_identity() {
   return identity;
 }
 
-// Bytes that LibTorch's allocator holds. What the exchange allocates comes on top; it is among the metrics.
+// What LibTorch's allocator and the exchanges hold. Their peaks need not have come together: the sum is from above.
 trace::Memory device_memory() {
   const int64_t device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index();
   const auto stats = c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(device));
   const auto& reserved = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-  return {reserved.current, reserved.peak};
+  const auto exchanges = comm::device_bytes();
+  return {reserved.current + exchanges.held, reserved.peak + exchanges.peak};
 }
 
 // The program's kernels for this device, unless they compute something else than LibTorch's operators here.
@@ -111,6 +113,19 @@ int64_t held_memory(at::Device device) {
   if (device.is_cpu()) return trace::host_memory().resident;
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current;
+}
+
+DeviceKinds device_kinds(at::Device device, int64_t taken) {
+  DeviceKinds out;
+  if (device.is_cpu()) return out;
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto exchanges = comm::device_bytes();
+  out.tensors = stats.allocated_bytes[all].peak;
+  out.reserved = stats.reserved_bytes[all].peak;
+  out.exchanges = exchanges.peak;
+  out.libraries = std::max<int64_t>(0, taken - stats.reserved_bytes[all].current - exchanges.held);
+  return out;
 }
 
 void give_back_unused(at::Device device) {

@@ -3,6 +3,7 @@
 #include "trireme/machine/memory_check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -15,6 +16,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/job/node_limits.hpp"
+#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::machine {
@@ -123,7 +125,9 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const plan::JobModels models = job_models(options, command, actor, critic);
   const config::RoleMap map = planned_roles(roles, world.size(), command);
   config::Options settled = options;
-  plan::Job job{settled, map, topology.node_of, models, machine, options.model.compute(), command};
+  const bool own_kernels = kernels::device_kernels() != nullptr;
+  plan::Job job{.options = settled, .roles = map, .node_of_rank = topology.node_of, .models = models, .machine = machine, .compute = options.model.compute(),
+                .command = command, .own_kernels = own_kernels};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
@@ -142,9 +146,12 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   job.keeps_caches = keeps_caches_ = caches.stay;
   const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, world.rank(), actor});
+  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, own_kernels, world.rank(), actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
+  for (int kind = 0; kind < plan::kind_count; ++kind) {
+    planned_kinds_[static_cast<size_t>(kind)] = world.max(ledger.peak(plan::Place::device, static_cast<plan::Kind>(kind)));
+  }
 
   const int worst = plan::worst_pool(pools);
   if (world.rank() == 0) log_plan(pools);
@@ -163,20 +170,36 @@ std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,
   std::map<std::string, int64_t> out = peaks_by_phase(world);
   out["planned_host_peak"] = planned_host_;
   if (device.is_cpu()) return out;
-  device_peak_ = std::max(device_peak_, device_free_ - free_memory(device));  // LibTorch's allocator gives nothing back
+  const int64_t taken = device_free_ - free_memory(device);
+  device_peak_ = std::max(device_peak_, taken);  // LibTorch's allocator gives nothing back
   out["planned_device_peak"] = planned_device_;
   out["device_peak"] = world.max(device_peak_);
+  const DeviceKinds kinds = device_kinds(device, taken);
+  const std::array measured{kinds.tensors, kinds.exchanges, kinds.libraries};
+  for (size_t kind = 0; kind < measured.size(); ++kind) {
+    const std::string name = plan::to_string(static_cast<plan::Kind>(kind));
+    out["planned_device_" + name] = planned_kinds_[kind];
+    out["device_" + name] = world.max(measured[kind]);
+  }
+  out["device_reserved"] = world.max(kinds.reserved);
   return out;
 }
 
 std::string MemoryCheck::compare(const std::map<std::string, int64_t>& figures) {
   std::string out;
-  for (const std::string place : {"host", "device"}) {
-    const auto planned = figures.find("planned_" + place + "_peak"), measured = figures.find(place + "_peak");
-    if (planned == figures.end() || measured == figures.end()) continue;
+  const auto add = [&](const std::string& name, const std::string& before, const std::string& what) {
+    const auto planned = figures.find("planned_" + name), measured = figures.find(name);
+    if (planned == figures.end() || measured == figures.end()) return false;
     const auto gigabytes = [](int64_t bytes) { return base::text(base::fixed(static_cast<double>(bytes) * 1e-9, 3), " GB"); };
-    out += base::text(out.empty() ? "memory: " : "; ", place, " peak ", gigabytes(planned->second), " planned, ", gigabytes(measured->second),
-                      " measured (of the rank that has most)");
+    out += base::text(before, what, " ", gigabytes(planned->second), " planned, ", gigabytes(measured->second), " measured");
+    return true;
+  };
+  for (const std::string place : {"host", "device"}) {
+    if (add(place + "_peak", out.empty() ? "memory: " : "; ", place + " peak")) out += " (of the rank that has most)";
+  }
+  for (int kind = 0; kind < plan::kind_count; ++kind) {
+    const std::string name = plan::to_string(static_cast<plan::Kind>(kind));
+    add("device_" + name, kind == 0 ? "; on the GPU " : ", ", name);
   }
   return out;
 }

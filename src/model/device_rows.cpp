@@ -10,6 +10,7 @@
 
 #include "elementwise.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/kernels/token_log_probs.hpp"
 
 namespace trireme::model {
 
@@ -28,8 +29,9 @@ std::string row_operators_problem(at::Device device) {
     const at::Tensor angles = at::arange(tokens * head_dim / 2, at::TensorOptions().dtype(at::kFloat).device(device)).mul(0.01).view({tokens, -1});
     const Rope rope{angles.cos(), angles.sin()};
     const auto compare = [&](const char* name, const at::Tensor& ours, const at::Tensor& composed, const std::vector<at::Tensor>& inputs) {
-      auto mine = torch::autograd::grad({ours}, inputs, {slope.view_as(ours)});
-      auto theirs = torch::autograd::grad({composed}, inputs, {slope.view_as(ours).to(composed.scalar_type())});
+      const at::Tensor slopes = slope.flatten().narrow(0, 0, ours.numel()).view_as(ours);
+      auto mine = torch::autograd::grad({ours}, inputs, {slopes.to(ours.scalar_type())});
+      auto theirs = torch::autograd::grad({composed}, inputs, {slopes.to(composed.scalar_type())});
       mine.push_back(ours);
       theirs.push_back(composed);
       for (size_t i = 0; i < mine.size(); ++i) {
@@ -44,6 +46,12 @@ std::string row_operators_problem(at::Device device) {
     compare("swiglu", swiglu(x, up), swiglu_composed(wide, up.to(at::kFloat)), {x, up});
     const at::Tensor q = x.view({tokens, heads, head_dim});
     compare("rope", apply_rope(q, positions, rope), apply_rope_composed(wide.view(q.sizes()), positions, rope), {x});
+    // As many ids as tokens, and logits so small that rounding them to bf16 moves a probability by less than is tolerated.
+    const at::Tensor rows = values({tokens, columns}, 0.23).detach().mul(0.05).requires_grad_(true), targets = positions.flip({0});
+    const auto head = kernels::token_log_probs(x, rows, targets, 0.5, kernels::Entropy::differentiable, 32);
+    const at::Tensor all = at::log_softmax(at::mm(wide, rows.to(at::kFloat).t()).div(0.5), 1);
+    const at::Tensor of_targets = all.gather(1, targets.unsqueeze(1)).squeeze(1);
+    compare("head", head.log_probs.add(head.entropy), of_targets.sub(all.exp().mul(all).sum(1)), {x, rows});
   }
   return problem;
 }

@@ -117,7 +117,7 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut, std::span<const
   } catch (const UserError&) {
     return std::nullopt;
   }
-  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory});
+  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/plan/pass_bytes.hpp"
 
 namespace trireme::plan {
 namespace {
@@ -64,7 +65,13 @@ class RankLedger {
   const config::Options& options() const { return job_.options; }
   int64_t element() const { return config::bytes_per_element(job_.compute); }
   int64_t logit() const { return std::max<int64_t>(element(), options().model.head_dtype == config::HeadType::fp32 ? 4 : 0); }
-  Operators operators() const { return place_ == Place::device ? Operators::composed : Operators::fused; }
+  Operators operators() const {
+    if (place_ == Place::host) return Operators::host;
+    return job_.own_kernels ? Operators::device : Operators::composed;
+  }
+  PassWork work(const ModelLayout& model, int64_t tokens) const {
+    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit()};
+  }
 
   // Readings of others, not ours.
   void process() {
@@ -75,8 +82,8 @@ class RankLedger {
       add("process", "samples", share * bytes_per_sample_token, every_phase, Accuracy::estimate);
       return;
     }
-    add("process", "CUDA context and libraries", device_context, every_phase, Accuracy::estimate);
-    add("process", "NCCL communicators", nccl_bytes(job_, rank_), every_phase, Accuracy::estimate);
+    ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase, Accuracy::estimate, 0, Kind::libraries});
+    ledger_.add({"process", "NCCL communicators", place_, nccl_bytes(job_, rank_), every_phase, Accuracy::estimate, 0, Kind::libraries});
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {
@@ -97,16 +104,19 @@ class RankLedger {
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
     const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how, static_cast<int>(sharing));
-    add(owner, shares ? "weights, share of the node's" : "own weight slices", bytes.weights_own, every_phase, Accuracy::exact, (sharing - 1) * bytes.weights_own);
+    add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices", bytes.weights_own, (sharing - 1) * bytes.weights_own);
     if (shares) {
-      add(owner, "gradients of two stages", bytes.gradient_slots, every_phase, Accuracy::exact, (sharing - 1) * bytes.gradient_slots / sharing);
-      add(owner, "sums on their way", bytes.receive);
+      add_exchange(owner, "gradients of two stages", bytes.gradient_slots, (sharing - 1) * bytes.gradient_slots / sharing);
+      add_exchange(owner, "sums on their way", bytes.receive);
     } else {
       ring_.weights = std::max(ring_.weights, bytes.weights_ring);
       ring_.gradients = std::max(ring_.gradients, bytes.gradient_slots);
       ring_.received = std::max(ring_.received, bytes.receive);
     }
     add(owner, "fp32 gradients", bytes.gradients);
+    if (place_ == Place::device) {  // made by the first pass
+      add(owner, "tables of the rotation", rotation_bytes(model.shape, options().max_len()), every_phase & ~phase_bit(Phase::start));
+    }
     const bool offload = place_ == Place::device && options().train.optimizer_offload;
     const Place state = offload ? Place::host : place_;
     for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master}, {"Adam's moments", bytes.moments}, {"moving average", bytes.average}}) {
@@ -120,9 +130,9 @@ class RankLedger {
 
   // One for all models, which run one after the other (comm::RingMemory).
   void rings() {
-    add("all models", "ring of two stages", ring_.weights);
-    add("all models", "gradients of two stages", ring_.gradients);
-    add("all models", "received gradients", ring_.received);
+    add_exchange("all models", "ring of two stages", ring_.weights);
+    add_exchange("all models", "gradients of two stages", ring_.gradients);
+    add_exchange("all models", "received gradients", ring_.received);
   }
 
   void frozen_models() {
@@ -163,23 +173,21 @@ class RankLedger {
     return wish < 0 ? 0 : std::max<int64_t>(model.shape.layers - wish, 0);
   }
   int64_t pass_bytes(const ModelLayout& model, int64_t tokens) const {
-    return stage_input_bytes(model.shape, tokens, element()) + kept_blocks(model) * kept_block_bytes(model.shape, tokens, operators(), element()) +
-           block_backward_bytes(model.shape, tokens, operators(), element());
+    const PassBytes bytes = training_pass_bytes(work(model, tokens));
+    return bytes.stage_inputs + bytes.kept + std::max(bytes.backward, bytes.head_weight + bytes.head_logits + bytes.head_hidden);
   }
 
   void pass(const std::string& owner, const ModelLayout& model, int64_t tokens, int group) {
-    const config::ModelShape& shape = model.shape;
-    const int64_t rows = head_rows(model);
-    add(owner, "stage inputs", stage_input_bytes(shape, tokens, element()), training, Accuracy::estimate);
-    add(owner, "activations of blocks that are kept", kept_blocks(model) * kept_block_bytes(shape, tokens, operators(), element()), training,
-        Accuracy::estimate);
-    add(owner, "head: gradient of a piece of the vocabulary", head_backward_bytes(shape, rows, element()), phase_bit(Phase::head), Accuracy::estimate);
-    if (rows > 1) {
-      add(owner, "head: logits of a piece of the vocabulary", head_chunk_bytes(shape, tokens, operators(), element(), logit()), phase_bit(Phase::head),
-          Accuracy::estimate);
-    }
-    add(owner, "one block's activations", block_backward_bytes(shape, tokens, operators(), element()), phase_bit(Phase::backward),
-        Accuracy::estimate);
+    const PassBytes bytes = training_pass_bytes(work(model, tokens));
+    const auto estimated = [&](const std::string& what, int64_t size, PhaseSet phases) { add(owner, what, size, phases, Accuracy::estimate); };
+    estimated("stage inputs", bytes.stage_inputs, training);
+    estimated("activations of blocks that are kept", bytes.kept, training);
+    estimated("ids and columns of a micro-batch", bytes.columns, training | phase_bit(Phase::step));
+    estimated("one block's values", bytes.forward, phase_bit(Phase::forward));
+    estimated("head: gradient of a piece of the vocabulary", bytes.head_weight, phase_bit(Phase::head));
+    estimated("head: logits of a piece of the vocabulary", bytes.head_logits, phase_bit(Phase::head));
+    estimated("head: hidden states and their gradients", bytes.head_hidden, phase_bit(Phase::head));
+    estimated("one block's activations", bytes.backward, phase_bit(Phase::backward));
     if (place_ == Place::device) {  // what LibTorch adds in double it converts first
       const int64_t chunk = std::min(norm_chunk, shard_elements(model, group));
       add(owner, "norm: a chunk in fp64", 8 * chunk, phase_bit(Phase::step), Accuracy::estimate);
@@ -187,10 +195,7 @@ class RankLedger {
   }
 
   void scoring(const ModelLayout& model, Phase phase, int64_t tokens) {
-    const config::ModelShape& shape = model.shape;
-    int64_t bytes = block_forward_bytes(shape, tokens, operators(), element());
-    if (head_rows(model) > 1) bytes = std::max(bytes, head_chunk_bytes(shape, tokens, operators(), element(), logit()));
-    add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate);
+    add("scoring", "activations", scoring_pass_bytes(work(model, tokens)), phase_bit(phase), Accuracy::estimate);
   }
 
   // Where generators and trainers take turns on the same rank, KV pages and on devices weights that a sync sends whole are given back before the trainers
@@ -277,9 +282,12 @@ class RankLedger {
     return job_.machine.host_bytes / std::count(job_.node_of_rank.begin(), job_.node_of_rank.end(), node);
   }
 
-  void add(const std::string& owner, const std::string& what, int64_t bytes, PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact,
-           int64_t mapped = 0) {
-    ledger_.add({owner, what, place_, bytes, phases, accuracy, mapped});
+  void add(const std::string& owner, const std::string& what, int64_t bytes, PhaseSet phases = every_phase, Accuracy accuracy = Accuracy::exact) {
+    ledger_.add({owner, what, place_, bytes, phases, accuracy});
+  }
+  // `mapped`: of other ranks, in the same window.
+  void add_exchange(const std::string& owner, const std::string& what, int64_t bytes, int64_t mapped = 0) {
+    ledger_.add({owner, what, place_, bytes, every_phase, Accuracy::exact, mapped, Kind::exchanges});
   }
   void add_host(const std::string& owner, const std::string& what, int64_t bytes) {
     ledger_.add({owner, what, Place::host, bytes, every_phase, Accuracy::exact});

@@ -12,6 +12,11 @@ const char* to_string(Phase phase) {
   return names[static_cast<size_t>(phase)];
 }
 
+const char* to_string(Kind kind) {
+  constexpr const char* names[kind_count] = {"tensors", "exchanges", "libraries"};
+  return names[static_cast<size_t>(kind)];
+}
+
 void Ledger::add(Entry entry) {
   if (entry.bytes > 0) entries_.push_back(std::move(entry));
 }
@@ -30,6 +35,18 @@ int64_t Ledger::bytes(Place place, Phase phase, Accuracy accuracy) const {
     if (entry.place == place && entry.accuracy == accuracy && (entry.phases & phase_bit(phase)) != 0) sum = base::checked_add(sum, entry.bytes);
   }
   return sum;
+}
+
+int64_t Ledger::peak(Place place, Kind kind) const {
+  int64_t peak = 0;
+  for (int i = 0; i < phase_count; ++i) {
+    int64_t sum = 0;
+    for (const Entry& entry : entries_) {
+      if (entry.place == place && entry.kind == kind && (entry.phases & phase_bit(static_cast<Phase>(i))) != 0) sum = base::checked_add(sum, entry.bytes);
+    }
+    peak = std::max(peak, sum);
+  }
+  return peak;
 }
 
 int64_t Ledger::resident_peak() const {

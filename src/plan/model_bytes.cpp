@@ -114,43 +114,4 @@ int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel,
   return 2 * shape.layers * kv_heads * shape.head_dim * element_bytes;
 }
 
-int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens, int64_t element_bytes) {
-  return (shape.layers + 2) * tokens * shape.hidden * element_bytes;
-}
-
-// In the compute type the inputs of all products, rotated q and k, v, the attention's output, gate, up and their product. Composed operators
-// also keep q and k before the rotation and, in fp32, the norms' input and normed rows, twice, and SwiGLU's gate, up and silu(gate).
-int64_t kept_block_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes) {
-  const int64_t q = shape.q_dim(), kv = shape.kv_dim();
-  if (operators == Operators::fused) return tokens * element_bytes * (3 * shape.hidden + 2 * q + 2 * kv + 3 * shape.ffn);
-  const int64_t narrow = 4 * shape.hidden + 3 * q + 3 * kv + 3 * shape.ffn;
-  const int64_t wide = 4 * shape.hidden + 3 * shape.ffn;
-  return tokens * (element_bytes * narrow + fp32 * wide);
-}
-
-// The gradients of the feed-forward part are the widest that stand at a time: gate, up and their product on the host, gate and up in fp32 and
-// in the compute type on a device. Of its three weights one gradient stands beside the slot.
-int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes) {
-  const int64_t kept = kept_block_bytes(shape, tokens, operators, element_bytes);
-  if (operators == Operators::composed) return kept + tokens * 2 * shape.ffn * (element_bytes + fp32);
-  const int64_t weight = shape.ffn * shape.hidden * (element_bytes == fp32 ? fp32 : element_bytes + fp32);
-  return kept + tokens * element_bytes * (3 * shape.ffn + 3 * shape.hidden) + weight;
-}
-
-int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes) {
-  if (operators == Operators::composed) return tokens * (6 * shape.hidden + 4 * shape.ffn) * element_bytes;
-  return tokens * (4 * shape.hidden + 3 * shape.ffn) * element_bytes;
-}
-
-int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes) {
-  return std::min(rows, vocabulary_chunk) * shape.hidden * element_bytes;
-}
-
-int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes, int64_t logit_bytes) {
-  const int64_t rows = std::min(shape.vocab, vocabulary_chunk);
-  const int64_t logits = tokens * rows * (operators == Operators::fused ? logit_bytes : logit_bytes + fp32);
-  const int64_t widened = logit_bytes > element_bytes ? (rows + tokens) * shape.hidden * logit_bytes : 0;
-  return logits + tokens * shape.hidden * (fp32 + element_bytes) + widened;
-}
-
 }  // namespace trireme::plan

@@ -66,7 +66,6 @@ int left_out();  // calls since leave_out()
 // Pairs of operations without an order between them, since the last call; and the bytes of device memory that are not free.
 std::vector<std::string> take_findings();
 size_t device_bytes();
-size_t take_peak_bytes();      // the most that were not free since the last call
 size_t locked_ranges();  // of host memory
 
 // What NCCL suffers on this rank; calls are collectives of one communicator, counted from 1.

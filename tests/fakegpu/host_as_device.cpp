@@ -2,11 +2,15 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "fakegpu/machine.hpp"
 #include "trireme/kernels/device_kernels.hpp"
@@ -17,10 +21,65 @@ namespace {
 
 std::atomic<int64_t> waits{0};
 
+// What was allocated and freed, in order. oneDNN asks for its own scratch memory by raw pointers, which is known when it gives them back.
+struct Allocations {
+  struct Event {
+    const void* memory;
+    int64_t bytes;  // less than 0: freed
+    bool of_library;
+  };
+  std::mutex mutex;
+  std::vector<Event> events;
+  int64_t held = 0;  // of tensors, before the first event
+
+  // The most that tensors had at a time; forgets what led there.
+  int64_t take_peak() {
+    const std::lock_guard lock(mutex);
+    std::map<const void*, Event*> open;
+    for (Event& event : events) {
+      if (event.bytes > 0) {
+        open[event.memory] = &event;
+      } else if (const auto found = open.find(event.memory); found != open.end()) {
+        found->second->of_library = event.of_library;
+        open.erase(found);
+      } else {
+        event.of_library = false;  // it was counted the last time
+      }
+    }
+    int64_t peak = held;
+    for (const Event& event : events) {
+      if (!event.of_library) held += event.bytes;
+      peak = std::max(peak, held);
+    }
+    events.clear();
+    return peak;
+  }
+  void add(const Event& event) {
+    const std::lock_guard lock(mutex);
+    events.push_back(event);
+  }
+  void forget() {
+    const std::lock_guard lock(mutex);
+    events.clear();
+    held = 0;
+  }
+};
+Allocations& allocations() {
+  static auto* allocations = new Allocations;
+  return *allocations;
+}
+
 // As LibTorch's allocator for GPUs, memory is used again in the order of the compute stream: what other streams still do with it is a finding.
 void free_in_order(void* memory) {
   if (memory == nullptr) return;
   fakegpu::drain(nullptr);
+  allocations().add({memory, -fakegpu::bytes_at(memory), false});
+  fakegpu::release(memory);
+}
+
+void free_of_library(void* memory) {
+  if (memory == nullptr) return;
+  allocations().add({memory, -fakegpu::bytes_at(memory), true});
   fakegpu::release(memory);
 }
 
@@ -28,9 +87,10 @@ struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = nullptr;
     if (bytes > 0 && fakegpu::allocate(&memory, bytes) != cudaSuccess) throw std::bad_alloc();
+    if (memory != nullptr) allocations().add({memory, static_cast<int64_t>(bytes), false});
     return {memory, memory, free_in_order, c10::Device(c10::DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return free_in_order; }
+  c10::DeleterFnPtr raw_deleter() const override { return free_of_library; }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
@@ -48,6 +108,7 @@ constexpr uint8_t above_all = 255;
 HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
   static DeviceAllocator allocator;
   waits = 0;
+  allocations().forget();
   kernels::set_device_type(c10::DeviceType::CPU);
   kernels::enable_device_kernels();
   c10::SetCPUAllocator(&allocator, above_all);
@@ -62,5 +123,6 @@ HostAsDevice::~HostAsDevice() {
 }
 
 int64_t HostAsDevice::hidden_waits() { return waits; }
+int64_t HostAsDevice::take_tensor_peak() { return allocations().take_peak(); }
 
 }  // namespace trireme::test

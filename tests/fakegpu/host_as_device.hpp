@@ -21,6 +21,8 @@ class HostAsDevice {
 
   // Calls of operators that make a host wait for a GPU, since the beginning: values of single elements, sizes that depend on values.
   static int64_t hidden_waits();
+  // The most that tensors had of the device since the last call, bytes, without what oneDNN takes for itself while it multiplies.
+  static int64_t take_tensor_peak();
 
  private:
   c10::Allocator* before_;

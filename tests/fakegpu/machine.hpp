@@ -81,6 +81,7 @@ void settle();
 void dawdle(std::minstd_rand& random, int longest_us);
 
 bool on_device(const void* data, size_t bytes);  // within one allocation
+int64_t bytes_at(const void* data);              // of the allocation that begins there
 void poison(void* data, size_t bytes);
 cudaError_t allocate(void** data, size_t bytes);
 // Frees what allocate() gave; false for anything else. Operations that may still use it are findings.

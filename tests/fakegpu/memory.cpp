@@ -1,8 +1,8 @@
 // Memory of the made-up device: host memory that is known by address, NaN where nothing was written.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "fakegpu/machine.hpp"
 
@@ -16,7 +16,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 struct Memory {
   std::mutex mutex;
   std::map<const std::byte*, size_t> device, locked;
-  size_t used = 0, peak = 0;
+  size_t used = 0;
   size_t limit = size_t{1} << 30;
 };
 Memory& memory() {
@@ -41,6 +41,12 @@ bool on_device(const void* data, size_t bytes) {
   return inside(memory().device, data, bytes);
 }
 
+int64_t bytes_at(const void* data) {
+  const std::lock_guard lock(memory().mutex);
+  const auto found = memory().device.find(static_cast<const std::byte*>(data));
+  return found == memory().device.end() ? 0 : static_cast<int64_t>(found->second);
+}
+
 void poison(void* data, size_t bytes) { std::memset(data, 0xff, bytes); }
 
 cudaError_t allocate(void** data, size_t bytes) {
@@ -52,7 +58,6 @@ cudaError_t allocate(void** data, size_t bytes) {
   poison(*data, bytes);
   m.device[static_cast<std::byte*>(*data)] = bytes;
   m.used += bytes;
-  m.peak = std::max(m.peak, m.used);
   return cudaSuccess;
 }
 
@@ -83,10 +88,6 @@ void set_memory(size_t bytes) {
 size_t device_bytes() {
   const std::lock_guard lock(memory().mutex);
   return memory().used;
-}
-size_t take_peak_bytes() {
-  const std::lock_guard lock(memory().mutex);
-  return std::exchange(memory().peak, memory().used);
 }
 size_t locked_ranges() {
   const std::lock_guard lock(memory().mutex);

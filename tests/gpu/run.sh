@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
 # Builds and runs the tests of label `gpu` in one go, on a machine with nvcc 13, g++, CMake and a Python that has torch 2.11+cu130;
 # no network needed. MPI and the other libraries come from the .deb files that tests/gpu/pack.sh collected, unpacked into a folder
-# of their own; where the system has an MPI (mpicc and mpirun), it is used and the pack may be left out.
+# of their own; where the system has all of them, the pack may be left out.
 #
-#   tests/gpu/run.sh [--pack FOLDER] [--build FOLDER] [--target NAME] [ctest arguments: -R NAME, -V, ...]
+#   tests/gpu/run.sh [--pack FOLDER] [--build FOLDER] [--built] [--target NAME] [--budget SECONDS] [ctest arguments: -R NAME, -V, ...]
+#
+# Each step and each test is a part with a time of its own within the budget (570 s: a command on a lent machine has ten minutes). As it ends, its line
+# is added to parts.jsonl in $OUT, else in FOLDER-results, and its output to log.txt there: what was done is known however the run ends. A part for which no
+# time is left counts as failed. --built: the build folder as it is, for other tests than those of label gpu (ctest arguments); CI rehearses it so.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 pack=build/gpu-pack
 build=build/gpu
+built=0
+budget=570
 targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --pack) pack=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
+    --built) built=1; shift ;;
+    --budget) budget=$2; shift 2 ;;
     --target) targets+=(--target "$2"); shift 2 ;;
     *) break ;;
   esac
@@ -73,23 +81,86 @@ SCRIPT
     "-DCMAKE_BUILD_RPATH=$lib;$lib/openmpi/lib;$root/hdf5/lib")
 }
 
-find_tools
-flags=("-DTRIREME_TORCH_ROOT=$torch")
-if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
-  say "MPI: $(mpirun --version 2>&1 | head -n 1)"
-elif compgen -G "$pack/*.deb" >/dev/null; then
-  use_pack
-else
-  fail "no MPI and no packages in $pack: run tests/gpu/pack.sh on a Debian 12 machine with network and bring the folder along"
-fi
-[ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Whether the system has all that the pack would bring. Its parts belong together: HDF5 is linked with its Open MPI.
+system_has_all() {
+  local header program preprocess=(c++ -std=c++20 -DPCRE2_CODE_UNIT_WIDTH=8 -I/usr/include/trilinos -I/usr/include/kokkos -E -x c++ -)
+  for program in mpicc mpirun; do
+    command -v "$program" >/dev/null || { say "the system has no $program"; return 1; }
+  done
+  for header in toml++/toml.h CLI/CLI.hpp fmt/core.h spdlog/spdlog.h nlohmann/json.hpp pcre2.h utf8proc.h xxhash.h openssl/evp.h gtest/gtest.h \
+    Kokkos_Macros.hpp; do
+    "${preprocess[@]}" <<<"#include <$header>" >/dev/null 2>&1 || { say "the system has no $header"; return 1; }
+  done
+  compgen -G '/usr/lib/*/hdf5/openmpi/libhdf5.so' >/dev/null || command -v h5pcc >/dev/null || { say "the system has no parallel HDF5"; return 1; }
+}
 
-say "configuring $build"
-cmake --preset gpu -B "$build" "${flags[@]}" >"$build.log" 2>&1 || { tail -n 40 "$build.log" >&2; fail "the configuration failed"; }
-grep -E '^-- Trireme ' "$build.log" >&2 || true
-! grep -q -E '^-- no GPU variant' "$build.log" || fail "$(sed -n 's/^-- \(no GPU variant.*\)/\1/p' "$build.log")"
-[ ${#targets[@]} -gt 0 ] || targets=(--target gpu_unit trireme)  # what tests/gpu runs: the rest of the build takes minutes
-say "building with $(nproc) jobs"
-cmake --build "$build" --parallel "$(nproc)" "${targets[@]}" >>"$build.log" 2>&1 || { grep -E -A 12 'error|FAILED' "$build.log" | head -n 80 >&2; fail "the build failed ($build.log)"; }
-say "running"
-ctest --test-dir "$build" -L gpu --output-on-failure --no-tests=error "$@"
+# part NAME LIMIT COMMAND...: runs it for at most LIMIT seconds, and no longer than the budget has left; output in $last and log.txt, one line in parts.jsonl.
+part() {
+  local name=$1 limit=$2 left began ended rc=0 said
+  shift 2
+  began=$(date +%s.%N)
+  left=$(awk "BEGIN {print int($budget - ($began - $start))}")
+  [ "$limit" -le "$left" ] || limit=$left
+  if [ "$limit" -lt 1 ]; then
+    say "$name: no time is left"
+    printf '{"part": "%s", "rc": null, "seconds": 0, "limit_s": 0}\n' "$name" >>"$results/parts.jsonl"
+    failed=1
+    return 1
+  fi
+  say "$name, $limit s at most"
+  timeout --kill-after=5 "$limit" "$@" >"$last" 2>&1 || rc=$?
+  ended=$(date +%s.%N)
+  { printf '==> %s\n' "$name"; cat "$last"; } >>"$results/log.txt"
+  said=$rc
+  ! grep -q '\*\*\*Skipped' "$last" || said='"skipped"'
+  printf '{"part": "%s", "rc": %s, "seconds": %.2f, "limit_s": %d}\n' "$name" "$said" "$(awk "BEGIN {print $ended - $began}")" "$limit" >>"$results/parts.jsonl"
+  [ "$rc" = 0 ] || failed=1
+  return "$rc"
+}
+
+configure_and_build() {
+  find_tools
+  flags=("-DTRIREME_TORCH_ROOT=$torch")
+  if system_has_all; then
+    say "MPI: $(mpirun --version 2>&1 | head -n 1)"
+  elif compgen -G "$pack/*.deb" >/dev/null; then
+    use_pack
+  else
+    fail "no packages in $pack: run tests/gpu/pack.sh on a Debian 12 machine with network and bring the folder along"
+  fi
+  part configure 120 cmake --preset gpu -B "$build" "${flags[@]}" || { tail -n 40 "$last" >&2; fail "the configuration failed"; }
+  grep -E '^-- Trireme ' "$last" >&2 || true
+  ! grep -q -E '^-- no GPU variant' "$last" || fail "$(sed -n 's/^-- \(no GPU variant.*\)/\1/p' "$last")"
+  [ ${#targets[@]} -gt 0 ] || targets=(--target gpu_unit trireme)  # what tests/gpu runs: the rest of the build takes minutes
+  part build 540 cmake --build "$build" --parallel "$(nproc)" "${targets[@]}" ||
+    { grep -E -A 12 'error|FAILED' "$last" | head -n 80 >&2; fail "the build failed ($results/log.txt)"; }
+}
+
+# What the device's own checker says of the exchange, on one GPU: memory that is read before it was written, or beyond its end.
+sanitize() {
+  local checker program=$build/tests/gpu_unit
+  checker=$(command -v compute-sanitizer) || { say "no compute-sanitizer here"; return 0; }
+  [ -x "$program" ] || return 0
+  part sanitizer 120 "$checker" --tool memcheck --error-exitcode 1 "$program" --gtest_filter='*Exchange*' || tail -n 40 "$last" >&2
+}
+
+start=$(date +%s.%N)
+results=${OUT:-$build-results}
+failed=0
+mkdir -p "$results"
+: >"$results/parts.jsonl"
+: >"$results/log.txt"
+last=$(mktemp)
+trap 'rm -f "$last"' EXIT
+[ "$(id -u)" != 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ "$built" = 1 ] || configure_and_build
+selected=(-L gpu)
+[ "$built" = 0 ] || selected=()
+mapfile -t tests < <(ctest --test-dir "$build" "${selected[@]}" "$@" -N | sed -n 's/^ *Test *#[0-9]*: //p')
+[ ${#tests[@]} -gt 0 ] || fail "$build has no such tests"
+for test in "${tests[@]}"; do
+  part "$test" 300 ctest --test-dir "$build" --output-on-failure "$@" -R "^$test\$" || tail -n 60 "$last" >&2
+done
+sanitize
+say "$(grep -c '"rc": 0,' "$results/parts.jsonl" || true) of $(wc -l <"$results/parts.jsonl") parts passed: $results/parts.jsonl"
+exit "$failed"

@@ -6,6 +6,7 @@
 
 #include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/draw.hpp"
+#include "trireme/kernels/head_rows.hpp"
 #include "trireme/kernels/paged_attention.hpp"
 
 namespace trireme::kernels {
@@ -30,6 +31,7 @@ struct DeviceKernels {
   // As adamw() on the host, the compute pointer included; `changed` [adamw_teams(elements)] gets counts of compute values that changed.
   void (*adamw)(const AdamWShard& shard, const AdamWStep& step, int32_t* changed);
   int64_t (*adamw_teams)(int64_t elements);
+  HeadKernels head;
   DrawKernels draws;
   void (*attend_pages)(const PagedAttention& attention);
 };

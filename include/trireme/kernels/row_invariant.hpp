@@ -18,7 +18,7 @@ int64_t invariant_rows();
 // x [M, K], zero rows appended up to invariant_rows(); x itself when it has as many or is not on a CPU. Differentiable.
 at::Tensor pad_rows(const at::Tensor& x);
 
-// x [M, K] weight [N, K]^T + bias [N]: [M, N]. Differentiable: on CPUs the gradient of a leaf weight that has an fp32 grad() already is added
+// x [M, K] weight [N, K]^T + bias [N]: [M, N]. Differentiable: the gradient of a leaf weight that has an fp32 grad() already is added
 // there within the backward pass, and autograd gets none (backward() sees the same sum, torch::autograd::grad() nothing). N below 16 is not
 // covered in fp32.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);

@@ -44,6 +44,14 @@ int64_t free_memory(at::Device device);
 
 // Bytes that this process holds: on a GPU of LibTorch's allocator, on the CPU in physical memory.
 int64_t held_memory(at::Device device);
+// What this process has of a GPU, by who takes it; nothing on the CPU. The three peaks need not have come together.
+struct DeviceKinds {
+  int64_t tensors = 0;    // the most that tensors had; of LibTorch's allocator
+  int64_t reserved = 0;   // the most that it held for them, what it could not use in between included
+  int64_t exchanges = 0;  // the most that slices, rings and gradient slots had
+  int64_t libraries = 0;  // the rest of `taken` bytes, now: NCCL's buffers, kernels, cuBLAS
+};
+DeviceKinds device_kinds(at::Device device, int64_t taken);
 // What LibTorch's allocator keeps for later goes back to the GPU, where other processes can have it.
 void give_back_unused(at::Device device);
 

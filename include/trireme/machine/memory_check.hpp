@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -36,15 +37,17 @@ class MemoryCheck {
   int64_t recompute(int64_t wish, int64_t layers) const { return recompute_ < 0 ? wish : std::min(recompute_, layers); }
   bool keeps_caches() const { return keeps_caches_; }
   // Bytes, each the largest over ranks: PHASE_host_peak of every phase so far (trace::phase_memory), planned_host_peak, and on GPUs PHASE_device_peak,
-  // planned_device_peak and device_peak. Collective.
+  // planned_device_peak and device_peak; of these by kind (plan::Kind) planned_device_KIND and device_KIND, and device_reserved (DeviceKinds).
+  // Collective.
   std::map<std::string, int64_t> figures(const comm::CommView& world, at::Device device);
-  // "memory: host peak 1.20 GB planned, 1.10 GB measured" from those and the measured host_peak.
+  // "memory: host peak 1.20 GB planned, 1.10 GB measured" and on GPUs the same of each kind, from those and the measured host_peak.
   static std::string compare(const std::map<std::string, int64_t>& figures);
 
  private:
   int64_t recompute_ = -1;                         // blocks; -1: was not chosen
   bool keeps_caches_ = false;
   int64_t planned_host_ = 0, planned_device_ = 0;  // of the rank that has most
+  std::array<int64_t, plan::kind_count> planned_kinds_{};  // on devices, likewise
   int64_t device_free_ = 0, device_peak_ = 0;      // of this rank: before the first weight; most that was taken since
 };
 

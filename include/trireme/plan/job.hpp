@@ -48,6 +48,7 @@ struct Job {
   config::DType compute = config::DType::bf16;  // what model.dtype comes to on this machine
   config::Command command = config::Command::ppo;  // with another one every trainer holds the model, dpo also the reference
   bool keeps_caches = false;  // caches_beside_training() says so; else generators give them back while trainers of their ranks work
+  bool own_kernels = true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
 };
 
 // What world rank `rank` holds, phase by phase.

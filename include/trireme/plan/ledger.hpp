@@ -24,6 +24,11 @@ inline constexpr PhaseSet every_phase = (PhaseSet{1} << phase_count) - 1;
 // and the libraries below it allocate.
 enum class Accuracy : uint8_t { exact, estimate };
 
+// What takes it, as a device's memory can be told apart when a job runs: LibTorch's allocator, the exchanges' buffers, and what libraries take by themselves.
+enum class Kind : uint8_t { tensors, exchanges, libraries };
+inline constexpr int kind_count = 3;
+const char* to_string(Kind kind);
+
 struct Entry {
   std::string owner;  // "actor", "generator", "process", ...
   std::string what;   // "fp32 master weights"
@@ -32,6 +37,7 @@ struct Entry {
   PhaseSet phases = every_phase;
   Accuracy accuracy = Accuracy::exact;
   int64_t mapped = 0;  // bytes of other ranks' parts of the same shared window: this process' resident set shows them, too
+  Kind kind = Kind::tensors;
 };
 
 class Ledger {
@@ -46,6 +52,7 @@ class Ledger {
   int64_t resident_peak() const;
   Phase peak_phase(Place place) const;  // the first of the largest
   int64_t peak(Place place) const { return bytes(place, peak_phase(place)); }
+  int64_t peak(Place place, Kind kind) const;  // in the phase that has most of this kind
   // Of a phase, largest first.
   std::vector<Entry> largest(Place place, Phase phase, size_t count) const;
 

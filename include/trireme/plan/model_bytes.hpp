@@ -1,5 +1,5 @@
 // Bytes of a model on one rank, as zero and generate allocate them: the formulas of ShardedModel, of its exchanges and of the generator's
-// slices. Legend: N ranks of the shard communicator, D hidden, F ffn, V vocabulary, L layers, T tokens of a micro-batch.
+// slices. Legend: N ranks of the shard communicator, D hidden, F ffn, V vocabulary, L layers.
 #pragma once
 
 #include <cstdint>
@@ -58,22 +58,5 @@ int64_t generator_int8_bytes(const base::ShardLayout& slices, int rank, bool tie
 
 // Bytes of keys and values of one token on the rank of a replica that has most KV heads.
 int64_t kv_bytes_per_token(const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes);
-
-// Estimates of what LibTorch holds while a micro-batch of T tokens runs. Operators on a device are composed and keep fp32 copies, those on
-// the host are fused (model/elementwise.cpp); `element_bytes` is of the compute type.
-enum class Operators : uint8_t { fused, composed };
-int64_t stage_input_bytes(const config::ModelShape& shape, int64_t tokens, int64_t element_bytes = 2);  // kept for the backward pass: L + 2 of [T, D]
-int64_t kept_block_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);  // saved by one block's operators
-// The same with its products' gradients: the block that is differentiated now.
-int64_t block_backward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators = Operators::composed, int64_t element_bytes = 2);
-int64_t block_forward_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes);
-// dW of a piece of the vocabulary, in the compute type, which is then added to the slot. `rows`: vocabulary, or 1 for a score head.
-int64_t head_backward_bytes(const config::ModelShape& shape, int64_t rows, int64_t element_bytes = 2);
-// Logits of one piece of the vocabulary for all tokens, and the hidden states' gradient; where logits are wider than the weights (model.head_dtype) that piece
-// of these and the hidden states in the logits' type, too.
-int64_t head_chunk_bytes(const config::ModelShape& shape, int64_t tokens, Operators operators, int64_t element_bytes, int64_t logit_bytes);
-
-// Rows of the vocabulary whose logits stand at a time (kernels::token_log_probs).
-inline constexpr int64_t vocabulary_chunk = 4096;
 
 }  // namespace trireme::plan

@@ -82,7 +82,7 @@ TEST(MemoryLedger, OfThe70bDeckIsTheSumMadeByHand) {
       {"all models", "gradients of two stages", 7.63, 7.63},
       {"all models", "received gradients", 0.13, 0.03},
       {"generator", "weights", 17.64, 17.64},
-      {"actor", "stage inputs", 5.50, 2.75},           // one more stage than the hand's 81: the head's input is kept, too; 128 ranks have one sequence each
+      {"actor", "stage inputs", 5.37, 2.68},           // the hand's 81 less the head's, which stands in that phase only; 128 ranks have one sequence each
       {"actor", "head: gradient of a piece of the vocabulary", 0.07, 0.07},  // 6.30 when all of it was made, and cast
       {"actor", "norm: a chunk in fp64", 0.03, 0.03},  // a whole copy of the shard, 17.64 GB, before the norm went in chunks
   };

@@ -53,6 +53,11 @@ Deck deck_70b(const std::string& file, int nodes, const std::string& machine, st
   return Deck(file, "inputs/models/llama3-70b", "inputs/models/llama3-8b", nodes, 8, *plan::known_machine(machine), overrides);
 }
 
+Deck deck_8b(int nodes, int per_node, const std::string& machine, std::vector<std::string> overrides = {}) {
+  overrides.push_back("data.prompt_dataset=[\"prompts.jsonl\"]");
+  return Deck("inputs/science/ppo_8b.toml", "inputs/models/llama3-8b", "inputs/models/llama3-8b", nodes, per_node, *plan::known_machine(machine), overrides);
+}
+
 // Whether it fits with a twentieth of the memory to spare.
 bool print(const char* name, const Deck& deck) {
   const plan::Fit fit = deck.fit();
@@ -77,6 +82,9 @@ TEST(ShippedDecks, WhereTheyFit) {
   EXPECT_TRUE(print("ppo_70b_16x8.toml", deck_70b(large, 16, "h100")));
   EXPECT_TRUE(print("ppo_70b_16x8.toml", deck_70b(large, 16, "a100-80")));
   EXPECT_FALSE(print("ppo_70b_16x8.toml", deck_70b(large, 16, "a100-40")));
+  for (const char* machine : {"h100", "a100-80", "h200"}) EXPECT_TRUE(print("ppo_8b.toml", deck_8b(1, 8, machine)));
+  print("ppo_8b.toml", deck_8b(6, 4, "a100-40"));
+  EXPECT_TRUE(print("ppo_8b.toml, tensor_parallel = 4", deck_8b(6, 4, "a100-40", {"generate.tensor_parallel=4"})));
   print("ppo_70b.toml", deck_70b(plain, 4, "h200"));
   print("ppo_70b_16x8.toml", deck_70b(large, 4, "h200"));
 }
