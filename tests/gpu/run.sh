@@ -5,7 +5,7 @@
 #
 #   tests/gpu/run.sh [--pack FOLDER] [--build FOLDER] [--built] [--target NAME] [--budget SECONDS] [ctest arguments: -R NAME, -V, ...]
 #
-# Each step and each test is a part with a time of its own within the budget (570 s: a command on a lent machine has ten minutes). As it ends, its line
+# Each step and each test is a part with a time of its own within the budget (570 s: an interactive job often has ten minutes). As it ends, its line
 # is added to parts.jsonl in $OUT, else in FOLDER-results, and its output to log.txt there: what was done is known however the run ends. A part for which no
 # time is left counts as failed. --built: the build folder as it is, for other tests than those of label gpu (ctest arguments); CI rehearses it so.
 set -euo pipefail
