@@ -347,11 +347,12 @@ def ppo_rows(quick):
 # Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. One at a time takes a core about as
 # long to write as to learn from.
 STOPS = range(300, 482)
-LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.batch_size=16", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256",
-             "data.max_len=320", f"rollout.stop_token_ids={list(STOPS)}", "train.batch_size=32")
-COMPUTED = ("25M", "bf16", *LONG_TAIL, "generate.max_batch=1")
+LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256", "data.max_len=320",
+             f"rollout.stop_token_ids={list(STOPS)}")
+COMPUTED = ("25M", "bf16", *LONG_TAIL, "rollout.batch_size=16", "train.batch_size=32", "generate.max_batch=1")
 # Steps of both roles sleep in place of computing, so that neither slows the other down: what is left is the schedule.
-ASLEEP = ("1M", "bf16", *LONG_TAIL, "generate.max_batch=8", 'fault.at=["delay:*:generate step:*:6", "delay:*:actor step:*:1850"]')
+ASLEEP = ("1M", "bf16", *LONG_TAIL, "rollout.batch_size=64", "train.batch_size=128", "generate.max_batch=32",
+          'fault.at=["delay:*:generate step:*:6", "delay:*:actor step:*:1400"]')
 
 
 def rl_iteration_rows(quick):
@@ -426,12 +427,13 @@ def ahead_rows(quick):
             Row("W8", f"PPO iteration one batch ahead, {what}", "s", ours, [Peer("taking turns", turns, 1 / 0.65)], lower=True),
             Row("P3", f"share of its iterations that a role waits, {what}", "", ours_share, [Peer("taking turns", turns_share)], lower=True,
                 limit=lambda limits: 0.08, limit_target=1.0)]
-    what = "1 + 1 ranks, 128 answers with a long tail"
+    what = "1 + 1 ranks, {} answers with a long tail"
+    computed = what.format(128)
     plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
     return [
-        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {what}, 25M bf16", "s", figure(middle, COMPUTED, plugin=plugin),
+        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {computed}, 25M bf16", "s", figure(middle, COMPUTED, plugin=plugin),
             [Peer("a rule", figure(middle, COMPUTED), 0.9)], lower=True),
-        *pair(COMPUTED, f"{what}, 25M bf16"), *pair(ASLEEP, f"{what}, sleeping")]
+        *pair(COMPUTED, f"{computed}, 25M bf16"), *pair(ASLEEP, f"{what.format(512)}, sleeping")]
 
 
 def demo_rows(quick):
