@@ -24,14 +24,15 @@ LockHolder holder_from_json(const std::string& text, const std::string& name) {
   try {
     const auto json = nlohmann::json::parse(first);
     LockHolder holder;
+    // Numbers by reference: get<int64_t> would cast a double of any size, which is undefined behaviour.
     holder.job = json.at("job").get<std::string>();
     holder.host = json.at("host").get<std::string>();
-    holder.pid = json.at("pid").get<int64_t>();
-    holder.started = json.at("started").get<int64_t>();
+    holder.pid = json.at("pid").get_ref<const int64_t&>();
+    holder.started = json.at("started").get_ref<const int64_t&>();
     holder.namespace_id = json.at("namespace").get<std::string>();
     holder.since = json.at("since").get<std::string>();
-    holder.folder = json.value("folder", uint64_t{0});
-    holder.fence = json.at("fence").get<int64_t>();
+    if (json.contains("folder")) holder.folder = json["folder"].get_ref<const uint64_t&>();
+    holder.fence = json.at("fence").get_ref<const int64_t&>();
     holder.released = json.at("released").get<bool>();
     return holder;
   } catch (const nlohmann::json::exception& error) {

@@ -45,21 +45,24 @@ Json parse(std::string_view text, const std::string& name) {
   }
 }
 
+// get<int64_t> would cast a double of any size, which is undefined behaviour; this throws for all that is no whole number.
+int64_t whole(const Json& json) { return json.get_ref<const int64_t&>(); }
+
 FullManifest fields_of(const Json& json, const std::string& name) {
   FullManifest m;
   try {
-    m.format = json.at("format").get<int64_t>();
+    m.format = whole(json.at("format"));
     VALIDATE(m.format == format_version, ExitCode::bad_data, name, " has format ", m.format, "; this program reads ", format_version);
     m.version = json.at("version").get<std::string>();
     m.saved = json.at("saved").get<std::string>();
-    m.step = json.at("step").get<int64_t>();
-    m.fence = json.at("fence").get<int64_t>();
-    m.world_size = json.at("world_size").get<int64_t>();
+    m.step = whole(json.at("step"));
+    m.fence = whole(json.at("fence"));
+    m.world_size = whole(json.at("world_size"));
     m.config_digest = json.at("config_digest").get<std::string>();
     const Json& files = json.at("files");
-    m.data_bytes = files.at(data_name).at("bytes").get<int64_t>();
+    m.data_bytes = whole(files.at(data_name).at("bytes"));
     m.metadata_digest = files.at(data_name).at("metadata_xxh3_128").get<std::string>();
-    m.index_bytes = files.at(index_name).at("bytes").get<int64_t>();
+    m.index_bytes = whole(files.at(index_name).at("bytes"));
     m.index_digest = files.at(index_name).at("xxh3_128").get<std::string>();
   } catch (const nlohmann::json::exception& error) {
     throw UserError(ExitCode::bad_data, base::text(name, " lacks a field or has one of another type (", error.what(), ")"));

@@ -258,6 +258,13 @@ TEST(ManifestFields, EachIsNeededAndNamed) {
     other[key] = nullptr;
     EXPECT_THAT(message_of(other), read ? HasSubstr("m.json lacks a field or has one of another type") : HasSubstr("SHA-256"));
   }
+  for (const char* key : {"format", "step", "fence", "world_size"}) {
+    for (const auto& value : {nlohmann::ordered_json(1.5555e66), nlohmann::ordered_json(1.0), nlohmann::ordered_json("1")}) {
+      auto no_whole_number = whole;
+      no_whole_number[key] = value;
+      EXPECT_THAT(message_of(no_whole_number), HasSubstr("m.json lacks a field or has one of another type")) << key << " " << value;
+    }
+  }
   auto newer = whole;
   newer["format"] = format_version + 1;
   EXPECT_THAT(message_of(newer), HasSubstr("m.json has format 2; this program reads 1"));
