@@ -42,7 +42,7 @@ class Adapters : public model::Strategy {
  public:
   struct Pair {
     at::Tensor a, b;  // [rank, in] [out, rank]
-    at::Tensor product() const { return b.detach().matmul(a.detach()).mul(scale); }
+    at::Tensor product() const { return b.detach().to(at::kDouble).matmul(a.detach().to(at::kDouble)).mul(scale); }
   };
   static constexpr double scale = 0.5;
   static constexpr int64_t rank = 3;
@@ -85,9 +85,10 @@ TEST(Strategy, AdaptersGiveTheGradientsOfTheMergedWeights) {
     for (int rank = 0; rank < world().size(); ++rank) work.push_back(tiny_work(spec.shape, rank, 0));
     for (size_t p = 0; p < merged.size(); ++p) {
       const auto found = adapters->pairs.find(spec.parameters[p].spec.name);
+      merged[p] = merged[p].to(at::kDouble);
       if (found != adapters->pairs.end()) merged[p].add_(found->second.product());
     }
-    const auto want = plain_gradients(spec, merged, work, at::kFloat);
+    const auto want = plain_gradients(spec, merged, work, at::kDouble);
     const auto& mine = work[static_cast<size_t>(world().rank())];
     model.forward_backward(mine, loss_of(spec, mine));
     expect_gradients(model, want);
@@ -95,8 +96,9 @@ TEST(Strategy, AdaptersGiveTheGradientsOfTheMergedWeights) {
       const auto found = adapters->pairs.find(spec.parameters[p].spec.name);
       if (found == adapters->pairs.end()) continue;
       const auto& [a, b] = found->second;
-      EXPECT_LE(distance(summed_over_ranks(a), b.detach().t().matmul(want[p]).mul(Adapters::scale)), bound) << found->first;
-      EXPECT_LE(distance(summed_over_ranks(b), want[p].matmul(a.detach().t()).mul(Adapters::scale)), bound) << found->first;
+      const at::Tensor wide_a = a.detach().to(at::kDouble), wide_b = b.detach().to(at::kDouble);
+      EXPECT_LE(distance(summed_over_ranks(a), wide_b.t().matmul(want[p]).mul(Adapters::scale)), bound) << found->first;
+      EXPECT_LE(distance(summed_over_ranks(b), want[p].matmul(wide_a.t()).mul(Adapters::scale)), bound) << found->first;
     }
   }
 }
@@ -210,7 +212,7 @@ TEST(Strategy, CutSequencesGiveTheGradientsOfWholeOnes) {
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
   std::vector<model::PackedBatch> work;
   for (const uint64_t seed : {1, 2}) work.push_back(tiny_batch(spec.shape, seed, {11, 1, 8 + static_cast<int64_t>(seed)}));
-  const auto want = plain_gradients(spec, whole_parameters(spec), work, at::kFloat);
+  const auto want = plain_gradients(spec, whole_parameters(spec), work, at::kDouble);
   for (const int64_t recompute : {-1, 0}) {
     const auto cut = std::make_shared<CutSequences>(world());
     auto model = sharded(spec, cut, recompute);

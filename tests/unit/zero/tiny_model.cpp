@@ -3,6 +3,8 @@
 #include "unit/zero/tiny_model.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include "trireme/base/philox.hpp"
@@ -52,12 +54,17 @@ at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& head_weig
   }
   const at::Tensor index = at::tensor(rows, at::kLong);
   const at::Tensor targets = batch.ids.index_select(0, index.add(1));
+  if (hidden.scalar_type() == at::kDouble) {
+    const at::Tensor log_probs = at::log_softmax(at::linear(hidden.index_select(0, index), head_weight), -1);
+    return log_probs.gather(-1, targets.to(at::kLong).unsqueeze(-1)).sum().div(-100);
+  }
   const auto out = kernels::token_log_probs(hidden.index_select(0, index), head_weight, targets, 1.0, kernels::Entropy::skip);
   return out.log_probs.sum().div(-100);
 }
 
 at::Tensor score_loss(const at::Tensor& hidden, const at::Tensor& head_weight) {
-  return at::linear(hidden, head_weight).to(at::kFloat).pow(2).sum().div(100);
+  const at::Tensor scores = at::linear(hidden, head_weight);
+  return (scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat)).pow(2).sum().div(100);
 }
 
 zero::Loss loss_of(const model::ModelSpec& spec, const model::PackedBatch& batch) {
@@ -86,10 +93,33 @@ std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec) {
   return whole;
 }
 
+namespace {
+
+// Attention as it is written in textbooks, for the types that the kernels do not have.
+class Textbook : public model::Strategy {
+ public:
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch& part, int) override {
+    std::vector<at::Tensor> out;
+    for (int64_t s = 0; s < part.sequences(); ++s) {
+      const int64_t first = part.cu_seqlens[static_cast<size_t>(s)], length = part.cu_seqlens[static_cast<size_t>(s) + 1] - first;
+      const auto heads_first = [&](const at::Tensor& x) {  // [H, length, hd]
+        return x.narrow(0, first, length).transpose(0, 1).repeat_interleave(q.size(1) / x.size(1), 0);
+      };
+      const at::Tensor scores = heads_first(q).matmul(heads_first(k).transpose(1, 2)).div(std::sqrt(static_cast<double>(q.size(2))));
+      const at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
+      const at::Tensor shares = scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
+      out.push_back(shares.matmul(heads_first(v)).transpose(0, 1));
+    }
+    return at::cat(out);
+  }
+};
+
+}  // namespace
+
 std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std::vector<at::Tensor>& parameters,
                                         const std::vector<model::PackedBatch>& batches, at::ScalarType compute) {
   std::vector<at::Tensor> sums;
-  for (const auto& parameter : parameters) sums.push_back(at::zeros_like(parameter));
+  for (const auto& parameter : parameters) sums.push_back(at::zeros(parameter.sizes(), compute == at::kDouble ? at::kDouble : at::kFloat));
   const auto rope = model::make_rope(spec.shape, 256, at::kCPU);
   for (const auto& batch : batches) {
     if (batch.tokens() == 0) continue;
@@ -97,16 +127,18 @@ std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std:
     std::vector<at::Tensor> leaves;
     for (const auto& parameter : parameters) leaves.push_back(parameter.detach().to(compute).clone().set_requires_grad(true));
     model::Strategy plain;
+    Textbook textbook;
+    model::Strategy& strategy = compute == at::kDouble ? textbook : plain;
     at::Tensor x;
     std::vector<at::Tensor> weights;
     for (const auto& stage : spec.stages) {
       weights.clear();
       for (const size_t p : stage.parameters) weights.push_back(leaves[p]);
-      x = model::run_stage(spec, stage, weights, x, batch, rope, plain);
+      x = model::run_stage(spec, stage, weights, x, batch, rope, strategy);
     }
     loss_of(spec, batch)(x, weights.back()).backward();
     for (size_t p = 0; p < leaves.size(); ++p) {
-      if (leaves[p].grad().defined()) sums[p].add_(leaves[p].grad().to(at::kFloat));
+      if (leaves[p].grad().defined()) sums[p].add_(leaves[p].grad().to(sums[p].scalar_type()));
     }
   }
   return sums;

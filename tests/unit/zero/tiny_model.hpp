@@ -37,7 +37,8 @@ zero::ReadRows initial_reader(const model::ModelSpec& spec);
 // Whole parameters, f32.
 std::vector<at::Tensor> whole_parameters(const model::ModelSpec& spec);
 
-// f32 gradients of whole parameters, of an ordinary graph over `batches`, computed in `compute`.
+// Gradients of whole parameters, of an ordinary graph over `batches`, computed in `compute`: f32 and bf16 by the kernels that the sharded
+// model has, sums in f32; f64 by LibTorch's operators and in f64 throughout, so it is the same on every processor.
 std::vector<at::Tensor> plain_gradients(const model::ModelSpec& spec, const std::vector<at::Tensor>& parameters,
                                         const std::vector<model::PackedBatch>& batches, at::ScalarType compute);
 
