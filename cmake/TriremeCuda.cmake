@@ -31,6 +31,11 @@ if(NOT TRIREME_CUDA STREQUAL "OFF")
     endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the static runtime would be a second one beside LibTorch's
     enable_language(CUDA)
+    foreach(_kind STANDARD EXTENSION)  # CMake 3.25 does not know the word for it
+      if(NOT CMAKE_CUDA20_${_kind}_COMPILE_OPTION)
+        set(CMAKE_CUDA20_${_kind}_COMPILE_OPTION -std=c++20)
+      endif()
+    endforeach()
     set(CMAKE_CUDA_STANDARD 20)
     find_package(CUDAToolkit REQUIRED)
     # The wheel is only there when something was missing: then header and library come from it.

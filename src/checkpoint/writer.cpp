@@ -114,12 +114,11 @@ void Save::gather_blocks() {
   std::vector<base::Block> mine;
   for (const Dataset& d : content_.datasets) mine.push_back(d.block);
   mine.push_back(root_ ? base::Block{0, entries_.back().shape[0], 0, 1} : base::Block{});
-  const std::string_view raw(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(base::Block));
-  const std::vector<std::string> all = comm_.gather(raw, 0);
+  const auto all = comm_.gather_ragged(std::span<const base::Block>(mine), 0);
   agreed_on_root(comm_, [&] {
-    for (const std::string& of_rank : all) {
-      const auto* first = reinterpret_cast<const base::Block*>(of_rank.data());
-      blocks_.insert(blocks_.end(), first, first + entries_.size());
+    for (const auto& of_rank : all) {
+      ASSERT(of_rank.size() == entries_.size());
+      blocks_.insert(blocks_.end(), of_rank.begin(), of_rank.end());
     }
     for (size_t e = 0; e < entries_.size(); ++e) {
       size_t digests = 0;
@@ -222,11 +221,10 @@ void Save::gather_digests() {
   std::vector<Digest> mine;
   for (const WrittenSlab& slab : mine_) mine.insert(mine.end(), slab.digests.begin(), slab.digests.end());
   report_.pieces_by_me = static_cast<int64_t>(mine.size());
-  const std::string_view raw(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Digest));
-  const std::vector<std::string> all = comm_.gather(raw, 0);
+  const auto all = comm_.gather_ragged(std::span<const Digest>(mine), 0);
   if (!root_) return;
   std::vector<const Digest*> next;
-  for (const std::string& of_rank : all) next.push_back(reinterpret_cast<const Digest*>(of_rank.data()));
+  for (const auto& of_rank : all) next.push_back(of_rank.data());
   for (size_t e = 0; e < entries_.size(); ++e) {
     for (size_t rank = 0; rank < next.size(); ++rank) {
       const base::Block& block = blocks_[rank * entries_.size() + e];

@@ -36,7 +36,7 @@ struct SavedModel {
 struct StoredParts {
   std::string pending;     // rollout that waits for the next iteration
   std::string unfinished;  // iteration that a stop interrupted
-  std::string dispatch;    // what generators remember (driver/dispatch.hpp)
+  std::string dispatch;    // what generators remember (rollout/dispatch.hpp)
 };
 
 class Checkpointing {

@@ -176,9 +176,9 @@ void StepLoop::evaluate_held_out(report::IterationMetrics& metrics) {
   std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);
   for (const auto& [name, value] : objective_->metrics(means, totals)) metrics.set("eval_" + name, value);
-  if (run_.command != config::Command::rm) return;
-  reward_scale_ = {finished_, metrics.get("eval_reward_mean"),
-                   std::max(metrics.get("eval_reward_std"), smallest_deviation)};
+  if (const auto moments = objective_->reward_moments(means, totals)) {
+    reward_scale_ = {finished_, moments->mean, std::max(moments->deviation, smallest_deviation)};
+  }
 }
 
 void StepLoop::export_trained(const std::string& name) {

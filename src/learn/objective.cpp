@@ -64,15 +64,19 @@ class RewardModelObjective final : public Objective {
     return loss;
   }
 
-  // The distribution over all answers is what reward.normalize_enable needs later.
   std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const override {
     auto out = Objective::metrics(means.first(4), totals);
+    const RewardMoments moments = *reward_moments(means, totals);
+    out.emplace_back("reward_mean", moments.mean);
+    out.emplace_back("reward_std", moments.deviation);
+    return out;
+  }
+
+  std::optional<RewardMoments> reward_moments(std::span<const double> means, const BatchTotals& totals) const override {
     const double mean = (means[2] + means[3]) / 2;
     const double answers = 2 * totals.rows;
     const double variance = std::max(0.0, means[4] - mean * mean) * answers / std::max(1.0, answers - 1);
-    out.emplace_back("reward_mean", mean);
-    out.emplace_back("reward_std", std::sqrt(variance));
-    return out;
+    return RewardMoments{mean, std::sqrt(variance)};
   }
 
  private:

@@ -72,7 +72,7 @@ struct StageRun {
 
   at::Tensor norm(const Operation& operation, const at::Tensor& x) const {
     const at::Tensor& weight = parameter(operation.weight);
-    if (operation.in == Value::stream) return rms_norm(x, weight, spec.shape.norm_eps);
+    if (operation.in != Value::q && operation.in != Value::k) return rms_norm(x, weight, spec.shape.norm_eps);
     // Of heads, which tensor-parallel ranks share: each has the whole weight and a part of its gradient.
     return rms_norm(heads(x), strategy.spread(weight), spec.shape.norm_eps).view(x.sizes());
   }

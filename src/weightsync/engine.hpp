@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "channel.hpp"
 #include "packing.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/topology.hpp"
 #include "trireme/weightsync/sync.hpp"
@@ -80,7 +82,6 @@ class WeightSync::Engine {
   bool leaves_node(const Flow& flow) const;
   void count_sent(const Outgoing& out, int64_t payload_bytes, int64_t full_bytes);
   std::byte* scratch() const { return scratch_.data(); }
-  void note_error(const std::string& message);
   void count_changes();
   void agree();
   void remember();
@@ -115,7 +116,7 @@ class WeightSync::Engine {
   SyncCounters counters_;
   std::vector<int64_t> changed_elements_;  // [tensors] of this rank's shard; empty where that is not known
   base::Stopwatch watch_;
-  std::string error_;
+  std::optional<UserError> error_;  // the first that this rank met; all of them throw it at the end
   int64_t corrupt_ = -1;
   std::vector<std::vector<std::byte>> previous_;  // this rank's shard as sent last, where deltas need it
 };

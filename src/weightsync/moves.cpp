@@ -9,6 +9,7 @@
 #include "engine.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/agree.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::weightsync {
@@ -29,7 +30,7 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   local_flow_ = local_bucket_ = 0;
   counters_ = {};
   counters_.version = version;
-  error_.clear();
+  error_.reset();
   for (Outgoing& out : outgoing_) {
     out.next = 0;
     out.finished = false;
@@ -248,9 +249,10 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
   std::memcpy(&header, slot, sizeof header);
   const std::byte* payload = slot + sizeof header;
   const int64_t full = bucket.elements * element_bytes_;
-  auto wrong = [&](const std::string& what) {
-    note_error(base::text("weight sync ", next_version_, ", bucket ", bucket.number, " from rank ", flow.from, " with ",
-                          tensors_[flow.pieces[bucket.first].tensor].name, ": ", what));
+  auto wrong = [&](const std::string& what, ExitCode code = ExitCode::internal) {
+    if (error_) return;
+    error_ = UserError(code, base::text("weight sync ", next_version_, ", bucket ", bucket.number, " from rank ", flow.from, " with ",
+                                        tensors_[flow.pieces[bucket.first].tensor].name, ": ", what));
   };
   if (header.version != next_version_ || header.number != bucket.number) {
     return wrong(base::text("it is bucket ", header.number, " of version ", header.version));
@@ -274,29 +276,21 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
     apply_delta(delta, element_bytes_, bucket.elements, scratch());
     unpack(copier_, pieces, element_bytes_, scratch(), targets_);
   } catch (const UserError& error) {
-    wrong(error.what());
+    wrong(error.what(), error.code());
   }
 }
 
-void WeightSync::Engine::note_error(const std::string& message) {
-  if (error_.empty()) error_ = message;
-}
-
-// One exchange at the end: the same version everywhere and no error anywhere, or the same error on every rank.
+// At the end: the same version everywhere and no error anywhere, or the same error on every rank.
 void WeightSync::Engine::agree() {
-  struct Outcome {
-    int64_t version = 0;
-    int64_t failed = 0;
-  };
-  const auto all = comm_.gather_values(Outcome{next_version_, error_.empty() ? 0 : 1});
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].failed == 0 && all[rank].version == all[0].version) continue;
-    running_ = false;
-    version_ = never;  // the targets hold a mixture
-    std::string message = all[rank].failed != 0 ? comm_.broadcast(error_, static_cast<int>(rank))
-                                                : base::text("weight sync of version ", all[rank].version, " while rank 0 syncs version ", all[0].version);
-    throw InternalError(base::text("rank ", rank, ": ", message));
-  }
+  const int64_t of_rank_0 = comm_.broadcast_value(next_version_, 0);
+  const auto failure = comm::failure_of_any(comm_, [&] {
+    if (error_) throw *error_;
+    VALIDATE(next_version_ == of_rank_0, ExitCode::internal, "weight sync of version ", next_version_, " while rank 0 syncs version ", of_rank_0);
+  });
+  if (!failure) return;
+  running_ = false;
+  version_ = never;  // the targets hold a mixture
+  throw UserError(failure->code, failure->message);
 }
 
 // The shard as sent, for the comparison of the next delta. Not needed with bitmaps.

@@ -66,7 +66,7 @@ def group_of(include):
 
 def module_of(include):
     """The module that an include of ours names, or None. `torch/` is the header set of LibTorch, no module."""
-    parts = include.split("/")
+    parts = [part for part in include.split("/") if part not in (".", "..")]
     if parts[0] == "trireme":
         return parts[1]
     return parts[0] if len(parts) > 1 and parts[0] in LAYERS["modules"] else None

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Our CUDA kernels compile for every architecture of the defaults that this machine's nvcc knows, in builds without CUDA, too; none spills registers, and
-each leaves room for as many threads as its multiprocessors take: they are bound by memory, and threads hide its latency.
+each leaves room for as many threads as its multiprocessors take: they are bound by memory, and threads hide its latency. They also compile as in a build
+with a Kokkos that has a CUDA space, by the standard of CMakeLists.txt and against what kokkos_stub/ says of Kokkos.
 Skipped (exit code 125) where there is no nvcc.
 
     cuda_kernels_test.py ROOT
@@ -22,12 +23,12 @@ MOST_REGISTERS = 40
 MOST_OF_SOME = {"SummariseRow|ChooseRow": 64, "AttendChunk": 72}
 
 
-def compile_one(nvcc, root, source, chosen):
+def compile_one(nvcc, root, source, chosen, *more):
     """ptxas' lines about it; None where it does not compile."""
     code = [word for a in chosen for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
     code += ["-gencode", f"arch=compute_{chosen[-1]},code=compute_{chosen[-1]}"]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([nvcc, "-std=c++20", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-v", f"-I{root}/include", f"-I{root}/src", *code,
+        done = subprocess.run([nvcc, "-std=c++20", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-v", *more, f"-I{root}/include", f"-I{root}/src", *code,
                                "-c", f"{root}/{source}", "-o", f"{folder}/kernels.o"], capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stdout + done.stderr)
@@ -73,6 +74,15 @@ def main():
         problems = problems_in(report)
         failed = failed or bool(problems) or kernels == 0
         print(f"{source}: {kernels} kernels for {chosen} and PTX", *problems, sep="\n  ")
+    with_kokkos = compile_one(nvcc, root, SOURCES[0], chosen[:1], "-DTRIREME_KOKKOS_DEVICE", f"-I{root}/tests/style/kokkos_stub")
+    if with_kokkos is None or "Compiling entry function" not in with_kokkos:
+        print(f"{SOURCES[0]}: does not compile with a Kokkos that has a device space")
+        failed = True
+    # Compiled above by the standard of the whole build, so no target may ask for another.
+    for lists in sorted(root.glob("src/*/CMakeLists.txt")):
+        if "CUDA_STANDARD" in lists.read_text(encoding="utf-8"):
+            print(f"{lists}: a standard of its own for CUDA; all are compiled as cmake/TriremeCuda.cmake says")
+            failed = True
     return 1 if failed else 0
 
 

@@ -129,6 +129,15 @@ class CommView {
     }
     return all;
   }
+  // To `root` alone; an empty vector elsewhere.
+  template <class T>
+  std::vector<std::vector<T>> gather_ragged(std::span<const T> mine, int root) const {
+    std::vector<std::vector<T>> all;
+    for (const std::string& part : gather(base::WireWriter().put_list(mine).take(), root)) {
+      all.push_back(base::from_bytes<std::vector<T>>(part));
+    }
+    return all;
+  }
   template <class T>
   std::vector<T> all_gather(std::span<const T> mine) const {
     std::vector<T> all;

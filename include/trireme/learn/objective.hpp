@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,6 +45,11 @@ class Objective {
   virtual at::Tensor loss(const ObjectiveInput& input, DeviceSums& means) = 0;
   // What is reported of the means over all micro-batches and ranks, by name.
   virtual std::vector<std::pair<std::string, double>> metrics(std::span<const double> means, const BatchTotals& totals) const;
+  // Of the rewards of all answers, where the objective gives rewards: what reward.normalize_enable needs of the exported model.
+  struct RewardMoments {
+    double mean, deviation;
+  };
+  virtual std::optional<RewardMoments> reward_moments(std::span<const double>, const BatchTotals&) const { return std::nullopt; }
 };
 
 // `reference`: the frozen model of dpo; null for the others. Local.

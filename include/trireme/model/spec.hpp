@@ -57,7 +57,7 @@ inline constexpr size_t value_count = static_cast<size_t>(Value::up) + 1;
 
 enum class OperationKind : uint8_t {
   look_up,   // out = the weight's rows, by token id
-  norm,      // out = RMS norm of `in`, over as many elements as the weight has: of whole rows, or of each head
+  norm,      // out = RMS norm of `in`: of each head where that is q or k, else of whole rows
   spread,    // out = in, whole on every tensor-parallel rank; backward the sum of the ranks' gradients
   linear,    // out = in weight^T + bias
   rotate,    // out = rotary embedding of the heads of `in`

@@ -222,7 +222,13 @@ TEST(Sync, RanksThatDisagreeOnTheVersionAllThrow) {
   const base::ShardLayout target = llama_slices(odd_shape(), 1);
   WeightSync sync(world(), source, target, members);
   Member member(source, target, members, host);
-  EXPECT_THROW(sync.run(world().rank() == 1 ? 8 : 7, member.sources(7, false), member.targets()), InternalError);
+  try {
+    sync.run(world().rank() == 1 ? 8 : 7, member.sources(7, false), member.targets());
+    FAIL() << "rank " << world().rank() << " went on";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::internal);
+    EXPECT_STREQ(error.what(), "rank 1: weight sync of version 8 while rank 0 syncs version 7");
+  }
 }
 
 TEST(SharedSync, AgreesOnVersionAndBytesAndCopiesNothing) {
