@@ -81,6 +81,11 @@ readonly test_packages=(
   "g++-aarch64-linux-gnu  label cross: the kernels for ARM"
   "qemu-user-static       and runs them"
 )
+# By themselves: older releases than Debian 12 have no such name for the second.
+readonly fuzz_packages=(
+  "clang                  label fuzz: libFuzzer"
+  "libclang-rt-dev        its run-time libraries, ASan and UBSan"
+)
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
 # Both name the line that calls them; their texts name the command that failed.
@@ -168,6 +173,7 @@ install_system() {
 install_test_packages() {
   if ! no_install && command -v apt-get >/dev/null; then
     (install_packages "${test_packages[@]}") || say "apt failed: tests of label slurm will be skipped"
+    (install_packages "${fuzz_packages[@]}") || say "apt failed: tests of label fuzz will be skipped"
   else
     PATH=$PATH:/usr/sbin command -v slurmctld >/dev/null || say "no slurmctld here: tests of label slurm will be skipped"
   fi
@@ -403,7 +409,7 @@ demo() {
 prepare_tests() {
   build -DTRIREME_TESTS=ON
   compile
-  case "${*:--L slurm}" in *slurm* | *style* | *cross*) install_test_packages ;; esac
+  case "${*:--L slurm}" in *slurm* | *style* | *cross* | *fuzz*) install_test_packages ;; esac
   if [ $# -eq 0 ]; then
     install_interop
     fetch_model || say "no model: tests that need it will be skipped"

@@ -255,7 +255,7 @@ after() {
   case $rc in
     0) say "finished at step $step"; rm -f "$run_dir/.retries" ;;
     75)
-      if [ -e "$run_dir/stop" ]; then
+      if [ -e "$run_dir/stopped" ] || [ -e "$run_dir/stop" ]; then  # renamed by the program when it has obeyed
         say "stopped at step $step by the file 'stop': sbatch the same script to go on"
       elif [ "$restart" -ge "$TRIREME_MAX_RESTARTS" ]; then
         say "stopped at step $step; TRIREME_MAX_RESTARTS=$TRIREME_MAX_RESTARTS is reached: sbatch the same script to go on"
@@ -341,7 +341,7 @@ first_step=$(newest_step)
 say "job $job, restart $restart: $ranks ranks on $nodes nodes, from step $first_step, in $run_dir, $([ -z "$ends_at" ] || echo "$((ends_at - $(date +%s))) s") left"
 
 lock_wait_ends=$(($(date +%s) + TRIREME_LOCK_WAIT))
-tried_again=''
+tried_again='' tried_from=''
 while [ -z "$stopped" ]; do
   run_once
   case $rc in
@@ -350,10 +350,11 @@ while [ -z "$stopped" ]; do
       [ "$(date +%s)" -lt "$lock_wait_ends" ] || break
       say "the run folder is in use: another try in 5 s"
       sleep 5 & wait $! || true ;;
-    # A device, a license or a file server that is gone for a moment; the second time it is not that.
+    # A device, a license or a file server that is gone for a moment; the second time without a new checkpoint it is not that.
     69 | 74)
-      [ -z "$tried_again" ] || break
-      tried_again=1
+      newest=$(newest_save)
+      if [ -n "$tried_again" ] && { [ -z "$newest" ] || [ "$newest" = "$tried_from" ]; }; then break; fi
+      tried_again=1 tried_from=$newest
       say "exit code $rc: one more try in $TRIREME_RETRY_PAUSE s"
       sleep "$TRIREME_RETRY_PAUSE" & wait $! || true ;;
     *) break ;;

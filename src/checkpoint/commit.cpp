@@ -58,9 +58,24 @@ void remove_leftovers(const std::filesystem::path& folder) {
   const base::FileWork work{"listing", folder};
   std::error_code error;
   std::vector<std::filesystem::path> leftovers;
+  std::vector<std::filesystem::path> aside;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(".tmp")) leftovers.push_back(entry.path());
+    if (!name.starts_with(".step-")) continue;
+    if (name.ends_with(".tmp")) leftovers.push_back(entry.path());
+    if (name.ends_with(".tmp.old")) aside.push_back(entry.path());
+  }
+  // exchange_by_renames() was interrupted. Before the new checkpoint had the name, what lies aside is the committed one; afterwards it was replaced.
+  for (const auto& path : aside) {
+    const std::string name = path.filename().string();
+    const std::filesystem::path target = folder / name.substr(1, name.find('.', 1) - 1);
+    if (std::filesystem::exists(target)) {
+      remove_quietly(path);
+    } else {
+      rename_path(path, target);
+      base::sync_folder(folder);
+      log::warning(base::text(target.string(), " was moved aside when an earlier start ended, and has its name again"));
+    }
   }
   for (const auto& path : leftovers) remove_quietly(path);
 }

@@ -118,9 +118,19 @@ void exchange_paths(const std::filesystem::path& from, const std::filesystem::pa
   inject("rename", to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) base::throw_errno(errno, "exchange with", to);
+  exchange_by_renames(from, to);
+}
+
+void exchange_by_renames(const std::filesystem::path& from, const std::filesystem::path& to) {
   const std::filesystem::path aside = from.string() + ".old";
   if (::rename(to.c_str(), aside.c_str()) != 0) base::throw_errno(errno, "move aside", to);
-  if (::rename(from.c_str(), to.c_str()) != 0) base::throw_errno(errno, "rename to", to);
+  crash_point("ckpt.moved_aside");
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    ::rename(aside.c_str(), to.c_str());
+    base::throw_errno(error, "rename to", to);
+  }
+  crash_point("ckpt.moved_in");
   if (::rename(aside.c_str(), from.c_str()) != 0) base::throw_errno(errno, "rename to", from);
 }
 

@@ -28,6 +28,8 @@ void close_file(base::FileDescriptor fd, const std::filesystem::path& path);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 // `from` takes the place of the existing `to`; what was there is then at `from`. Atomic where the file system can.
 void exchange_paths(const std::filesystem::path& from, const std::filesystem::path& to);
+// The same by three renames, where the file system cannot; remove_leftovers() knows what an end in between leaves.
+void exchange_by_renames(const std::filesystem::path& from, const std::filesystem::path& to);
 // Reserves `bytes` on the file system, so that a full disk shows before the first byte; does nothing where it cannot.
 void reserve(int fd, int64_t bytes, const std::filesystem::path& path);
 

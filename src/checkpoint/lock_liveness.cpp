@@ -54,6 +54,13 @@ Liveness ask_process_table(const LockHolder& holder) {
   return start_time(holder.pid) == holder.started ? Liveness::alive : Liveness::gone;
 }
 
+bool was_before_a_reboot(const LockHolder& holder) {
+  const auto boot_of = [](const std::string& id) { return id.substr(0, id.find(' ')); };
+  const LockHolder me = this_process();
+  const std::string before = boot_of(holder.namespace_id);
+  return holder.host == me.host && !before.empty() && before != boot_of(me.namespace_id);
+}
+
 Liveness ask_scheduler(const LockHolder& holder) {
   std::istringstream words(holder.job);
   std::string kind;

@@ -17,6 +17,8 @@ LockHolder this_process();
 Liveness ask_process_table(const LockHolder& holder);
 // By the scheduler of the holder's job: squeue or qstat.
 Liveness ask_scheduler(const LockHolder& holder);
+// Whether the holder ran on a machine of this one's name before that was started anew.
+bool was_before_a_reboot(const LockHolder& holder);
 
 // "job slurm 4711, host n3, pid 120, since 2026-11-21T14:03:33Z"
 std::string describe(const LockHolder& holder);

@@ -51,7 +51,12 @@ std::string reason_to_take(const std::filesystem::path& folder, const Claim& cla
   }
   const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job);
   if (same_job) return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "it was an earlier start of this job" : "";
-  if (ask_scheduler(claim.holder) == Liveness::gone) return "the scheduler does not know its job any more";
+  const Liveness job = ask_scheduler(claim.holder);
+  if (job == Liveness::gone) return "the scheduler does not know its job any more";
+  // Machines that share a name could share a folder: not without a look at its heart.
+  if (job == Liveness::unknown && was_before_a_reboot(claim.holder)) {
+    return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "its machine was started anew since" : "";
+  }
   const double silence = server_time(folder) - claim.modified;
   if (options.take_over && silence > stale_intervals * options.heartbeat_seconds) {
     return base::text("no heartbeat for ", base::human_seconds(silence));
@@ -144,6 +149,8 @@ class RunLock::Holder {
   }
 
   bool still_mine() const {
+    const base::FileWork work{"listing", folder_};
+    server_time(folder_);  // makes a file: a client of a network file system then lists the folder anew
     const auto fences = claimed_fences(folder_);
     return !fences.empty() && fences.front() == me_.fence;
   }

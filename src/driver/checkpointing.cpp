@@ -66,9 +66,7 @@ void before_mpi() { checkpoint::open_library_before_mpi(); }
 Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, at::Device device,
                              bool thread_multiple)
     : options_(options), roles_(roles), folder_(folder), mirror_(device), schedule_(options.ckpt, roles.world.size()),
-      writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {
-  if (roles.world.rank() == 0) checkpoint::remove_leftovers(folder.checkpoints());
-}
+      writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {}
 
 Checkpointing::~Checkpointing() = default;
 

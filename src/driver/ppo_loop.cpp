@@ -65,7 +65,7 @@ std::optional<learn::PretrainingTexts> load_texts(const Run& run, const text::To
 
 PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
     : run_(options, session, config::Command::ppo),
-      tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
+      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
       prompts_(learn::load_prompts(run_.options, run_.options.data.prompt_dataset, tokenizer_, run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),

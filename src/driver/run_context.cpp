@@ -258,6 +258,7 @@ void RunContext::merge_trace() {
 
 void RunContext::finish(const std::string& title, const std::vector<double>& curve, const report::IterationMetrics& last,
                         const report::GenerationTotals& generation) {
+  if (roles_.world.rank() == 0) folder_.obey_stop_file();
   if (options_.trace.enabled) merge_trace();
   const auto run = options_.train.async_depth > 0 ? trace::RolesRun::together : trace::RolesRun::in_turns;
   report::write_end(roles_.world, roles_.text(), folder_.path(), {since_start_.seconds(), run, generation, last, title, curve});

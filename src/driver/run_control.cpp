@@ -53,6 +53,7 @@ RunControl::Start RunControl::resume_or_begin(int64_t schedule_steps) {
   savable_.inputs = run_.roles.world.broadcast_value(savable_.inputs, 0);
   comm::fail_together_on_root(run_.roles.world, [&] {
     if (found) learn::check_changes({found->deck, found->inputs}, {run_.folder.deck(), savable_.inputs}, run_.options.ckpt.allow_changes);
+    run_.folder.keep_deck();
   });
   progress.inputs = savable_.inputs;
   if (found && !progress.inside_iteration()) target_reached(progress);

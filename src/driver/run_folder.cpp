@@ -8,6 +8,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
 #include "trireme/config/deck.hpp"
 
@@ -46,13 +47,32 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
              .rank_file = path_ / "logs" / name.data(),
              .level = options.run.log_level});
   comm::fail_together_on_root(world, [&] {
-    base::write_file_atomically(path_ / "deck.toml", deck_);
-    const base::FileWork work{"removal", stop_file()};
+    checkpoint::remove_leftovers(checkpoints_);
     std::error_code ignored;
-    for (const auto& file : {stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
+    const auto known = [&] {
+      const base::FileWork work{"look", path_ / "deck.toml"};
+      return std::filesystem::exists(path_ / "deck.toml", ignored);
+    }();
+    if (!known) keep_deck();
+    const base::FileWork work{"removal", stop_file()};
+    for (const auto& file : {obeyed_stop_file(), save_file()}) std::filesystem::remove(file, ignored);  // asked the last run, not this one
+    VALIDATE(!obey_stop_file(), ExitCode::stopped_with_checkpoint, "not started: the file ", stop_file().string(), " was there already, touched while ",
+             "nobody ran here. It is called `stopped` now: start the same command again to go on");
   });
 }
 
 RunFolder::~RunFolder() { log::close(); }
+
+void RunFolder::keep_deck() const { base::write_file_atomically(path_ / "deck.toml", deck_); }
+
+bool RunFolder::obey_stop_file() const {
+  const base::FileWork work{"rename", obeyed_stop_file()};
+  std::error_code error;
+  std::filesystem::rename(stop_file(), obeyed_stop_file(), error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    log::warning(base::text("the file ", stop_file().string(), " cannot be renamed (", error.message(), "): remove it, or the next start ends at once"));
+  }
+  return !error;
+}
 
 }  // namespace trireme::driver

@@ -14,13 +14,18 @@ namespace trireme::driver {
 class RunFolder {
  public:
   // Collective. Creates <run.dir> with logs/, takes the run lock and that of the folder of checkpoints (exit code 73 when another job has one), opens log.txt and
-  // logs/rank-NNNNN.log and writes deck.toml.
+  // logs/rank-NNNNN.log, puts names of checkpoints right that an end left wrong, and writes a first deck.toml. Exit code 75 when somebody asked for a
+  // stop while nobody ran.
   RunFolder(const config::Options& options, const comm::CommView& world);
   ~RunFolder();
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return checkpoints_; }
   std::filesystem::path stop_file() const { return path_ / "stop"; }
+  // The name of the stop file from when a run has ended, until the next start: scripts look for it.
+  std::filesystem::path obeyed_stop_file() const { return path_ / "stopped"; }
+  bool obey_stop_file() const;  // whether there was one
+  void keep_deck() const;       // once nothing refuses it any more: scripts find the checkpoints by deck.toml
   // Its existence asks for a checkpoint at the end of the iteration; the run removes it.
   std::filesystem::path save_file() const { return path_ / "save"; }
   const checkpoint::RunLock& lock() const { return *lock_; }

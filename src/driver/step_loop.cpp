@@ -46,7 +46,7 @@ learn::Inputs inputs_of(const Run& run, const text::Tokenizer& tokenizer, const 
 
 StepLoop::StepLoop(const config::Options& options, const comm::Session& session, config::Command command)
     : run_(options, session, command),
-      tokenizer_(text::Tokenizer::load(run_.options.tokenizer_path())),
+      tokenizer_(learn::load_same_tokenizer(run_.roles.world, run_.options.tokenizer_path())),
       rows_(learn::load_training(run_.options, run_.options.data.dataset, command, tokenizer_, run_.roles.world)),
       sampler_(learn::make_sampler(run_.options, run_.options.data.dataset_probs, rows_.counts())),
       start_(learn::trained_start(run_.options, learn::head_of(command))),
@@ -155,6 +155,7 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
   metrics.set("lr", rate);
   metrics.set("target_tokens", totals.targets);
   metrics.tokens = static_cast<int64_t>(totals.tokens);
+  if (!result.updated) bad_batches_.save(batches, metrics.iteration);
   skips_.count("model", result, run_.roles.world.rank() == 0);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/learn/bad_batches.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "driver/run.hpp"
 #include "driver/run_control.hpp"
@@ -51,6 +52,7 @@ class StepLoop {
   std::unique_ptr<learn::Objective> objective_;
   std::unique_ptr<zero::ShardedModel> model_;
   std::unique_ptr<zero::LearningRate> rate_;
+  learn::BadBatches bad_batches_{run_.folder.path(), run_.roles.world.rank()};
   learn::SkippedSteps skips_{run_.options.train.max_skipped_steps};
   // rm: mean and deviation of the held-out rewards, and the iteration whose weights gave them
   struct RewardScale {

@@ -51,13 +51,25 @@ std::string lines_of(const Samples& samples, std::vector<std::string>& suspects)
 }  // namespace
 
 void BadBatches::save(const learn::UpdateStep& step, int64_t iteration, int64_t number) {
+  std::vector<Samples> parts;
+  for (const ppo::Experience& batch : step.micro_batches) parts.push_back(batch.to_samples());
+  keep(parts, base::text("iteration-", iteration, "-step-", number));
+}
+
+void BadBatches::save(std::span<const RowBatch> batches, int64_t iteration) {
+  std::vector<Samples> parts;
+  for (const RowBatch& batch : batches) parts.push_back(batch.samples);
+  keep(parts, base::text("iteration-", iteration));
+}
+
+void BadBatches::keep(const std::vector<Samples>& parts, const std::string& name) {
   if (kept_ >= most_kept) return;
   ++kept_;
   std::string lines;
   std::vector<std::string> suspects;
-  for (const ppo::Experience& batch : step.micro_batches) lines += lines_of(batch.to_samples(), suspects);
+  for (const Samples& part : parts) lines += lines_of(part, suspects);
   if (lines.empty()) return;
-  const auto file = folder_ / base::text("iteration-", iteration, "-step-", number, "-rank-", rank_, ".jsonl");
+  const auto file = folder_ / base::text(name, "-rank-", rank_, ".jsonl");
   report::side_output(file.string(), [&] {
     const base::FileWork work{"write", file};
     std::filesystem::create_directories(folder_);

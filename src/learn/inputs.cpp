@@ -27,12 +27,15 @@ void add_description(Inputs& inputs, const std::string& key, const std::string& 
   if (std::filesystem::exists(folder)) inputs.emplace_back(key + ".config", digest_of(model::open_model(folder).shape));
 }
 
+// Digests of two kinds say nothing of each other: "kind:" stands in front of later ones.
+std::string kind_of(const std::string& digest) { return digest.substr(0, digest.find(':') + 1); }
+
 // Names in `inputs` whose digest is another one than in `saved`; what was not saved cannot be told.
 std::vector<std::string> changed_inputs(const Inputs& saved, const Inputs& inputs) {
   std::vector<std::string> out;
   for (const auto& [name, digest] : inputs) {
     const auto found = std::find_if(saved.begin(), saved.end(), [&, &key = name](const auto& one) { return one.first == key; });
-    if (found != saved.end() && found->second != digest) out.push_back(name);
+    if (found != saved.end() && found->second != digest && kind_of(found->second) == kind_of(digest)) out.push_back(name);
   }
   return out;
 }

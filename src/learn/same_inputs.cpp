@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <vector>
@@ -64,17 +65,42 @@ std::string as_text(uint64_t value) {
   return text.data();
 }
 
+// Of weight files: both ends whole, which is where formats have their headers, and pieces spread evenly over what lies between.
 constexpr uint64_t end_bytes = 65536;
+constexpr uint64_t piece_bytes = 4096;
+constexpr uint64_t pieces = 512;
+constexpr uint64_t largest_header = uint64_t{100} << 20;  // as the format has it
 
-std::string part_of(const std::filesystem::path& file, uint64_t offset) {
+// A safetensors header, where the file is one: its length stands in front. It names every tensor with its type, shape and place.
+uint64_t header_bytes(const std::string& beginning, uint64_t size) {
+  uint64_t length = 0;
+  if (beginning.size() < sizeof length) return 0;
+  std::memcpy(&length, beginning.data(), sizeof length);
+  return length < size - sizeof length ? std::min(length + sizeof length, largest_header) : 0;
+}
+
+void add_file(Fingerprint& all, const std::filesystem::path& file) {
   const base::FileWork work{"read", file};
+  const uint64_t size = std::filesystem::file_size(file);
+  all.add(file.filename().string());
+  all.add(std::to_string(size));
   std::ifstream in(file, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(offset));
-  std::string bytes(end_bytes, '\0');
-  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  VALIDATE(!in.bad(), ExitCode::io_error, "cannot read ", file.string());
-  bytes.resize(static_cast<size_t>(in.gcount()));
-  return bytes;
+  const auto read = [&](uint64_t offset, uint64_t bytes) {
+    std::string part(std::min(bytes, size - offset), '\0');
+    in.seekg(static_cast<std::streamoff>(offset));
+    in.read(part.data(), static_cast<std::streamsize>(part.size()));
+    VALIDATE(in.good(), ExitCode::io_error, "cannot read ", file.string());
+    all.add(part);
+    return part;
+  };
+  const std::string beginning = read(0, end_bytes);
+  if (const uint64_t header = header_bytes(beginning, size); header > end_bytes) read(end_bytes, header - end_bytes);
+  if (size <= pieces * piece_bytes) {
+    if (size > end_bytes) read(end_bytes, size);
+    return;
+  }
+  for (uint64_t i = 1; i < pieces; ++i) read(size / pieces * i, piece_bytes);
+  read(size - end_bytes, end_bytes);
 }
 
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
@@ -125,6 +151,17 @@ void require_same_deck(const comm::CommView& world, const std::string& deck) {
   });
 }
 
+text::Tokenizer load_same_tokenizer(const comm::CommView& world, const std::filesystem::path& folder) {
+  auto tokenizer = text::Tokenizer::load(folder);
+  const std::string mine = digest_of(tokenizer);
+  const std::string first = world.broadcast(mine, 0);
+  comm::fail_together(world, [&] {
+    VALIDATE(first == mine, ExitCode::bad_data, "the tokenizer in ", folder.string(), " is not that of rank 0 (digest ", mine, " here, ", first,
+             " there): a file that changed while the job started, a stale cache of its file system, or another folder on this node; start again");
+  });
+  return tokenizer;
+}
+
 void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts) {
   require_same(world, what, prompts.size(), fingerprint(prompts));
 }
@@ -168,14 +205,8 @@ std::string digest_of_model(const std::filesystem::path& folder) {
   const trace::Region region{"digest of a model", trace::no_argument, trace::Category::io};
   const trace::Guarding guard{trace::Guard::inputs};
   Fingerprint all;
-  for (const auto& file : weight_files(folder)) {
-    const auto size = std::filesystem::file_size(file);
-    all.add(file.filename().string());
-    all.add(std::to_string(size));
-    all.add(part_of(file, 0));
-    all.add(part_of(file, size > end_bytes ? size - end_bytes : 0));
-  }
-  return as_text(all.value());
+  for (const auto& file : weight_files(folder)) add_file(all, file);
+  return "pieces:" + as_text(all.value());
 }
 
 }  // namespace trireme::learn

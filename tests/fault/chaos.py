@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import sys
@@ -40,6 +41,31 @@ command = ["{sys.executable}", "sleeper.py"]
 
 class Failure(Exception):
     """A promise that was not kept."""
+
+
+class Skipped(Exception):
+    """What this machine cannot do. Not a case."""
+
+
+def began_behind(result):
+    """Behind which finished iteration a start went on, by its own words and by the first iteration that it reports; None: it came to neither."""
+    said = re.search(r"resumed after iteration (\d+)", result.text)
+    reported = re.search(r"^.*\biteration (\d+)/\d+  (?=reward|loss|kl)", result.text, re.MULTILINE)
+    places = [int(said[1])] if said else []
+    if reported:
+        places.append(int(reported[1]) - 1)
+    if len(places) == 2 and places[0] != places[1]:
+        raise Failure(f"it says that it goes on behind iteration {places[0]} and reports {places[1] + 1} first\n{result.text[-3000:]}")
+    return places[0] if places else None
+
+
+def must_go_on_behind(result, least, most=None):
+    """Nothing beyond the last interval is lost."""
+    place = began_behind(result)
+    if place is None and result.code == DONE and "the run is done" not in result.text and least > 0:
+        raise Failure(f"it does not say where it goes on, which was to be behind iteration {least}\n{result.text[-3000:]}")
+    if place is not None and not least <= place <= (place if most is None else most):
+        raise Failure(f"it goes on behind iteration {place}, not {least}{'' if most is None else f' to {most}'}\n{result.text[-3000:]}")
 
 
 class Workshop(ProgramTest):

@@ -1,11 +1,10 @@
 """Rows about ends that nobody asked for, and those that somebody did: kills, crash points, stop requests, double starts."""
 
 import random
-import re
 import signal
 import time
 
-from chaos import DONE, KILLED, LOCKED, STOPPED, Failure, adversity, after_power_loss, lines_in, timeless, wait_until
+from chaos import DONE, KILLED, LOCKED, STOPPED, Failure, adversity, after_power_loss, began_behind, lines_in, must_go_on_behind, timeless, wait_until
 
 ITERATIONS = 12
 POINTS = ("ckpt.begin", "ckpt.preflight", "ckpt.tmp_created", "ckpt.laid_out", "ckpt.half_written", "ckpt.written", "ckpt.synced", "ckpt.verified",
@@ -14,7 +13,8 @@ POINTS = ("ckpt.begin", "ckpt.preflight", "ckpt.tmp_created", "ckpt.laid_out", "
 
 
 def random_kills(shop, count, seed):
-    """One case is a chain of ten kills of one run, which then ends undisturbed: the iteration that a kill falls into is drawn, and the moment in it."""
+    """One case is a chain of ten kills of one run, which then ends undisturbed: the iteration that a kill falls into is drawn, and the moment in it. Each
+    iteration is saved in the background: when one is reported, all but the last one before it have a whole checkpoint."""
     dice = random.Random(seed)
     run = f"kills-{seed}"
     done = 0
@@ -29,32 +29,40 @@ def random_kills(shop, count, seed):
             shop.hit(job, kind, dice)
             done += 1
         result = job.wait(60)
+        must_go_on_behind(result, before - 2)
         if result.code == DONE:
             shop.must_equal_undisturbed(run, iterations=ITERATIONS)
             shop.remove(run)
         elif result.code == LOCKED:
             time.sleep(0.2)
-    shop.finish(run, iterations=ITERATIONS)
+    before = lines_in(shop.path(run) / "metrics.jsonl")
+    must_go_on_behind(shop.finish(run, iterations=ITERATIONS), before - 2)
     shop.must_equal_undisturbed(run, iterations=ITERATIONS)
     shop.remove(run)
     return done
 
 
 def crash_points(shop, points, seed):
-    """Every rank, then one rank alone, ends at the named point of a checkpoint; one run goes through all of them and ends as an undisturbed one."""
+    """Every rank, then one rank alone, ends at the named point of a checkpoint; one run goes through all of them and ends as an undisturbed one. Each
+    iteration is saved before the next begins: the one that ended in its checkpoint may be lost, none before."""
     run = f"points-{seed}"
     for point in points:
         for alone in (False, True):
             prefix = ("sh", "-c", f'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then export TRIREME_CRASH_AT={point}; fi; exec "$@"', "sh")
             options = {"prefix": prefix} if alone else {"env": {"TRIREME_CRASH_AT": point}}
-            job = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options)
-            result = job.wait(90)
+            if not shop.path(run).exists():  # something to lose
+                shop.first_iteration(run, "ckpt.background=false", iterations=ITERATIONS)
+            before = lines_in(shop.path(run) / "metrics.jsonl")
+            result = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options).wait(90)
             # A point that only rank 0 passes harms nobody when it is rank 1's.
             if result.code not in (KILLED, LOCKED, DONE):
                 raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
+            must_go_on_behind(result, max(before - 1, 1))
             if result.code == DONE:
+                shop.must_equal_undisturbed(run, "ckpt.background=false", iterations=ITERATIONS)
                 shop.remove(run)
-    shop.finish(run, "ckpt.background=false", iterations=ITERATIONS)
+    before = lines_in(shop.path(run) / "metrics.jsonl")  # none: it is done, and removed
+    must_go_on_behind(shop.finish(run, "ckpt.background=false", iterations=ITERATIONS), before - 1)
     shop.must_equal_undisturbed(run, "ckpt.background=false", iterations=ITERATIONS)
     shop.remove(run)
     return 2 * len(points)
@@ -75,20 +83,21 @@ def power_losses(shop, points, seed):
         time.sleep(0.3)  # ranks that the launcher is still ending
         after_power_loss(shop.path(run), log)
         again = shop.finish(run, "ckpt.background=false")
-        found = re.search(r"resumed after iteration (\d+)", again.text)
-        if not found or int(found[1]) not in (1, 2):
-            raise Failure(f"{point}: the start after the power loss goes on from {found and found[1]}, the first checkpoint was committed\n{again.text[-2000:]}")
+        if began_behind(again) not in (1, 2):
+            raise Failure(f"{point}: the start after the power loss goes on behind {began_behind(again)}, the first checkpoint was committed\n{again.text[-2000:]}")
         shop.must_equal_undisturbed(run, "ckpt.background=false")
     shop.remove(run)
     return len(points)
 
 
 def stops(shop, count, seed):
-    """USR1 at a random moment of a run with eight optimizer steps an iteration: exit code 75, and the next start goes on with the same bits."""
+    """USR1 at a random moment of a run with eight optimizer steps an iteration: exit code 75, and the next start goes on where it stopped, with the same
+    bits."""
     dice = random.Random(seed)
     run = f"stops-{seed}"
     inside = 0
     for _ in range(count):
+        before = lines_in(shop.path(run) / "metrics.jsonl")
         job = shop.begin(run, "ckpt.interval=3", deck="steps.toml", iterations=400)
         wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") > 0 and (shop.path(run) / "run.lock").exists(), job)
         time.sleep(1.0 + dice.random())
@@ -96,6 +105,9 @@ def stops(shop, count, seed):
         result = job.wait(90)
         if result.code != STOPPED:
             raise Failure(f"a stop ends with {result.code}\n{result.text[-2000:]}")
+        must_go_on_behind(result, before, before)
+        if before and began_behind(result) is None:
+            raise Failure(f"the start after a stop does not say where it goes on\n{result.text[-2000:]}")
         inside += "stopping inside iteration" in result.text
     # The same number of iterations in peace, with the learning-rate schedule of a run that would go on.
     last = lines_in(shop.path(run) / "metrics.jsonl")

@@ -4,7 +4,7 @@ import math
 import random
 import time
 
-from chaos import DONE, LOCKED, Failure, lines_in, wait_until
+from chaos import DONE, LOCKED, Failure, lines_in, must_go_on_behind, wait_until
 
 APART = ("ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-2")
 PROMPTS, SAMPLES = 20, 2  # of an iteration
@@ -84,6 +84,7 @@ def kills_in_flight(shop, count, seed, kinds):
             shop.hit(job, dice.choice(("rank", "all", "launcher")), dice)
             done += 1
         result = job.wait(60)
+        must_go_on_behind(result, before - 2)
         if result.code == DONE:
             must_be_whole()
         elif result.code == LOCKED:

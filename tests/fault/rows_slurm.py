@@ -6,7 +6,7 @@ import random
 import sys
 import time
 
-from chaos import DONE, STOPPED, Failure, adversity, lines_in
+from chaos import DONE, STOPPED, Failure, Skipped, adversity, lines_in
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "slurm"))
 from one_box_slurm import OneBoxSlurm, missing_programs  # noqa: E402
@@ -41,8 +41,7 @@ def warning(shop, longest, number, seed):
     dice = random.Random(seed * 1000003 + number)
     cluster = cluster_of(shop)
     if cluster is None:
-        print("no Slurm is installed here", flush=True)
-        return
+        raise Skipped("no Slurm is installed here")
     save = LONGEST_SAVE if number == 0 and longest < LONGEST_SAVE else drawn(dice, longest)
     iteration = drawn(dice, longest)
     in_a_step = dice.random() < 0.5  # else while the judge is waited for

@@ -136,6 +136,25 @@ class Checkpoints(ProgramTest):
                          deck="sabotaged.toml", env={"SABOTAGE": "4"})
         self.assertIn("iterations 3 to 4 are lost", result.text)
 
+    def test_a_crash_where_names_cannot_be_exchanged(self):
+        """A later stop inside an iteration replaces the checkpoint of an earlier one. Where the file system cannot exchange two names, the old one is
+        moved aside first; a kill then loses neither."""
+        self.go("whole", 3, "train.max_epochs=2", ranks=2)
+        stop = 'fault.at=["signal:0:actor step:%d:10"]'
+        for point, done in (("ckpt.moved_aside", 1), ("ckpt.moved_in", 2)):
+            with self.subTest(point=point):
+                run = point[5:]
+                self.go(run, 3, "train.max_epochs=2", stop % 5, ranks=2, code=STOPPED)
+                self.assertEqual(self.steps(run), [1, 2])
+                env = adversity("storage", STORAGE="/step-000002", STORAGE_OPS="exchange", STORAGE_DO="error:22") | {"TRIREME_CRASH_AT": point}
+                self.go(run, 3, "train.max_epochs=2", stop % 1, ranks=2, code=KILLED, env=env)
+                self.assertEqual(self.steps(run), [1] if done == 1 else [1, 2])
+                result = self.go(run, 3, "train.max_epochs=2", ranks=2)
+                self.assertIn(f"resumed after iteration 1, inside the next one (train, {done} optimizer steps done)", result.text)
+                self.assertEqual(result.text.count("was moved aside when an earlier start ended"), 2 - done)
+                self.assertEqual([path.name for path in (self.folder / run / "ckpt").iterdir() if path.name.startswith(".step")], [])
+                self.assertEqual(timeless(self.metrics(run)), timeless(self.metrics("whole")))
+
     # ---- what cannot be read, and what does not fit ----
 
     def test_read_error_is_no_reason_to_go_back(self):
@@ -165,6 +184,10 @@ class Checkpoints(ProgramTest):
                       'ckpt.allow_changes = ["actor.adam.lr", "reward.source.0.length_target", "run.seed"]',
                       "changed since the checkpoint, without a change of what is computed:", "run.iterations: 1 -> 2", "ckpt.keep: 3 -> 7"):
             self.assertIn(words.split(" = ")[0], result.text)
+        self.go("changed", 2, "ckpt.path=elsewhere", *changed, f"ckpt.resume={self.step('changed', 1)}", code=78)
+        deck = (self.folder / "changed" / "deck.toml").read_text()
+        self.assertIn("seed = 3\n", deck, "what was refused is not the deck by which scripts look for checkpoints")
+        self.assertNotIn("elsewhere", deck)
         self.go("changed", 2, *changed, 'ckpt.allow_changes=["actor.", "run.seed"]', code=78)
         result = self.go("changed", 2, *changed, 'ckpt.allow_changes=["actor.", "run.seed", "reward.source"]')
         for words in ("warning: this deck computes something else than the checkpoint's, as ckpt.allow_changes allows", *keys):
@@ -189,10 +212,12 @@ class Checkpoints(ProgramTest):
             prompts.write_text(text)
         weights = self.folder / "reference" / "model.safetensors"
         data = bytearray(weights.read_bytes())
-        data[-1] ^= 1
-        weights.write_bytes(data)
-        result = self.go("files", 3, *wish, "ckpt.allow_changes=data.prompt_dataset", code=78)
-        self.assertIn("reference.path: the files have other content", result.text)
+        for place in (-1, len(data) // 2):
+            data[place] ^= 1
+            weights.write_bytes(data)
+            result = self.go("files", 3, *wish, "ckpt.allow_changes=data.prompt_dataset", code=78)
+            self.assertIn("reference.path: the files have other content", result.text)
+            data[place] ^= 1
 
     def test_a_changed_tokenizer_and_model_description_are_noticed(self):
         """Prompts have the same tokens and weights the same shapes, but answers have other texts, and positions other frequencies."""

@@ -3,6 +3,7 @@
 every rank's stderr; what is slow for a reason of its own is left alone.
 """
 
+import json
 import os
 import signal
 import struct
@@ -176,6 +177,22 @@ class Hangs(ProgramTest):
         (twin / "prompts.jsonl").write_text("".join([lines[0].replace("1+2", "1+3"), *lines[1:]]))
         result = self.succeed("ppo", "ppo.toml", f"run.dir={self.folder}/rows", ranks=2, code=65, prefix=self.only_rank_1("cd twin"))
         self.assertIn("rank 1: prompts.jsonl differs from what rank 0 has read (8 rows here, 8 there", result.text)
+
+    def test_ranks_with_different_tokenizers(self):
+        """Prompts have the same tokens, since the ranks of a node encode them together; answers would have other texts on rank 1."""
+        twin = self.folder / "other-tokenizer"
+        (twin / "model").mkdir(parents=True)
+        for path in (*self.folder.iterdir(), *(self.folder / "model").iterdir()):
+            if path.is_file() and path.name != "tokenizer.json":
+                (twin / path.relative_to(self.folder)).symlink_to(path)
+        tokenizer = json.loads((self.folder / "model" / "tokenizer.json").read_text())
+        ids = tokenizer["model"]["vocab"]
+        ids["q"], ids["z"] = ids["z"], ids["q"]
+        (twin / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
+        for command in ("ppo", "sft"):
+            result = self.succeed(command, f"{command}.toml", f"run.dir={self.folder}/{command}-texts", ranks=2, code=65,
+                                  prefix=self.only_rank_1("cd other-tokenizer"))
+            self.assertIn("rank 1: the tokenizer in model is not that of rank 0 (digest ", result.text)
 
     # ---- other faults at named places ----
 

@@ -150,7 +150,14 @@ class Resume(ProgramTest):
         file = self.folder / "touched" / "stop"
         self.succeed("ppo", "ppo.toml", "run.dir=touched", code=STOPPED, env={"SABOTAGE": "touch:3", "SABOTAGE_FILE": str(file)})
         self.assertEqual(len(self.metrics("touched")), 3)
+        self.assertTrue((self.folder / "touched" / "stopped").exists())
+        self.assertFalse(file.exists(), "obeyed")
+        file.touch()  # again, while nobody runs, as while a job waits in a queue
+        result = self.succeed("ppo", "ppo.toml", "run.dir=touched", ranks=2, code=STOPPED)
+        self.assertIn("not started: the file touched/stop was there already", result.text)
+        self.assertEqual(len(self.metrics("touched")), 3)
         self.succeed("ppo", "ppo.toml", "run.dir=touched")
+        self.assertEqual([path.name for path in (self.folder / "touched").glob("stop*")], [])
         self.assert_as_undisturbed("touched", 1)
 
     def test_walltime(self):

@@ -169,6 +169,7 @@ class Contract(PbsTest):
         self.wait_all_ended()
         self.assertEqual([job["exit"] for job in self.pbs.jobs()], [75], self.logs())
         self.assertIn("by the file 'stop'", self.logs())
+        self.assertEqual([path.name for path in self.run_dir().glob("stop*")], ["stopped"], "the next start is one that somebody wants")
         self.assertEqual(sorted(path.name for path in (self.run_dir() / "ckpt").glob("step-*")), ["step-000002", "step-000003"])
         self.assert_every_iteration_once(3)
 

@@ -30,6 +30,8 @@ class Script(StandInTest):
             ("73 0", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),
             # once more after a pause, in the same job
             ("74 3,0 8", {}, [0], "exit code 74: one more try in 0 s"),
+            ("74 3,69 5,74 6,0 8", {}, [0], "finished at step 8"),  # each behind a new checkpoint
+            ("74 3,74 3,0 8", {}, [74], "exit code 74: a retry cannot help"),
             ("69 0,69 0,0 8", {}, [69], "exit code 69: a retry cannot help"),
             # the launcher ends ranks that leave late and reports that; the program's own verdict counts
             ("143 0 0 73", {"TRIREME_LOCK_WAIT": 0}, [73], "exit code 73: a retry cannot help"),

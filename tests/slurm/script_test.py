@@ -34,7 +34,7 @@ case "$*" in *--dry-run*) echo "roles: trainer=0-3"; exit "${STUB_RC:-0}";; esac
 echo "$@" >"$STUB_DIR/arguments"; env >"$STUB_DIR/environment"
 for a in "$@"; do case $a in run.dir=*) dir=${a#run.dir=};; esac; done
 [ -z "${STUB_WAIT:-}" ] || STUB_WAIT='' exec "$STUB_DIR/bin/waiter" "$0" "$@"
-[ -z "${STUB_STOP:-}" ] || touch "$dir/stop"
+[ -z "${STUB_STOP:-}" ] || touch "$dir/$STUB_STOP"
 ckpt=$dir/ckpt
 if [ -n "${STUB_CKPT:-}" ]; then
   ckpt=$STUB_DIR/$STUB_CKPT
@@ -43,6 +43,13 @@ fi
 if [ -n "${STUB_STEP:-}" ] && [ -z "${STUB_LATE:-}" ]; then  # a rank that is killed while it writes would leave half a file
   mkdir -p "$ckpt/step-$STUB_STEP"
   printf '{\\n  "step": %d,\\n  "fence": 12,\\n  "world_size": 4\\n}\\n' "$((10#$STUB_STEP))" >"$ckpt/step-$STUB_STEP/manifest.json"
+fi
+if [ -n "${STUB_HICCUPS:-}" ]; then  # that many starts end with 74, each behind a checkpoint of its own
+  start=$(($(cat "$STUB_DIR/starts" 2>/dev/null || echo 0) + 1))
+  echo $start >"$STUB_DIR/starts"
+  mkdir -p "$ckpt/step-$start"
+  printf '{\\n  "step": %d,\\n  "fence": %d,\\n  "world_size": 4\\n}\\n' $start $start >"$ckpt/step-$start/manifest.json"
+  [ $start -gt "$STUB_HICCUPS" ] || exit 74
 fi
 if [ -n "${STUB_FIRST:-}" ] && [ ! -e "$STUB_DIR/first" ]; then touch "$STUB_DIR/first"; exit "$STUB_FIRST"; fi
 [ -z "${STUB_LATE:-}" ] || { sleep 1; exit "${STUB_RC:-0}"; }
@@ -118,7 +125,8 @@ CASES = [
     ({"STUB_RC": "75", "STUB_STEP": "000007"}, [], 75, True, "before the walltime"),
     ({"STUB_RC": "75"}, [], 75, True, "without a new checkpoint (step 0), as if the walltime were too short for one iteration (retry 1 of 3"),
     ({"STUB_RC": "75", "TRIREME_MAX_RETRIES": "0"}, [], 75, False, "stopped after 0 retries"),
-    ({"STUB_RC": "75", "STUB_STOP": "1"}, [], 75, False, "by the file 'stop'"),
+    ({"STUB_RC": "75", "STUB_STOP": "stop"}, [], 75, False, "by the file 'stop'"),
+    ({"STUB_RC": "75", "STUB_STOP": "stopped", "STUB_STEP": "000007"}, [], 75, False, "by the file 'stop'"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "STUB_STEP": "000007"}, [signal.SIGUSR1], 75, True, "stopped at step 7"),
     ({"STUB_RC": "75", "STUB_WAIT": "1", "SLURM_RESTART_COUNT": "50"}, [signal.SIGUSR1], 75, False, ""),
     ({"STUB_RC": "75", "STUB_WAIT": "1"}, [signal.SIGTERM], 75, False, ""),
@@ -134,6 +142,8 @@ CASES = [
     # once more after a pause, in the same job
     ({"STUB_FIRST": "74", "STUB_RC": "0"}, [], 0, False, "exit code 74: one more try in 0 s"),
     ({"STUB_FIRST": "69", "STUB_RC": "69"}, [], 69, False, "exit code 69: a retry cannot help"),
+    ({"STUB_FIRST": "74", "STUB_RC": "74", "STUB_BEFORE": "000150"}, [], 74, False, "exit code 74: a retry cannot help"),
+    ({"STUB_HICCUPS": "3", "STUB_RC": "0"}, [], 0, False, "finished at step 4"),
     ({"STUB_RC": "70", "STUB_STEP": "000007", "TRIREME_MAX_RETRIES": "0"}, [], 70, False, "after 0 retries"),
     ({"STUB_RC": "73", "TRIREME_LOCK_WAIT": "0"}, [], 73, False, "a retry cannot help"),
     ({"STUB_RC": "78"}, [], 78, False, "a retry cannot help"),

@@ -1,7 +1,7 @@
 // A file system that misbehaves, by LD_PRELOAD: calls on files whose path has one of some texts in it fail, take their time or never return.
 //   STORAGE="trace.json|hf/"         texts of paths
 //   STORAGE_DO=error:28|delay:200|block|short|kill   errno, milliseconds, for ever, half of the bytes (read and write), or the process ends before the call
-//   STORAGE_OPS=write,fsync          open, read, write, fsync, close, mkdir, rename, truncate, link, unlink, allocate, stat, list; without it all
+//   STORAGE_OPS=write,fsync          open, read, write, fsync, close, mkdir, rename, exchange, truncate, link, unlink, allocate, stat, list; without it all
 //   STORAGE_CALLS=2-3                only these of the calls that fit, counted from 1 in each process
 //   STORAGE_WHILE=file               only while that file exists
 //   STORAGE_RANK=1                   only on that rank
@@ -70,7 +70,7 @@ static int has_one_of(const char* text, const char* list, char separator) {
 }
 
 static atomic_long count;  // of calls that fit
-static const char* const names[] = {"open", "read", "write", "fsync", "close", "mkdir", "rename", "truncate", "link", "unlink", "allocate", "stat", "list"};
+static const char* const names[] = {"open", "read", "write", "fsync", "close", "mkdir", "rename", "exchange", "truncate", "link", "unlink", "allocate", "stat", "list"};
 enum { operations_known = sizeof names / sizeof names[0] };
 static atomic_long counts[operations_known];  // the same by operation
 
@@ -182,7 +182,7 @@ int mkdir(const char* path, mode_t mode) { return strikes("mkdir", path) == 1 ? 
 int rename(const char* from, const char* to) { return strikes("rename", to) == 1 ? -1 : REAL(rename)(from, to); }
 int link(const char* from, const char* to) { return strikes("link", to) == 1 ? -1 : REAL(link)(from, to); }
 int renameat2(int at, const char* from, int to_at, const char* to, unsigned flags) {
-  return strikes("rename", to) == 1 ? -1 : REAL(renameat2)(at, from, to_at, to, flags);
+  return strikes(flags & 2 ? "exchange" : "rename", to) == 1 ? -1 : REAL(renameat2)(at, from, to_at, to, flags);
 }
 int unlink(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(unlink)(path); }
 int rmdir(const char* path) { return strikes("unlink", path) == 1 ? -1 : REAL(rmdir)(path); }

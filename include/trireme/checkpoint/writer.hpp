@@ -81,7 +81,8 @@ SaveReport save(const comm::CommView& comm, const std::filesystem::path& folder,
 // "step-000120"
 std::string folder_name(int64_t step);
 
-// Removes temporary folders that an earlier run left; call after taking the run lock. Not collective.
+// Removes temporary folders that an earlier run left, and gives a checkpoint that was moved aside to be replaced its name back; call after taking
+// the run lock and before looking for the newest one. Not collective.
 void remove_leftovers(const std::filesystem::path& folder);
 
 // Fault injection for tests and [fault] decks: the process ends with _exit(137) at the crash point named (also by the environment

@@ -20,6 +20,10 @@ void require_same_program(const comm::CommView& world);
 // Collective. Throws UserError(configuration) on every rank, with the keys, when some rank has another complete deck than rank 0.
 void require_same_deck(const comm::CommView& world, const std::string& deck);
 
+// Collective. Reads the tokenizer; throws UserError(bad_data) on every rank when some rank's gives other ids a meaning, or an end, than that of
+// rank 0: the ranks of a node encode prompts together, but each decodes its answers itself.
+text::Tokenizer load_same_tokenizer(const comm::CommView& world, const std::filesystem::path& folder);
+
 // Collective. Throws UserError(bad_data) on every rank, naming `what` and the first rank, when some rank has other rows or other tokens of them
 // than rank 0 (which also shows another tokenizer).
 void require_same_rows(const comm::CommView& world, const std::string& what, const data::PromptSet& prompts);
@@ -34,7 +38,9 @@ std::string digest_of_fields(const data::PromptSet& prompts);
 std::string digest_of(const config::ModelShape& shape);
 // What ids mean and which of them end an answer. How texts become ids shows in rows.
 std::string digest_of(const text::Tokenizer& tokenizer);
-// The same of a model's folder: names and sizes of its weight files, their first and last 64 KiB.
+// The same of a model's folder. Of each weight file: name, size, the whole header of safetensors, the first and last 64 KiB, and 512 pieces of 4 KiB
+// spread evenly; up to 2 MiB all of it. Other training changes every tensor and shows; one small tensor changed by hand in a large file may not.
+// "pieces:" stands in front, since a digest of before had the ends only.
 std::string digest_of_model(const std::filesystem::path& folder);
 std::string digest_of_text(std::string_view text);
 

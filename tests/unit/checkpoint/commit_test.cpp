@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "checkpoint/file_steps.hpp"
 #include "fixture.hpp"
 
 namespace trireme::checkpoint {
@@ -59,6 +60,41 @@ TEST(Commit, OldOrNewAfterACrashAtEveryPoint) {
     }
   }
   EXPECT_TRUE(committed);
+}
+
+// A file system that cannot exchange two names: three renames, and an end between them.
+TEST(Commit, AnEndBetweenTheRenamesOfAnExchangeLosesNoCheckpoint) {
+  if (world().size() > 1) GTEST_SKIP() << "one process: it forks";
+  const comm::CommView alone;
+  for (const std::string point : {"", "ckpt.moved_aside", "ckpt.moved_in"}) {
+    const SharedFolder folder(alone);
+    save_test(alone, folder.path(), 10);
+    save_test(alone, folder.path(), 20);
+    const auto temporary = folder.path() / ".step-000020.7.tmp";
+    std::filesystem::create_directory(temporary);
+    std::ofstream(temporary / "new") << "";
+    const bool died = dies([&] {
+      set_faults({.crash_at = point});
+      exchange_by_renames(temporary, folder.path() / "step-000020");
+    });
+    EXPECT_EQ(died, !point.empty());
+    remove_leftovers(folder.path());
+    const bool is_new = std::filesystem::exists(folder.path() / "step-000020" / "new");
+    EXPECT_EQ(is_new, point != "ckpt.moved_aside") << point;
+    EXPECT_EQ(std::filesystem::exists(folder.path() / "step-000020" / "manifest.json"), !is_new) << point;
+    EXPECT_EQ(load(alone, folder.path()), is_new ? 10 : 20) << point;  // the made-up one holds nothing
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << point << " left " << entry.path();
+    }
+  }
+}
+
+TEST(Commit, AnExchangeThatFailsHalfWayPutsTheOldOneBack) {
+  if (world().rank() != 0) return;
+  const SharedFolder folder{comm::CommView{}};
+  std::filesystem::create_directory(folder.path() / "old");
+  EXPECT_EQ(code_of([&] { exchange_by_renames(folder.path() / "missing", folder.path() / "old"); }), ExitCode::input_missing);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "old"));
 }
 
 TEST(Commit, EveryFailedCallIsAnAgreedErrorAndKeepsTheOldOne) {

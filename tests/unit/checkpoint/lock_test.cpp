@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -148,6 +149,36 @@ TEST(RunLock, AnUnknownHolderNeedsSilenceAndTakeOver) {
   world().barrier();
   const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.05, .take_over = true});
   EXPECT_EQ(lock.fence(), 2);
+}
+
+TEST(RunLock, AHolderFromBeforeARebootIsTakenOverWhenItsHeartStandsStill) {
+  const SharedFolder folder;
+  LockHolder before = this_process();
+  before.namespace_id = "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
+  before.fence = 1;
+  leave_claim(folder.path(), before);
+  {
+    const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
+    EXPECT_EQ(lock.fence(), 2);
+    world().barrier();
+  }
+  world().barrier();
+  // Another machine of the same name, whose heart beats.
+  before.fence = 3;
+  leave_claim(folder.path(), before);
+  std::atomic<bool> done{false};
+  std::thread heart;
+  if (world().rank() == 0) {
+    heart = std::thread([&] {
+      while (!done) {
+        std::filesystem::last_write_time(claim_path(folder.path(), 3), std::filesystem::file_time_type::clock::now());
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+  }
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+  done = true;
+  if (heart.joinable()) heart.join();
 }
 
 TEST(RunLock, TheHeartBeats) {

@@ -54,21 +54,54 @@ TEST(RunFolder, AFreshOneHasAllPlaces) {
   EXPECT_TRUE(fs::exists(fs::path(options.run.dir) / "log.txt"));
 }
 
-TEST(RunFolder, TheNextRunForgetsTheStopFileAndKeepsTheRest) {
+TEST(RunFolder, TheNextRunForgetsARequestThatWasObeyedAndKeepsTheRest) {
   const SharedFolder parent;
   const config::Options options = options_of(parent.path());
   { const RunFolder first(options, world()); }
   world().barrier();
   if (world().rank() == 0) {
-    std::ofstream(parent.path() / "stop") << "";
+    for (const char* file : {"stopped", "save"}) std::ofstream(parent.path() / file) << "";
     std::ofstream(parent.path() / "metrics.jsonl") << "{}\n";
   }
   world().barrier();
   const RunFolder second(options, world());
   world().barrier();
-  EXPECT_FALSE(fs::exists(second.stop_file())) << "it asked the last run to stop";
+  EXPECT_FALSE(fs::exists(second.obeyed_stop_file())) << "it asked the last run to stop";
+  EXPECT_FALSE(fs::exists(second.save_file()));
   EXPECT_EQ(base::read_file(parent.path() / "metrics.jsonl"), "{}\n");
   EXPECT_EQ(second.lock().fence(), 2);
+  world().barrier();
+}
+
+TEST(RunFolder, AStopThatNobodyHasObeyedEndsTheNextStartOnce) {
+  const SharedFolder parent;
+  const config::Options options = options_of(parent.path());
+  if (world().rank() == 0) std::ofstream(parent.path() / "stop") << "";
+  world().barrier();
+  EXPECT_THAT(error_of(ExitCode::stopped_with_checkpoint, [&] { RunFolder refused(options, world()); }), HasSubstr("start the same command again"));
+  world().barrier();
+  EXPECT_TRUE(fs::exists(parent.path() / "stopped")) << "scripts see by it that they must not come back";
+  EXPECT_FALSE(fs::exists(parent.path() / "stop"));
+  world().barrier();
+  const RunFolder next(options, world());
+  world().barrier();
+  EXPECT_FALSE(fs::exists(next.obeyed_stop_file()));
+  world().barrier();
+}
+
+TEST(RunFolder, TheDeckThatScriptsReadIsReplacedWhenNothingRefusesTheNewOne) {
+  const SharedFolder parent;
+  config::Options options = options_of(parent.path());
+  { const RunFolder first(options, world()); }
+  world().barrier();
+  options.run.seed = 17;
+  const RunFolder second(options, world());
+  world().barrier();
+  EXPECT_NE(base::read_file(parent.path() / "deck.toml"), second.deck());
+  world().barrier();
+  if (world().rank() == 0) second.keep_deck();
+  world().barrier();
+  EXPECT_EQ(base::read_file(parent.path() / "deck.toml"), second.deck());
   world().barrier();
 }
 
