@@ -137,11 +137,11 @@ class RankLedger {
 
   // Models score one after the other: the one whose pass takes most counts.
   void frozen_models() {
-    const auto& ranks = job_.roles.reward;
+    const std::vector<int> ranks = reward_group(job_, rank_);
     int64_t most = 0;
     if (const auto& reference = job_.models.reference) {
       sharded("reference", *reference, ranks, Training::frozen, false, options().max_len());
-      most = scoring_pass_bytes(work(*reference, scoring_tokens(job_, static_cast<int>(ranks.size()))));
+      most = scoring_pass_bytes(work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
       const ModelLayout& model = job_.models.reward_models[i];

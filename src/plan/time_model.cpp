@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/config/placement.hpp"
+
 namespace trireme::plan {
 namespace {
 
@@ -120,10 +122,10 @@ struct Shape {
     return {.model = work_of(model, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
             .per_node = per_node};
   }
-  // All tokens of the iteration through `ranks`, which cut the model.
-  double scores(const ModelLayout& model, int ranks, int64_t micro_batch) const {
+  // All tokens of the iteration through `ranks`, of which `group` cut the model.
+  double scores(const ModelLayout& model, int ranks, int group, int64_t micro_batch) const {
     const double passes = std::ceil(tokens() / ranks / static_cast<double>(micro_batch));
-    return passes * forward_seconds(job.machine, pass(model, ranks, micro_batch));
+    return passes * forward_seconds(job.machine, pass(model, group, micro_batch));
   }
   // Of a model's blocks, those that are computed again.
   double recomputed(const ModelLayout& model) const {
@@ -166,12 +168,13 @@ IterationTime iteration_time(const Job& job) {
   }
   out.rollout = rollout_seconds(job.machine, gen, std::ceil(shape.sequences / replicas), shape.output);
   const int64_t scored = scoring_tokens(job, trainers);
-  if (job.models.reference) out.reward += shape.scores(*job.models.reference, judges, scoring_tokens(job, judges));
-  for (size_t i = 0; i < job.models.reward_models.size(); ++i) out.reward += shape.scores(job.models.reward_models[i], judges, reward_pass(job, i).tokens);
-  out.log_probs = shape.scores(job.models.actor, trainers, scored);
+  const int judging = config::reward_shard_size(job.options, job.roles);
+  if (job.models.reference) out.reward += shape.scores(*job.models.reference, judges, judging, scoring_tokens(job, judges));
+  for (size_t i = 0; i < job.models.reward_models.size(); ++i) out.reward += shape.scores(job.models.reward_models[i], judges, judging, reward_pass(job, i).tokens);
+  out.log_probs = shape.scores(job.models.actor, trainers, group, scored);
   out.train = shape.trains(job.models.actor, trainers, group);
   if (job.models.critic) {
-    out.log_probs += shape.scores(*job.models.critic, trainers, scored);
+    out.log_probs += shape.scores(*job.models.critic, trainers, group, scored);
     out.train += shape.trains(*job.models.critic, trainers, group);
   }
   out.sync = sync_seconds(job.machine, 2 * gen.model.parameters, trainers, degree, shape.per_node);
