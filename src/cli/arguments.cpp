@@ -150,7 +150,7 @@ class Parser {
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     sub->add_option("--nodes", command->nodes, "Nodes of the job")->check(CLI::Range(1, 1 << 16));
     sub->add_option("--gpus-per-node", command->gpus_per_node, "One rank each")->check(CLI::Range(1, 64));
-    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40, gh200, or this: CPUs and this node's free memory");
+    sub->add_option("--machine", command->machine, "h100, h200, a100-80, a100-40, gh200, a file of a machine (.toml), or this: CPUs and this node's free memory");
     sub->add_flag("--search", command->search, "Ranks settings of the deck that fit, by the modelled time of an iteration");
     sub->final_callback([this, deck, overrides, command] {
       invocation_ = [=] {

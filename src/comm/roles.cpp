@@ -16,6 +16,12 @@ Mesh trainer_mesh(const config::Options& options, const Roles& roles) {
   return {roles.world, roles.map.trainer, {.data = count / group, .shard = group}, "trainers"};
 }
 
+Mesh reward_mesh(const config::Options& options, const Roles& roles) {
+  const int group = config::reward_shard_size(options, roles.map);
+  const int copies = group > 0 ? static_cast<int>(roles.map.reward.size()) / group : 1;
+  return {roles.world, roles.map.reward, {.data = copies, .shard = group}, "rewards"};
+}
+
 }  // namespace
 
 std::string Roles::text() const {
@@ -37,7 +43,7 @@ Roles make_roles(const config::Options& options, const CommView& world) {
   roles.reward = contains(roles.map.reward, world.rank());
   roles.trainers = trainer_mesh(options, roles);
   roles.generators = mesh_of_replicas(world, roles.topology, roles.map.generator, static_cast<int>(options.generate.tensor_parallel), "generators");
-  roles.rewards = {world, roles.map.reward, {.shard = static_cast<int>(roles.map.reward.size())}, "rewards"};
+  roles.rewards = reward_mesh(options, roles);
   return roles;
 }
 

@@ -83,7 +83,7 @@ void add_async_keys(KeyList<Options>& keys) {
 void add_memory_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.shard_group),
            "Ranks that share one copy of weights and optimizer (ZeRO-3); gradients are summed over the groups. 0: all trainers; "
-           "must divide their number.")
+           "must divide their number. Reference and reward models are cut over as many reward ranks, where it divides these, else over all.")
       .at_least(0)
       .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
   keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")

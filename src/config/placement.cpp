@@ -157,6 +157,12 @@ void check_placement(const Options& options, const RoleMap& roles) {
   }
 }
 
+int reward_shard_size(const Options& options, const RoleMap& roles) {
+  const auto count = static_cast<int>(roles.reward.size());
+  const auto group = static_cast<int>(options.train.shard_group);
+  return group > 0 && group < count && count % group == 0 ? group : count;
+}
+
 std::vector<std::string> placement_warnings(const Options& options, const RoleMap& roles, std::span<const int> node_of_rank) {
   std::vector<std::string> out;
   for (const auto& warning : {replica_warning(options, roles, node_of_rank), shard_warning(options, roles, node_of_rank),
@@ -174,9 +180,12 @@ std::vector<std::string> describe_placement(const Options& options, const RoleMa
   const std::string copies = options.generate.tensor_parallel == 1
                                  ? base::text(replicas.size(), replicas.size() == 1 ? " replica" : " replicas of one rank")
                                  : base::text(replicas.size(), replicas.size() == 1 ? " replica: " : " replicas: ", list_groups(replicas));
+  const int scorers = reward_shard_size(options, roles);
+  const auto copies_of_judges = scorers == static_cast<int>(roles.reward.size()) ? std::vector<Group>{} : consecutive_groups(roles.reward, static_cast<size_t>(scorers));
+  const std::string judges = copies_of_judges.empty() ? "" : base::text(copies_of_judges.size(), " shard groups: ", list_groups(copies_of_judges));
   return {role_line("trainer", roles.trainer, node_of_rank, sharding),
           role_line("generator", roles.generator, node_of_rank, copies),
-          role_line("reward", roles.reward, node_of_rank, "")};
+          role_line("reward", roles.reward, node_of_rank, judges)};
 }
 
 }  // namespace trireme::config

@@ -26,7 +26,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   if (options.has_critic()) critic_start = learn::critic_start(options, actor_start);
   learn::check_positions(options, actor_start, critic_start);
   if (roles.reward) {
-    scorer = std::make_unique<reward::Scorer>(options, roles.rewards.all(), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
+    scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
                                             [this] { return run.context.stop_wanted(); });
   }
   machine::use_device(run.device, options.train.deterministic);  // after the plugins of the scorer

@@ -21,6 +21,7 @@ struct PlannedJob {
   config::Command command;
   bool keeps_caches;
   bool own_kernels;
+  bool context_stands;
   int rank;
   model::ModelSpec actor;
 };

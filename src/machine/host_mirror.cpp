@@ -2,18 +2,13 @@
 
 #include "trireme/machine/host_mirror.hpp"
 
-#include <algorithm>
-
 #include "trireme/machine/device.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::machine {
 namespace {
-
-// LibTorch rounds page-locked allocations up to a power of two: many arrays of any size share slabs of such a size.
-constexpr int64_t kSlabBytes = int64_t{64} << 20;
-constexpr int64_t kAlignment = 64;
 
 at::Tensor bytes_at(void* address, int64_t bytes, at::Device device) {
   return at::from_blob(address, {bytes}, at::TensorOptions().dtype(at::kByte).device(device));
@@ -22,9 +17,9 @@ at::Tensor bytes_at(void* address, int64_t bytes, at::Device device) {
 }  // namespace
 
 std::byte* HostMirror::allocate(int64_t bytes) {
-  bytes = base::round_up(bytes, kAlignment);
+  bytes = base::round_up(bytes, plan::MirrorBytes::alignment);
   if (bytes > left_) {
-    left_ = std::max(bytes, kSlabBytes);
+    left_ = plan::MirrorBytes::slab(bytes);
     slabs_.push_back(at::empty({left_}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
     next_ = static_cast<std::byte*>(slabs_.back().mutable_data_ptr());
     bytes_ += left_;

@@ -127,7 +127,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   config::Options settled = options;
   const bool own_kernels = kernels::device_kernels() != nullptr;
   plan::Job job{.options = settled, .roles = map, .node_of_rank = topology.node_of, .models = models, .machine = machine, .compute = options.model.compute(),
-                .command = command, .own_kernels = own_kernels};
+                .command = command, .own_kernels = own_kernels, .context_stands = !device.is_cpu()};
   const auto pools_with = [&](int64_t recompute) {
     settled.train.recompute = recompute;
     plan::RankNeed mine = plan::need_of(plan::memory_of_rank(job, world.rank()));
@@ -138,7 +138,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const int64_t layers = actor.shape.layers;
   if (options.train.keep_memory) {
     recompute_ = plan::fewest_recomputed(layers, *options.train.keep_memory, pools_with);
-    if (world.rank() == 0) log::info(base::text("memory: ", layers - recompute_, " of ", layers, " blocks keep their activations (train.keep_memory), the others are computed again"));
+    if (world.rank() == 0) log::info("memory: " + plan::describe_kept(layers - recompute_, layers));
   }
   settled.train.recompute = recompute(options.train.recompute, layers);
   const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
@@ -146,7 +146,8 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   job.keeps_caches = keeps_caches_ = caches.stay;
   const auto pools = pools_with(settled.train.recompute);
   const plan::Ledger ledger = plan::memory_of_rank(job, world.rank());
-  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, own_kernels, world.rank(), actor});
+  advise_on_allocations({settled, map, topology.node_of, models, machine, options.model.compute(), command, job.keeps_caches, own_kernels, job.context_stands, world.rank(),
+                         actor});
   planned_host_ = world.max(trace::host_memory().resident + ledger.resident_peak());
   planned_device_ = world.max(ledger.peak(plan::Place::device));
   for (int kind = 0; kind < plan::kind_count; ++kind) {
@@ -171,7 +172,7 @@ std::map<std::string, int64_t> MemoryCheck::figures(const comm::CommView& world,
   out["planned_host_peak"] = planned_host_;
   if (device.is_cpu()) return out;
   const int64_t taken = device_free_ - free_memory(device);
-  device_peak_ = std::max(device_peak_, taken);  // LibTorch's allocator gives nothing back
+  device_peak_ = std::max(device_peak_, taken);  // at reports: what was given back in between (give_back_unused) is not seen
   out["planned_device_peak"] = planned_device_;
   out["device_peak"] = world.max(device_peak_);
   const DeviceKinds kinds = device_kinds(device, taken);

@@ -117,7 +117,8 @@ std::optional<Fit> fit_with(const Job& job, const CutActor& cut, std::span<const
   } catch (const UserError&) {
     return std::nullopt;
   }
-  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels});
+  return fit({options, roles, nodes, models, job.machine, compute, job.command, job.keeps_caches && options.generate.keep_kv_memory, job.own_kernels,
+              job.context_stands});
 }
 
 }  // namespace
@@ -174,6 +175,33 @@ int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, con
     }
   }
   return fitting;
+}
+
+int64_t fewest_recomputed(const Job& job) {
+  config::Options options = job.options;
+  const Job varied{options, job.roles, job.node_of_rank, job.models, job.machine, job.compute, job.command, job.keeps_caches, job.own_kernels, job.context_stands};
+  const auto pools_with = [&](int64_t recompute) {
+    options.train.recompute = recompute;
+    std::vector<RankNeed> ranks;
+    for (const RoleKind& kind : role_kinds(varied)) {
+      RankNeed need = need_of(memory_of_rank(varied, kind.first));
+      if (job.machine.device_bytes > 0) need.device_free = job.machine.device_bytes;
+      if (job.machine.host_bytes > 0) need.host_free = job.machine.host_bytes;
+      for (size_t node = 0; node < kind.ranks_on_node.size(); ++node) {
+        for (int i = 0; i < kind.ranks_on_node[node]; ++i) {
+          need.host_pool = node;
+          need.device_pool = ranks.size();
+          ranks.push_back(need);
+        }
+      }
+    }
+    return pools_of(ranks);
+  };
+  return fewest_recomputed(job.models.actor.shape.layers, job.options.train.keep_memory.value(), pools_with);
+}
+
+std::string describe_kept(int64_t kept, int64_t layers) {
+  return base::text(kept, " of ", layers, " blocks keep their activations (train.keep_memory), the others are computed again");
 }
 
 CachesBesideTraining caches_beside_training(const Job& job) {

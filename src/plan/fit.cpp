@@ -39,13 +39,13 @@ std::vector<int> sharing(const Job& job, const std::vector<int>& ranks, size_t s
 }  // namespace
 
 std::vector<RoleKind> role_kinds(const Job& job) {
-  // Roles, and how many share a node's window: of a trainer its shard group's on the node, of a reward rank that role's.
+  // Roles, and how many share a node's window: of a trainer and of a reward rank its shard group's on the node.
   std::map<std::tuple<bool, bool, bool, int, int>, size_t> place;  // in `out`
   std::vector<RoleKind> out;
   const auto slices = slice_bytes(job);
   const int64_t group = job.options.train.shard_group;
   const auto trainers = sharing(job, job.roles.trainer, group > 0 ? static_cast<size_t>(group) : job.roles.trainer.size());
-  const auto judges = sharing(job, job.roles.reward, job.roles.reward.size());
+  const auto judges = sharing(job, job.roles.reward, static_cast<size_t>(config::reward_shard_size(job.options, job.roles)));
   const auto generators = sharing(job, job.roles.generator, job.roles.generator.size());
   const int nodes = *std::max_element(job.node_of_rank.begin(), job.node_of_rank.end()) + 1;
   for (int rank = 0; rank < static_cast<int>(job.node_of_rank.size()); ++rank) {

@@ -17,6 +17,13 @@ constexpr int64_t nccl_split_off = (2 * nccl_channels + 1) * (int64_t{2} << 20);
 
 bool is_among(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
+// Of `ranks`, cut into groups of `size`, those that have `rank`.
+std::vector<int> group_of(const std::vector<int>& ranks, int rank, size_t size) {
+  if (size >= ranks.size()) return ranks;
+  const auto first = static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) / size * size;
+  return {ranks.begin() + static_cast<std::ptrdiff_t>(first), ranks.begin() + static_cast<std::ptrdiff_t>(first + size)};
+}
+
 // Trainers that hold the same shard as `rank`.
 std::vector<int> replicas_of(const Job& job, int rank) {
   const auto& ranks = job.roles.trainer;
@@ -29,11 +36,12 @@ std::vector<int> replicas_of(const Job& job, int rank) {
 }  // namespace
 
 std::vector<int> shard_group(const Job& job, int rank) {
-  const auto& ranks = job.roles.trainer;
   const auto wish = static_cast<size_t>(job.options.train.shard_group);
-  if (wish == 0 || wish >= ranks.size()) return ranks;
-  const auto first = static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin()) / wish * wish;
-  return {ranks.begin() + static_cast<std::ptrdiff_t>(first), ranks.begin() + static_cast<std::ptrdiff_t>(first + wish)};
+  return wish == 0 ? job.roles.trainer : group_of(job.roles.trainer, rank, wish);
+}
+
+std::vector<int> reward_group(const Job& job, int rank) {
+  return group_of(job.roles.reward, rank, static_cast<size_t>(config::reward_shard_size(job.options, job.roles)));
 }
 
 bool one_node(const Job& job, const std::vector<int>& ranks) {
@@ -62,7 +70,7 @@ int64_t nccl_bytes(const Job& job, int rank) {
     add(shard_group(job, rank), trained + (!ppo && job.models.reference ? 1 : 0));
     if (const auto replicas = replicas_of(job, rank); replicas.size() > 1) add(replicas, trained);
   }
-  if (ppo && is_among(job.roles.reward, rank)) add(job.roles.reward, job.models.reward_models.size() + (job.models.reference ? 1 : 0));
+  if (ppo && is_among(job.roles.reward, rank)) add(reward_group(job, rank), job.models.reward_models.size() + (job.models.reference ? 1 : 0));
   const auto degree = static_cast<int>(job.options.generate.tensor_parallel);
   if (ppo && degree > 1 && is_among(job.roles.generator, rank)) {
     for (const auto& replica : config::replica_groups(job.roles.generator, job.node_of_rank, degree)) {

@@ -10,6 +10,8 @@ namespace trireme::plan {
 
 // The trainers among which trainer `rank` shards its models.
 std::vector<int> shard_group(const Job& job, int rank);
+// The reward ranks among which reward rank `rank` shards the frozen models.
+std::vector<int> reward_group(const Job& job, int rank);
 bool one_node(const Job& job, const std::vector<int>& ranks);
 
 // Every generator is a trainer too and reads whole weights in the window of its shard group, as driver/weight_bridge.cpp decides: it has none of

@@ -1,10 +1,7 @@
 #include "trireme/plan/job.hpp"
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <span>
-#include <tuple>
 
 #include "plan/groups.hpp"
 #include "plan/sync_staging.hpp"
@@ -17,19 +14,8 @@ namespace trireme::plan {
 namespace {
 
 constexpr int64_t mib = int64_t{1} << 20;
-constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 
 constexpr PhaseSet training = phase_bit(Phase::forward) | phase_bit(Phase::head) | phase_bit(Phase::backward);
-
-const std::array<Machine, 5>& machines() {
-  constexpr auto bytes = [](double count) { return static_cast<int64_t>(count * gib); };
-  static const std::array<Machine, 5> all{Machine{"h100", bytes(79.1), bytes(1024), 989e12, 3.35e12, 450e9, 50e9},
-                                          Machine{"h200", bytes(139.8), bytes(1536), 989e12, 4.8e12, 450e9, 50e9},
-                                          Machine{"a100-80", bytes(79.15), bytes(1024), 312e12, 2.04e12, 300e9, 25e9},
-                                          Machine{"a100-40", bytes(39.4), bytes(512), 312e12, 1.56e12, 300e9, 25e9},
-                                          Machine{"gh200", bytes(94.5), bytes(480), 989e12, 4.0e12, 450e9, 25e9}};
-  return all;
-}
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
 
@@ -42,6 +28,8 @@ int64_t head_rows(const ModelLayout& model) { return model.tensors[model.stages.
 
 // Sums of what a rank has besides the entries that are known byte for byte.
 constexpr int64_t device_context = 600 * mib;        // a CUDA context with LibTorch's libraries
+constexpr int64_t product_workspaces = 64 * mib;     // cuBLAS' and cuBLASLt's for one stream on Hopper, 32 MiB each, from LibTorch's allocator
+constexpr int64_t allocator_share = 50;              // of the tensors one part in so many for what LibTorch's allocator keeps between them; set by hand
 constexpr int64_t host_scratch = 96 * mib;           // thread pools, MPI's and the libraries' buffers, what the heap keeps back
 constexpr int64_t bytes_per_sample_token = 64;       // ids, masks, log-probs, values, advantages, and the copies that travel
 
@@ -58,6 +46,7 @@ class RankLedger {
     rings();
     if (ppo && contains(job_.roles.generator, rank_)) generator();
     if (ppo) weight_sync();
+    if (place_ == Place::device) allocator();
     return std::move(ledger_);
   }
 
@@ -82,8 +71,18 @@ class RankLedger {
       add("process", "samples", share * bytes_per_sample_token, every_phase, Accuracy::estimate);
       return;
     }
-    ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase, Accuracy::estimate, 0, Kind::libraries});
+    if (!job_.context_stands) {
+      ledger_.add({"process", "CUDA context and libraries", place_, device_context, every_phase, Accuracy::estimate, 0, Kind::libraries});
+    }
     ledger_.add({"process", "NCCL communicators", place_, nccl_bytes(job_, rank_), every_phase, Accuracy::estimate, 0, Kind::libraries});
+  }
+
+  // Not before the first pass: what a generator takes a share of is free until then.
+  void allocator() {
+    const PhaseSet working = every_phase & ~phase_bit(Phase::start);
+    const int64_t tensors = ledger_.peak(Place::device, Kind::tensors);
+    add("process", "workspaces of products", product_workspaces, working, Accuracy::estimate);
+    add("process", "what the allocator keeps between tensors", tensors / allocator_share, working, Accuracy::estimate);
   }
 
   Exchange exchange(const std::vector<int>& ranks) const {
@@ -98,7 +97,8 @@ class RankLedger {
     return std::count_if(ranks.begin(), ranks.end(), [&](int rank) { return node(rank) == node(rank_); });
   }
 
-  void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks, Training kind, bool average) {
+  // `longest`: tokens of a sequence that it reads.
+  void sharded(const std::string& owner, const ModelLayout& model, const std::vector<int>& ranks, Training kind, bool average, int64_t longest) {
     const Exchange how = exchange(ranks);
     const auto count = static_cast<int64_t>(ranks.size());
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
@@ -115,7 +115,7 @@ class RankLedger {
     }
     add(owner, "fp32 gradients", bytes.gradients);
     if (place_ == Place::device) {  // made by the first pass
-      add(owner, "tables of the rotation", rotation_bytes(model.shape, options().max_len()), every_phase & ~phase_bit(Phase::start));
+      add(owner, "tables of the rotation", rotation_bytes(model.shape, longest), every_phase & ~phase_bit(Phase::start));
     }
     const bool offload = place_ == Place::device && options().train.optimizer_offload;
     const Place state = offload ? Place::host : place_;
@@ -135,34 +135,39 @@ class RankLedger {
     add_exchange("all models", "received gradients", ring_.received);
   }
 
+  // Models score one after the other: the one whose pass takes most counts.
   void frozen_models() {
-    const auto& ranks = job_.roles.reward;
-    const int64_t tokens = scoring_tokens(job_, static_cast<int>(ranks.size()));
-    if (job_.models.reference) {
-      sharded("reference", *job_.models.reference, ranks, Training::frozen, false);
-      scoring(*job_.models.reference, Phase::reward, tokens);
+    const std::vector<int> ranks = reward_group(job_, rank_);
+    int64_t most = 0;
+    if (const auto& reference = job_.models.reference) {
+      sharded("reference", *reference, ranks, Training::frozen, false, options().max_len());
+      most = scoring_pass_bytes(work(*reference, scoring_tokens(job_, static_cast<int>(job_.roles.reward.size()))));
     }
     for (size_t i = 0; i < job_.models.reward_models.size(); ++i) {
-      sharded(base::text("reward model ", i), job_.models.reward_models[i], ranks, Training::frozen, false);
-      // models score one after the other: an entry of its own only where there is no larger reference
-      if (!job_.models.reference && i == 0) scoring(job_.models.reward_models[i], Phase::reward, tokens);
+      const ModelLayout& model = job_.models.reward_models[i];
+      const RewardPass pass = reward_pass(job_, i);
+      sharded(base::text("reward model ", i), model, ranks, Training::frozen, false, pass.longest);
+      most = std::max(most, scoring_pass_bytes(work(model, pass.tokens)));
     }
+    scoring(most, Phase::reward);
   }
 
   void trained_models() {
     const std::vector<int> group = shard_group(job_, rank_);
     const auto& models = job_.models;
     const int64_t tokens = training_tokens(job_);
-    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema);
-    if (models.critic) sharded("critic", *models.critic, group, Training::trainable, false);
+    sharded("actor", models.actor, group, Training::trainable, options().train.enable_ema, options().max_len());
+    if (models.critic) sharded("critic", *models.critic, group, Training::trainable, false, options().max_len());
     // actor and critic train one after the other: the larger counts
     const bool critic = models.critic && pass_bytes(*models.critic, tokens) > pass_bytes(models.actor, tokens);
     pass(critic ? "critic" : "actor", critic ? *models.critic : models.actor, tokens, static_cast<int>(group.size()));
-    if (job_.command == config::Command::ppo) {
-      scoring(models.actor, Phase::log_probs, scoring_tokens(job_, static_cast<int>(job_.roles.trainer.size())));
+    if (job_.command == config::Command::ppo) {  // log-probs and values, one after the other
+      const int64_t scored = scoring_tokens(job_, static_cast<int>(job_.roles.trainer.size()));
+      const int64_t values = models.critic ? scoring_pass_bytes(work(*models.critic, scored)) : 0;
+      scoring(std::max(scoring_pass_bytes(work(models.actor, scored)), values), Phase::log_probs);
     } else if (models.reference) {
-      sharded("reference", *models.reference, group, Training::frozen, false);
-      scoring(*models.reference, Phase::forward, tokens);
+      sharded("reference", *models.reference, group, Training::frozen, false, options().max_len());
+      scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
     }
     if (place_ == Place::device) host_mirrors(group);
   }
@@ -194,9 +199,7 @@ class RankLedger {
     }
   }
 
-  void scoring(const ModelLayout& model, Phase phase, int64_t tokens) {
-    add("scoring", "activations", scoring_pass_bytes(work(model, tokens)), phase_bit(phase), Accuracy::estimate);
-  }
+  void scoring(int64_t bytes, Phase phase) { add("scoring", "activations", bytes, phase_bit(phase), Accuracy::estimate); }
 
   // Where generators and trainers take turns on the same rank, KV pages and on devices weights that a sync sends whole are given back before the trainers
   // begin (PpoRoles::release_caches()), unless there is room for both.
@@ -265,12 +268,14 @@ class RankLedger {
   // Page-locked copies through which checkpoints go, and what a delta is taken against.
   void host_mirrors(const std::vector<int>& group) {
     const int ranks = static_cast<int>(group.size());
-    int64_t elements = shard_elements(job_.models.actor, ranks);
-    const int64_t actor = elements;
-    if (job_.models.critic) elements += shard_elements(*job_.models.critic, ranks);
-    if (!options().train.optimizer_offload) add_host("checkpoint", "page-locked copy of weights and moments", 12 * elements);
+    if (!options().train.optimizer_offload) {
+      MirrorBytes mirror;  // fp32 weights, both moments, of the actor also the average, one array after the other
+      mirror.add(job_.models.actor, ranks, options().train.enable_ema ? 4 : 3);
+      if (job_.models.critic) mirror.add(*job_.models.critic, ranks, 3);
+      add_host("checkpoint", "page-locked copy of weights and moments", mirror.total());
+    }
     if (job_.command != config::Command::ppo) return;
-    if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * actor);
+    if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * shard_elements(job_.models.actor, ranks));
   }
 
   int degree() const { return static_cast<int>(options().generate.tensor_parallel); }
@@ -302,34 +307,37 @@ class RankLedger {
   } ring_;
 };
 
-// Of `sequences` of the deck's length over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
-int64_t pass_tokens(const Job& job, int64_t sequences, int64_t ranks, int64_t micro_batch) {
-  const int64_t longest = job.options.max_len();
+// Of `sequences` of `longest` tokens over `ranks`: a pass of at most `micro_batch` tokens, but never less than one sequence.
+int64_t pass_tokens(int64_t longest, int64_t sequences, int64_t ranks, int64_t micro_batch) {
   const int64_t most = std::max(base::ceil_div(sequences, ranks) * longest, longest);
   return std::min(std::max(micro_batch, longest), most);
+}
+
+// The deck's source of reward model `model`; nullptr where the job was made without.
+const config::RewardSource* source_of(const Job& job, size_t model) {
+  for (const auto& source : job.options.reward.source) {
+    if (source.kind == config::RewardKind::model && model-- == 0) return &source;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 int64_t training_tokens(const Job& job) {
   const bool pairs = job.command == config::Command::rm || job.command == config::Command::dpo;
-  return pass_tokens(job, job.options.train.batch_size * (pairs ? 2 : 1), static_cast<int64_t>(job.roles.trainer.size()),
+  return pass_tokens(job.options.max_len(), job.options.train.batch_size * (pairs ? 2 : 1), static_cast<int64_t>(job.roles.trainer.size()),
                      job.options.train.micro_batch_tokens);
 }
 
 int64_t scoring_tokens(const Job& job, int ranks) {
-  return pass_tokens(job, job.options.sequences_per_iteration(), ranks, job.options.rollout_micro_batch_tokens());
+  return pass_tokens(job.options.max_len(), job.options.sequences_per_iteration(), ranks, job.options.rollout_micro_batch_tokens());
 }
 
-const Machine* known_machine(std::string_view name) {
-  const auto found = std::find_if(machines().begin(), machines().end(), [name](const Machine& machine) { return machine.name == name; });
-  return found == machines().end() ? nullptr : &*found;
-}
-
-std::string known_machine_names() {
-  std::string out;
-  for (const Machine& machine : machines()) out += (out.empty() ? "" : ", ") + machine.name;
-  return out;
+RewardPass reward_pass(const Job& job, size_t model) {
+  const config::RewardSource* source = source_of(job, model);
+  const int64_t longest = source && source->max_len > 0 ? source->max_len : job.options.max_len();
+  const int64_t tokens = source && source->batch_tokens > 0 ? source->batch_tokens : job.options.rollout_micro_batch_tokens();
+  return {longest, pass_tokens(longest, job.options.sequences_per_iteration(), static_cast<int64_t>(job.roles.reward.size()), tokens)};
 }
 
 Ledger memory_of_rank(const Job& job, int rank) { return RankLedger(job, rank).build(); }

@@ -1,6 +1,7 @@
 #include "trireme/plan/model_bytes.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "trireme/base/checked.hpp"
 
@@ -87,6 +88,26 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
   out.moments = 2 * shard;
   out.average = average ? shard : 0;
   return out;
+}
+
+int64_t MirrorBytes::slab(int64_t bytes) {
+  constexpr int64_t least = int64_t{64} << 20;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, least))));
+}
+
+void MirrorBytes::add(int64_t bytes) {
+  bytes = round_up(bytes, alignment);
+  if (bytes > left_) {
+    left_ = slab(bytes);
+    total_ = checked_add(total_, left_);
+  }
+  left_ -= bytes;
+}
+
+void MirrorBytes::add(const ModelLayout& model, int ranks, int arrays) {
+  for (int array = 0; array < arrays; ++array) {
+    for (const auto& tensor : model.tensors) add(slice(tensor, ranks) * fp32);
+  }
 }
 
 int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes) {

@@ -43,15 +43,19 @@ struct Choice {
   int degree = 1;
   int64_t micro_batch = 0, recompute = -1, shard_group = 0, async_depth = 0;
   double kv_share = 0.5;
+  bool offload = false;
 };
 
-std::string text_of(const Split& split, const Choice& c) {
+// `chosen`: by train.keep_memory, which goes before train.recompute.
+std::string text_of(const Split& split, const Choice& c, bool chosen) {
   return base::text(split.text, " train.async_depth=", c.async_depth, " generate.tensor_parallel=", c.degree, " train.micro_batch_tokens=", c.micro_batch,
-                    " train.recompute=", c.recompute, " train.shard_group=", c.shard_group, " generate.kv_memory=", c.kv_share);
+                    chosen ? "" : base::text(" train.recompute=", c.recompute), " train.shard_group=", c.shard_group, " train.optimizer_offload=",
+                    c.offload ? "true" : "false", " generate.kv_memory=", c.kv_share);
 }
 
 std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
   std::vector<Choice> out;
+  const bool chosen = job.options.train.keep_memory.has_value();
   const auto trainers = static_cast<int64_t>(split.roles.trainer.size());
   std::vector<int64_t> groups{0};
   for (const int64_t group : {int64_t{per_node}, int64_t{8} * per_node}) {
@@ -64,10 +68,14 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
       if (tokens < job.options.max_len()) continue;
       for (const int64_t group : groups) {
         for (const int64_t recompute : {-1, 0}) {
+          if (chosen && recompute == 0) continue;
           for (const int64_t depth : {0, 1}) {
             if (depth == 1 && (!split.together || job.options.algo.dynamic_filtering_enable)) continue;
             if (depth == 0 && job.options.train.partial_rollout_enable) continue;
-            for (const double share : {0.5, 0.25}) out.push_back({degree, tokens, recompute, group, depth, share});
+            for (const bool offload : {false, true}) {
+              if (offload && job.machine.device_bytes == 0) continue;
+              for (const double share : {0.5, 0.25}) out.push_back({degree, tokens, recompute, group, depth, share, offload});
+            }
           }
         }
       }
@@ -98,7 +106,7 @@ SearchResult search(const Job& job, const CutActor& cut, size_t count) {
   SearchResult out;
   const auto per_node = static_cast<int>(std::count(job.node_of_rank.begin(), job.node_of_rank.end(), 0));
   std::map<int, base::ShardLayout> slices;  // by degree
-  std::map<std::tuple<std::string, int64_t, int, int64_t, int64_t>, Candidate> best;
+  std::map<std::tuple<std::string, int64_t, int, int64_t, int64_t, bool>, Candidate> best;
   JobModels models = job.models;
   config::Options options = job.options;
   for (const Split& split : splits(job, per_node)) {
@@ -108,6 +116,7 @@ SearchResult search(const Job& job, const CutActor& cut, size_t count) {
       options.train.recompute = c.recompute;
       options.train.shard_group = c.shard_group;
       options.train.async_depth = c.async_depth;
+      options.train.optimizer_offload = c.offload;
       options.generate.tensor_parallel = c.degree;
       options.generate.kv_memory = {c.kv_share, 0};
       if (!is_placed(options, split.roles)) continue;
@@ -116,12 +125,14 @@ SearchResult search(const Job& job, const CutActor& cut, size_t count) {
       models.slices = found->second;
       const Job candidate{options, split.roles, job.node_of_rank, models, job.machine, job.compute, job.command};
       ++out.tried;
+      const bool chosen = options.train.keep_memory.has_value();
+      if (chosen) options.train.recompute = fewest_recomputed(candidate);
       Fit result = fit(candidate);
       if (!result.fits()) continue;
       ++out.fitting;
-      Candidate point{text_of(split, c), std::move(result), iteration_time(candidate)};
+      Candidate point{text_of(split, c, chosen), std::move(result), iteration_time(candidate)};
       // Micro-batch and KV share are means to an end: of those that differ in nothing else one is shown, the leaner where times are equal.
-      const auto key = std::tuple(split.text, c.async_depth, c.degree, c.recompute, c.shard_group);
+      const auto key = std::tuple(split.text, c.async_depth, c.degree, c.recompute, c.shard_group, c.offload);
       const auto [place, fresh] = best.try_emplace(key, point);
       if (!fresh && better(point, place->second)) place->second = std::move(point);
     }

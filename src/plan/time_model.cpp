@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/config/placement.hpp"
+
 namespace trireme::plan {
 namespace {
 
@@ -69,7 +71,11 @@ double pass_seconds(const Machine& machine, const TrainingWork& work) {
 
 double forward_seconds(const Machine& machine, const TrainingWork& work) { return pass(machine, work, 1, 2); }
 
-double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks) { return 28 * model.parameters / ranks / machine.memory_speed; }
+double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks, bool offload) {
+  const double elements = model.parameters / ranks;
+  const double copies = offload ? 2 * 12 * elements / (machine.host_link * link_share) : 0;  // fp32 weights and two moments, to the GPU and back
+  return 28 * elements / machine.memory_speed + copies;
+}
 
 Generation generation(const Machine& machine, const GenerationWork& work) {
   Generation out;
@@ -114,20 +120,28 @@ struct Shape {
 
   TrainingWork pass(const ModelLayout& model, int ranks, int64_t micro_batch) const {
     return {.model = work_of(model, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
-            .per_node = per_node, .recompute = job.options.train.recompute != 0};
+            .per_node = per_node};
   }
-  // All tokens of the iteration through `ranks` of which `group` cut the model.
-  double scores(const ModelLayout& model, int ranks) const {
-    const int64_t micro_batch = scoring_tokens(job, ranks);
+  // All tokens of the iteration through `ranks`, of which `group` cut the model.
+  double scores(const ModelLayout& model, int ranks, int group, int64_t micro_batch) const {
     const double passes = std::ceil(tokens() / ranks / static_cast<double>(micro_batch));
-    return passes * forward_seconds(job.machine, pass(model, ranks, micro_batch));
+    return passes * forward_seconds(job.machine, pass(model, group, micro_batch));
+  }
+  // Of a model's blocks, those that are computed again.
+  double recomputed(const ModelLayout& model) const {
+    const auto layers = static_cast<double>(model.shape.layers), wish = static_cast<double>(job.options.train.recompute);
+    return wish < 0 ? 1 : std::min(wish / layers, 1.0);
   }
   double trains(const ModelLayout& model, int ranks, int group) const {
     const int64_t micro_batch = training_tokens(job);
     const double steps = std::ceil(sequences / static_cast<double>(job.options.train.batch_size));
     const double passes = std::ceil(tokens() / steps / ranks / static_cast<double>(micro_batch));
-    TrainingWork work = pass(model, group, micro_batch);
-    double step = passes * pass_seconds(job.machine, work) + optimizer_seconds(job.machine, work.model, group);
+    TrainingWork kept = pass(model, group, micro_batch), work = kept;
+    kept.recompute = false;
+    work.recompute = true;
+    const double share = recomputed(model);
+    double step = passes * (share * pass_seconds(job.machine, work) + (1 - share) * pass_seconds(job.machine, kept)) +
+                  optimizer_seconds(job.machine, work.model, group, job.options.train.optimizer_offload);
     if (group < ranks) {  // gradients are summed over the copies
       const double copies = static_cast<double>(ranks) / group;
       step += 2 * 4 * work.model.parameters / group * (copies - 1) / copies / (job.machine.network * link_share);
@@ -153,12 +167,14 @@ IterationTime iteration_time(const Job& job) {
     if (entry.owner == "generator" && entry.what == "KV pages") gen.cache_bytes = static_cast<double>(entry.bytes);
   }
   out.rollout = rollout_seconds(job.machine, gen, std::ceil(shape.sequences / replicas), shape.output);
-  if (job.models.reference) out.reward += shape.scores(*job.models.reference, judges);
-  for (const ModelLayout& model : job.models.reward_models) out.reward += shape.scores(model, judges);
-  out.log_probs = shape.scores(job.models.actor, trainers);
+  const int64_t scored = scoring_tokens(job, trainers);
+  const int judging = config::reward_shard_size(job.options, job.roles);
+  if (job.models.reference) out.reward += shape.scores(*job.models.reference, judges, judging, scoring_tokens(job, judges));
+  for (size_t i = 0; i < job.models.reward_models.size(); ++i) out.reward += shape.scores(job.models.reward_models[i], judges, judging, reward_pass(job, i).tokens);
+  out.log_probs = shape.scores(job.models.actor, trainers, group, scored);
   out.train = shape.trains(job.models.actor, trainers, group);
   if (job.models.critic) {
-    out.log_probs += shape.scores(*job.models.critic, trainers);
+    out.log_probs += shape.scores(*job.models.critic, trainers, group, scored);
     out.train += shape.trains(*job.models.critic, trainers, group);
   }
   out.sync = sync_seconds(job.machine, 2 * gen.model.parameters, trainers, degree, shape.per_node);

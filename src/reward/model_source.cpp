@@ -73,13 +73,13 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   options.training = zero::Training::frozen;
   options.node_weights = environment.node_weights;
   options.rings = environment.rings;
-  zero::ShardedModel out(spec, environment.ranks, std::nullopt, environment.device, options);
+  zero::ShardedModel out(spec, environment.ranks.shard, environment.ranks.copies, environment.device, options);
   out.load([&](size_t parameter, const base::Block& block, float* values) {
     model::load_parameter(spec, parameter, block, *folder.weights, 0, values);
   });
-  if (environment.ranks.rank() == 0) {
+  if (environment.ranks.all.rank() == 0) {
     log::info(base::text("reward model ", name, ": ", path.string(), ", ", spec.elements(), " parameters on ",
-                         environment.ranks.size(), " ranks"));
+                         environment.ranks.all.size(), " ranks"));
   }
   return out;
 }
@@ -100,7 +100,7 @@ class ModelSource : public Source {
         model_(load_model(name_, options.path, folder_, environment)) {
     if (!environment.policy_tokenizer.empty() && !same_tokenizer(environment.policy_tokenizer, folder_.path)) {
       reencoder_.emplace(folder_.path);
-      if (environment.ranks.rank() == 0) {
+      if (environment.ranks.all.rank() == 0) {
         log::info(base::text("reward source ", name_, ": another tokenizer than the policy's, texts are encoded again"));
       }
     }
@@ -117,7 +117,7 @@ class ModelSource : public Source {
 
   Scores score(std::span<const Request> requests) override {
     const trace::Region region{"reward model"};
-    return {learn::sequence_scores(model_, encode(requests), environment_.ranks, batch_tokens_, scale_, environment_.device, environment_.between), {}};
+    return {learn::sequence_scores(model_, encode(requests), environment_.ranks.all, batch_tokens_, scale_, environment_.device, environment_.between), {}};
   }
 
  private:

@@ -18,9 +18,9 @@
 
 namespace trireme::reward {
 
-Scorer::Scorer(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+Scorer::Scorer(const config::Options& options, const ModelRanks& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
              const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop)
-    : options_(options), ranks_(ranks), rings_(std::move(rings)), tokenizer_(tokenizer), device_(device), part_names_(source_names(options)) {
+    : options_(options), model_ranks_(ranks), ranks_(ranks.all), rings_(std::move(rings)), tokenizer_(tokenizer), device_(device), part_names_(source_names(options)) {
   const auto& sources = options.reward.source;
   made_.resize(sources.size());
   // Child processes first: they must not inherit a device context.
@@ -44,7 +44,7 @@ void Scorer::make_sources() {
     if (sources[i].kind == config::RewardKind::rule) made_[i] = make_rule(sources[i], part_names_[i]);
     if (sources[i].kind == config::RewardKind::model) {
       made_[i] = make_model(sources[i], part_names_[i],
-                                   {.ranks = ranks_,
+                                   {.ranks = model_ranks_,
                                     .device = device_,
                                     .dtype = options_.model.compute(),
                                     .normalize = options_.reward.normalize_enable,
@@ -62,7 +62,7 @@ void Scorer::make_sources() {
 
 void Scorer::add_reference(const model::ModelSpec& spec, const zero::ReadRows& read) {
   reference_ = std::make_unique<zero::ShardedModel>(
-      spec, ranks_, std::nullopt, device_,
+      spec, model_ranks_.shard, model_ranks_.copies, device_,
       zero::ShardedModelOptions{.name = "reference",
                                 .compute = options_.model.compute(),
                                 .training = zero::Training::frozen,

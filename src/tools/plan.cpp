@@ -89,9 +89,11 @@ ExitCode print_search(const plan::Job& job, const plan::CutActor& cut) {
 
 // "this": CPUs and the memory that is free here now.
 plan::Machine find_machine(const std::string& name) {
+  if (name.ends_with(".toml")) return plan::machine_of(config::load_machine_file(name));
   if (name == "this") return {.name = name, .host_bytes = job::available_memory().bytes};
   const plan::Machine* machine = plan::known_machine(name);
-  VALIDATE(machine != nullptr, ExitCode::usage, "--machine ", name, " is not known: ", plan::known_machine_names(), ", or this");
+  VALIDATE(machine != nullptr, ExitCode::usage, "--machine ", name, " is not known: ", plan::known_machine_names(),
+           ", this, or a file that ends in .toml (docs/user/plan.md)");
   return *machine;
 }
 
@@ -126,17 +128,25 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   const model::ModelSpec actor = described(trained_path(options), model::HeadKind::language);
   const auto critic = critic_of(options);
   const plan::JobModels models = machine::job_models(options, config::Command::ppo, actor, critic ? &*critic : nullptr);
-  plan::Job job{options, roles, node_of_rank, models, machine, compute_type(options, machine)};
+  config::Options settled = options;
+  plan::Job job{settled, roles, node_of_rank, models, machine, compute_type(options, machine)};
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
 
   print(base::text("job: ", command.nodes, " nodes of ", command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
+  if (command.machine == "this") print("machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are not looked at");
   print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
   if (models.critic) print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
   if (command.search) {
-    VALIDATE(machine.flops > 0, ExitCode::usage, "--search needs a machine whose speeds are known: --machine ", plan::known_machine_names());
+    VALIDATE(machine.flops > 0, ExitCode::usage, "--search needs a machine whose speeds are known: --machine ", plan::known_machine_names(),
+             ", or a file with all of them");
     return print_search(job, cut);
   }
   for (const auto& line : config::describe_placement(options, roles, node_of_rank)) print("role: " + line);
+  if (options.train.keep_memory) {
+    const int64_t layers = actor.shape.layers;
+    settled.train.recompute = plan::fewest_recomputed(job);
+    print(plan::describe_kept(layers - settled.train.recompute, layers));
+  }
   const plan::CachesBesideTraining caches = plan::caches_beside_training(job);
   if (caches.bytes > 0) print(plan::describe(caches));
   job.keeps_caches = caches.stay;

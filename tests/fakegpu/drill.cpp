@@ -1,5 +1,6 @@
 // A program with a watchdog that moves weights between made-up GPUs, one of which fails in the way that the command line says. It ends as the
 // program ends. Rank 1 is the one that fails.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -73,6 +74,7 @@ void run(const comm::Session& session, const std::string& what) {
   bool called = false;
   compute(*exchange, [&](int pass) {
     if (!fails || pass < 3 || std::exchange(called, true)) return;
+    if (what == "killed_rank") std::raise(SIGKILL);
     if (what == "no_memory_later") throw UserError(ExitCode::out_of_memory, "CUDA out of memory");
     if (what != "other_calls") return;
     exchange->gradients(2);

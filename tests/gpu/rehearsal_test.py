@@ -8,6 +8,7 @@ the tests against stubs of their commands. What it writes as it goes is there, w
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ class Rehearsal(unittest.TestCase):
         built.mkdir()
         (built / "CTestTestfile.cmake").write_text(f'subdirs("{BUILD}")\n')
         (built / "tests").symlink_to(BUILD / "tests")
-        self.stub("compute-sanitizer", "exit 0")
+        self.stub("compute-sanitizer", f'echo "$*" >{self.folder}/sanitized')
         return self.run_script("--build", str(built), "--built", *arguments)
 
     def test_tests_on_the_made_up_gpu(self):
@@ -50,6 +51,17 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual((parts[0]["part"], parts[0]["rc"]), (TEST, 0))
         self.assertGreater(parts[0]["seconds"], 0)
         self.assertIn("100% tests passed", (self.folder / "out/log.txt").read_text())
+
+    def test_the_devices_checker_runs_what_has_kernels(self):
+        """Every suite that it is given is there, and every one that starts kernels of ours is given to it."""
+        _, text, parts = self.on_made_up_gpu("-R", f"^{TEST}$")
+        if not (BUILD / "tests/gpu_unit").exists():
+            return
+        self.assertEqual((parts[-1]["part"], parts[-1]["rc"]), ("sanitizer", 0), text)
+        patterns = re.search(r"--gtest_filter=(\S+)", (self.folder / "sanitized").read_text()).group(1).split(":")
+        suites = set(re.findall(r"^TEST\((\w+), ", "".join(path.read_text() for path in (ROOT / "tests/gpu").glob("*_test.cpp")), re.MULTILINE))
+        without_kernels = {"GpuMirror", "GpuCheckpoint", "GpuWeightSync"}  # copies
+        self.assertEqual({pattern.removesuffix(".*") for pattern in patterns}, suites - without_kernels)
 
     def test_no_time_is_left(self):
         code, text, parts = self.on_made_up_gpu("--budget", "0", "-R", f"^{TEST}$")

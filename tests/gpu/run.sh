@@ -136,12 +136,12 @@ configure_and_build() {
     { grep -E -A 12 'error|FAILED' "$last" | head -n 80 >&2; fail "the build failed ($results/log.txt)"; }
 }
 
-# What the device's own checker says of the exchange, on one GPU: memory that is read before it was written, or beyond its end.
+# What the device's own checker says of the kernels, on one GPU: the exchange's, row operators, head, optimizer, attention over pages, draws.
 sanitize() {
   local checker program=$build/tests/gpu_unit
   checker=$(command -v compute-sanitizer) || { say "no compute-sanitizer here"; return 0; }
   [ -x "$program" ] || return 0
-  part sanitizer 120 "$checker" --tool memcheck --error-exitcode 1 "$program" --gtest_filter='*Exchange*' || tail -n 40 "$last" >&2
+  part sanitizer 240 "$checker" --tool memcheck --error-exitcode 1 "$program" --gtest_filter='GpuExchange.*:GpuTraining.*:GpuGeneration.*' || tail -n 40 "$last" >&2
 }
 
 start=$(date +%s.%N)

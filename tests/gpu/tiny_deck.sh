@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tiny tutorial on GPUs: sft from random weights, PPO from its result, and PPO again from its checkpoint.
+# The tiny tutorial on GPUs: sft from random weights, PPO from its result, PPO again from its checkpoint, and the tools with the result.
 #   tests/gpu/tiny_deck.sh PROGRAM LAUNCHER...
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -28,3 +28,13 @@ ppo=("$@" "$program" ppo inputs/tutorial/tiny.toml run.device=cuda "model.path=$
 finite "$folder/ppo/metrics.jsonl" reward 2
 "${ppo[@]}" run.iterations=3
 finite "$folder/ppo/metrics.jsonl" grad_norm 3
+
+# Two answers, their log-probabilities as generate and as score give them.
+printf '%s\n' '{"prompt": "1+2="}' '{"prompt": "12+30="}' >"$folder/prompts.jsonl"
+"$@" "$program" generate --device cuda --model "$folder/sft/hf" --input "$folder/prompts.jsonl" --output "$folder/answers.jsonl" --max-new-tokens 8 --log-probs
+finite "$folder/answers.jsonl" index 2
+grep -q -E '"log_probs": ?\[-?[0-9]' "$folder/answers.jsonl" || { echo "generate gave no log-probabilities"; cat "$folder/answers.jsonl"; exit 1; }
+printf '%s\n' '{"text": "1+2=3"}' '{"text": "12+30=42"}' >"$folder/texts.jsonl"
+"$@" "$program" score --device cuda --model "$folder/sft/hf" --input "$folder/texts.jsonl" --output "$folder/scores.jsonl"
+finite "$folder/scores.jsonl" index 2
+grep -q -E '"log_probs": ?\[-?[0-9]' "$folder/scores.jsonl" || { echo "score gave no log-probabilities"; cat "$folder/scores.jsonl"; exit 1; }

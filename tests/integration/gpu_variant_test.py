@@ -20,9 +20,12 @@ class GpuVariant(ProgramTest):
         self.assertIn("Trireme", self.succeed("--version").text)
 
     def test_a_device_that_is_not_there(self):
+        """Before anything of the run is read or made."""
         for ranks in (1, 2):
             result = self.succeed("ppo", "ppo.toml", "run.dir=none", "run.device=cuda", ranks=ranks, code=UNFIT)
             self.assertRegex(result.text, "(?i)gpu|cuda")
+            print(f"    refused on {ranks} ranks after {result.seconds:.2f} s", flush=True)
+            self.assertNotIn("parameters", result.text)
 
     def test_on_cpus_it_is_the_same_program(self):
         self.succeed("ppo", "ppo.toml", "run.dir=gpu-variant", "run.device=cpu", ranks=2)

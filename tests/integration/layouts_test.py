@@ -4,6 +4,7 @@ norms, whatever the ranks, and no layout hangs."""
 
 import json
 import math
+import re
 import shutil
 
 from trireme_run import BINARY_DIR, RULE_SOURCE, ProgramTest, adversity, main, read_safetensors, timeless
@@ -294,6 +295,21 @@ class Layouts(ProgramTest):
     def test_hybrid_sharding(self):
         self.compare_all({"2 x 2": (4, ["train.shard_group=2"]), "3 x 1": (3, ["train.shard_group=1"])},
                          ["policy_loss", "value_loss", "grad_norm"], ["run.iterations=2", "train.max_epochs=2"])
+
+    def test_frozen_models_obey_the_shard_group(self):
+        """The reference and a reward model: each group has a copy, as the log says once, and the first rollout is scored as by one copy, to the bit."""
+        self.succeed("ppo", "ppo.toml", "run.dir=for-frozen", "run.iterations=1", "ckpt.save_hf=end", ranks=2)
+        self.succeed("convert", "for-frozen", "frozen-judge", "--part", "critic", "--dtype", "fp32")
+        deck = self.deck_with("frozen.toml", RULE_SOURCE, '[[reward.source]]\nkind = "model"\npath = "frozen-judge"\n')
+        for group in (0, 2):
+            self.succeed("ppo", deck, f"run.dir=frozen-{group}", f"train.shard_group={group}", "run.iterations=1", "algo.kl.init_coef=0.1",
+                         "reference.path=for-frozen/hf", ranks=4)
+            log = (self.folder / f"frozen-{group}" / "log.txt").read_text()
+            for name in ("reference", "model0"):
+                self.assertEqual(re.findall(rf"{name}: sharded over (\d+) ranks", log), [str(group or 4)], log)
+        one, two = self.metrics("frozen-0")[0], self.metrics("frozen-2")[0]
+        for key in ("reward", "kl"):
+            self.assertEqual(one[key], two[key], key)
 
     def test_queues_of_one_message(self):
         """However short the queues between the roles are, the run is the same, bit for bit, and does not stand still."""

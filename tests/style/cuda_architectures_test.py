@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The library with our CUDA kernels has code for every architecture that the build was configured for, and PTX for the last one.
+"""Each library with our CUDA kernels has code for every architecture that the build was configured for, and PTX for the last one.
 Without architectures (a build without CUDA) it counts as skipped (exit code 125).
 
-    cuda_architectures_test.py [NVCC LIBRARY ARCHITECTURES...]     e.g. 80-real 90-real 100
+    cuda_architectures_test.py [NVCC LIBRARY[,LIBRARY...] ARCHITECTURES...]     e.g. 80-real 90-real 100
 """
 
 import pathlib
@@ -36,29 +36,33 @@ def architectures(library):
     return found
 
 
-def main():
-    if len(sys.argv) < 4:
-        print("skipped: this build has no CUDA")
-        return 125
-    nvcc, library = sys.argv[1:3]
-    wanted = sys.argv[3:]
+def is_complete(library, wanted, known):
     found = architectures(library)
     binary, ptx = found[ELF], found[PTX]
-    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
-    known = {int(number) for number in re.findall(r"compute_(\d+)", listed)}
     print(f"{library}: code for {sorted(binary)}, PTX for {sorted(ptx)}; asked for {wanted}; nvcc knows {sorted(known)}")
     numbers = [int(re.match(r"\d+", word).group()) for word in wanted]
     missing = [number for word, number in zip(wanted, numbers) if not word.endswith("-virtual") and number not in binary]
     if missing:
         print(f"no code for {missing}")
     if not any(word.endswith(("-real", "-virtual")) for word in wanted[:-1]):
-        return 1 if missing else 0  # the builder chose them
+        return not missing  # the builder chose them
     left_out = [f"{number} ({name})" for number, name in DEVICES.items() if number in known and number not in binary]
     if left_out:
         print(f"the defaults leave out {left_out}, which nvcc knows")
     if max(numbers) not in ptx:
         print(f"no PTX for {max(numbers)}: a newer device finds nothing to run")
-    return 1 if missing or left_out or max(numbers) not in ptx else 0
+    return not (missing or left_out or max(numbers) not in ptx)
+
+
+def main():
+    if len(sys.argv) < 4:
+        print("skipped: this build has no CUDA")
+        return 125
+    nvcc, libraries = sys.argv[1:3]
+    listed = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
+    known = {int(number) for number in re.findall(r"compute_(\d+)", listed)}
+    complete = [is_complete(library, sys.argv[3:], known) for library in libraries.split(",")]
+    return 0 if all(complete) else 1
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ struct Roles {
   bool reward = false;
 
   // How the ranks of each role divide their work. Trainers: data x shard, a line along `shard` being a shard group. Generators: data x
-  // tensor, a line along `tensor` being a replica. Rewards: their frozen models are cut over all of them.
+  // tensor, a line along `tensor` being a replica. Rewards, whose models are frozen: like trainers.
   Mesh trainers;
   Mesh generators;
   Mesh rewards;

@@ -23,6 +23,9 @@ std::vector<std::vector<int>> replica_groups(std::span<const int> generators, st
 // trainer ranks that are no multiple of train.shard_group.
 void check_placement(const Options& options, const RoleMap& roles);
 
+// Reward ranks that cut one copy of the frozen models: train.shard_group where it divides their number, else all of them.
+int reward_shard_size(const Options& options, const RoleMap& roles);
+
 // What of the placement costs time or leaves ranks idle, each with the value to set.
 std::vector<std::string> placement_warnings(const Options& options, const RoleMap& roles, std::span<const int> node_of_rank);
 

@@ -43,6 +43,9 @@ int worst_pool(std::span<const Pool> pools);
 // The fewest blocks of `layers` to compute again (train.recompute) with which what is kept raises no pool's need by more than `budget`: a share of what the
 // pool has left when all are, or bytes a rank. `pools_with` gives pools_of() a job that computes so many again; all of them where memory is short or unknown.
 int64_t fewest_recomputed(int64_t layers, const config::MemoryShare& budget, const std::function<std::vector<Pool>(int64_t recompute)>& pools_with);
+// The same by the job's machine and train.keep_memory, which must be set: what a run on empty nodes of it chooses.
+int64_t fewest_recomputed(const Job& job);
+std::string describe_kept(int64_t kept, int64_t layers);  // "22 of 32 blocks keep their activations ..."
 
 // What generators hold that trainers of the same rank could use: KV pages, and on GPUs weights that syncs send whole.
 struct CachesBesideTraining {

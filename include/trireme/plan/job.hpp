@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/config/choices.hpp"
+#include "trireme/config/machine_file.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/config/ranks.hpp"
 #include "trireme/plan/ledger.hpp"
@@ -16,7 +17,7 @@
 
 namespace trireme::plan {
 
-// A node. Devices: what LibTorch reports as their total. Speeds are the makers' figures, one way, per GPU; 0: not known.
+// A node. Devices: what LibTorch reports as their total. Speeds are the makers' figures, one way, per GPU; all 0: not known.
 struct Machine {
   std::string name;
   int64_t device_bytes = 0;     // of one GPU; 0: CPUs only
@@ -25,10 +26,12 @@ struct Machine {
   double memory_speed = 0;      // bytes/s of the GPU's own memory
   double node_link = 0;         // bytes/s between the GPUs of a node
   double network = 0;           // bytes/s of a GPU's share of the node's network
+  double host_link = 0;         // bytes/s between a GPU and host memory
 };
 // "h100", "h200", "a100-80", "a100-40", "gh200"; nullptr where there is none of that name.
 const Machine* known_machine(std::string_view name);
 std::string known_machine_names();  // "h100, h200, ..."
+Machine machine_of(const config::MachineFile& file);
 
 // The models of a job. `actor` is what sft, rm and dpo train, too. `slices`: the actor cut by generate.tensor_parallel.
 struct JobModels {
@@ -49,6 +52,7 @@ struct Job {
   config::Command command = config::Command::ppo;  // with another one every trainer holds the model, dpo also the reference
   bool keeps_caches = false;  // caches_beside_training() says so; else generators give them back while trainers of their ranks work
   bool own_kernels = true;  // on GPUs; false: they were put aside, LibTorch's operators do their work
+  bool context_stands = false;  // machine.device_bytes is what a CUDA context has left
 };
 
 // What world rank `rank` holds, phase by phase.
@@ -82,6 +86,12 @@ Fit fit(const Job& job);
 // Packed tokens of one pass: the deck's micro-batch, or all that a rank can have where that is less; no less than the longest sequence.
 int64_t training_tokens(const Job& job);
 int64_t scoring_tokens(const Job& job, int ranks);
+// Of reward model `model`, whose source may have a length and a budget of its own.
+struct RewardPass {
+  int64_t longest = 0;  // tokens of a sequence
+  int64_t tokens = 0;
+};
+RewardPass reward_pass(const Job& job, size_t model);
 
 // Bytes of the KV cache of a generator: the deck's share of `free`, or its bytes, but no more than all its sequences need at full length.
 int64_t kv_cache_bytes(const config::MemoryShare& share, const config::ModelShape& shape, int tensor_parallel, int64_t element_bytes,

@@ -50,6 +50,21 @@ inline constexpr int64_t offload_piece = int64_t{1} << 24;
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
+// Page-locked memory through which a rank's arrays on a GPU are copied (machine::HostMirror): slabs that arrays share one after the other, each of 64 MiB, or of
+// the next power of two where one array is larger: LibTorch rounds page-locked memory up to that.
+class MirrorBytes {
+ public:
+  static constexpr int64_t alignment = 64;
+  static int64_t slab(int64_t bytes);  // for an array that found no room
+  // `arrays` fp32 arrays of each of a rank's slices of a model.
+  void add(const ModelLayout& model, int ranks, int arrays);
+  void add(int64_t bytes);
+  int64_t total() const { return total_; }
+
+ private:
+  int64_t total_ = 0, left_ = 0;
+};
+
 // One rank's slices of a tensor-parallel layout, each rounded up to 64 bytes.
 int64_t generator_weight_bytes(const base::ShardLayout& slices, int rank, int64_t element_bytes);
 

@@ -22,8 +22,8 @@ struct SearchResult {
 };
 
 // Goes through the split of the roles (colocated, or trainers and generators on ranks of their own, at the same time or in turns), the
-// tensor-parallel degree of generation, the micro-batch, recomputation, hybrid sharding and the share of the KV pages; everything else is as
-// in job.options. The machine's speeds must be known.
+// tensor-parallel degree of generation, the micro-batch, recomputation (unless train.keep_memory chooses it), hybrid sharding, the optimizer's state on GPUs or
+// in host memory, and the share of the KV pages; everything else is as in job.options. The machine's speeds must be known.
 SearchResult search(const Job& job, const CutActor& cut, size_t count);
 
 }  // namespace trireme::plan

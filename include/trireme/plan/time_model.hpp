@@ -45,8 +45,8 @@ struct TrainingWork {
 double pass_seconds(const Machine& machine, const TrainingWork& work);
 // One forward pass alone: log-probs, values, rewards.
 double forward_seconds(const Machine& machine, const TrainingWork& work);
-// One optimizer step over a model cut by `ranks`.
-double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks);
+// One optimizer step over a model cut by `ranks`. `offload`: its state comes from host memory and goes back, beside nothing else.
+double optimizer_seconds(const Machine& machine, const ModelWork& model, int ranks, bool offload = false);
 
 struct GenerationWork {
   ModelWork model;

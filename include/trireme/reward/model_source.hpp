@@ -12,12 +12,13 @@
 #include "trireme/comm/ring_memory.hpp"
 #include "trireme/config/options.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
 
 namespace trireme::reward {
 
 struct ModelEnvironment {
-  comm::CommView ranks;  // the reward role: the model is sharded over them
+  ModelRanks ranks;
   at::Device device = at::kCPU;
   config::DType dtype = config::DType::bf16;
   bool normalize = false;                  // reward.normalize_enable: (score - mean) / std of its config.json
@@ -29,7 +30,7 @@ struct ModelEnvironment {
   learn::BetweenMicroBatches between = nullptr;
 };
 
-// Loads the model. Collective over environment.ranks, and so is every score().
+// Loads the model. Collective over environment.ranks.all, and so is every score().
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment);
 
 }  // namespace trireme::reward

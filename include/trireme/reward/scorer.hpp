@@ -18,6 +18,7 @@
 #include "trireme/data/prompt_set.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/report/iteration_metrics.hpp"
+#include "trireme/reward/model_ranks.hpp"
 #include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
 #include "trireme/zero/sharded_model.hpp"
@@ -26,9 +27,9 @@ namespace trireme::reward {
 
 class Scorer {
  public:
-  // Starts the plugins: before any device is touched. `ranks` have the role, `rings` is the memory of their sharded models, `stop` is asked while
+  // Starts the plugins: before any device is touched. `ranks` have the role (ranks.all), `rings` is the memory of their sharded models, `stop` is asked while
   // plugins take their time. Collective over `ranks`.
-  Scorer(const config::Options& options, const comm::CommView& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
+  Scorer(const config::Options& options, const ModelRanks& ranks, std::shared_ptr<comm::RingMemory> rings, const text::Tokenizer& tokenizer,
         const std::filesystem::path& log_folder, at::Device device, std::function<bool()> stop = [] { return false; });
 
   // Makes rules and loads reward models, once the device is current and before the first score(). Collective over the reward ranks.
@@ -71,7 +72,8 @@ class Scorer {
   std::vector<Request> requests(const Samples& samples, const data::PromptSet& prompts, int64_t iteration) const;
 
   config::Options options_;
-  comm::CommView ranks_;
+  ModelRanks model_ranks_;
+  comm::CommView ranks_;  // all of them
   std::shared_ptr<comm::RingMemory> rings_;
   text::Tokenizer tokenizer_;
   at::Device device_;

@@ -101,6 +101,16 @@ TEST(Placement, LongListsAreShortened) {
   EXPECT_EQ(Machine(4, 4, {}).lines()[1], "generator  ranks 0-3  node 0  4 replicas of one rank");
 }
 
+TEST(Placement, FrozenModelsAreCutByTheShardGroupWhereItDividesTheirRanks) {
+  EXPECT_EQ(Machine(8, 8, {}, 1, 2).lines()[2], "reward     ranks 0-7  node 0  4 shard groups: 0-1 | 2-3 | 4-5 | 6-7");
+  EXPECT_EQ(Machine(8, 8, {"4", "1", "3"}, 1, 2).lines()[2], "reward     ranks 4-6  node 0") << "two do not divide three";
+  EXPECT_EQ(Machine(8, 8, {"4", "2", "2"}, 1, 2).lines()[2], "reward     ranks 4-5  node 0") << "one group is all of them";
+  const auto size = [](const Machine& machine) { return reward_shard_size(machine.options, machine.roles); };
+  EXPECT_EQ(size(Machine(8, 8, {}, 1, 2)), 2);
+  EXPECT_EQ(size(Machine(8, 8, {})), 8);
+  EXPECT_EQ(size(Machine(8, 8, {"4", "1", "3"}, 1, 2)), 3);
+}
+
 TEST(Placement, WhatDoesNotDivideIsRefused) {
   const auto refused = [](const Machine& machine) {
     return error_of(ExitCode::configuration, [&] { check_placement(machine.options, machine.roles); });

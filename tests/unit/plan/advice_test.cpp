@@ -157,6 +157,85 @@ TEST(NearestFits, FitWhenTheyAreSet) {
   EXPECT_GE(keys.size(), 4u) << "several keys helped, on one machine or another";
 }
 
+// A model of eight blocks whose activations are most of what it holds.
+SmallJob long_sequences(const std::vector<std::string>& overrides, int64_t megabytes) {
+  config::Options options = small_deck();
+  options.train.micro_batch_tokens = 65536;
+  options.train.batch_size = 512;
+  options.rollout.batch_size = 512;
+  options.generate.kv_memory = {0, 1 << 20};
+  config::ModelShape shape = small_shape(8, 4, 2);
+  shape.hidden = 256;
+  shape.head_dim = 64;
+  shape.ffn = 1024;
+  return SmallJob(options, shape, 1, 2, gpus(megabytes * 1'000'000)).with(overrides);
+}
+
+TEST(FewestRecomputed, KeepsWhatTheMachineHasRoomFor) {
+  const auto peak = [](SmallJob job, int64_t recompute) {
+    job.options.train.recompute = recompute;
+    return plan::fit(job.job()).device.peak;
+  };
+  const SmallJob least = long_sequences({}, 80'000);
+  const int64_t all = peak(least, 8), block = peak(least, 6) - peak(least, 7);
+  ASSERT_GT(block, 100'000'000);
+  const auto fewest = [&](const char* budget, int64_t bytes) {
+    SmallJob job = long_sequences({std::string("train.keep_memory=") + budget}, 1);
+    job.machine.device_bytes = bytes;
+    return plan::fewest_recomputed(job.job());
+  };
+  const int64_t three = peak(least, 5), four = peak(least, 4);
+  EXPECT_EQ(fewest("1", three), 5) << "three of eight fit";
+  EXPECT_EQ(fewest("1", three - 1), 6);
+  EXPECT_EQ(fewest("1", four - 1), 5);
+  EXPECT_EQ(fewest("0.5", all + 2 * (three - all)), 5) << "half of what is left";
+  EXPECT_EQ(fewest("1", int64_t{1} << 40), 0);
+  EXPECT_EQ(peak(least, fewest("1", 1 << 20)), all) << "where nothing fits, what is kept makes it no worse";
+}
+
+TEST(Search, LeavesRecomputationToKeepMemory) {
+  const SmallJob given = long_sequences({"train.keep_memory=0.5"}, 80'000);
+  const plan::SearchResult found = plan::search(given.job(), given.cut(), 5);
+  ASSERT_FALSE(found.best.empty());
+  for (const auto& candidate : found.best) EXPECT_EQ(candidate.deck.find("train.recompute"), std::string::npos) << candidate.deck;
+  EXPECT_GT(plan::search(long_sequences({}, 80'000).job(), given.cut(), 1).best.front().time.total, 0);
+  // As with the number of blocks that a run of that deck would take.
+  std::vector<std::string> overrides{"train.keep_memory=0.5"};
+  std::istringstream words(found.best.front().deck);
+  for (std::string word; words >> word;) {
+    if (word != "colocated") overrides.push_back(word);
+  }
+  SmallJob taken = long_sequences(overrides, 80'000);
+  taken.options.train.recompute = plan::fewest_recomputed(taken.job());
+  EXPECT_DOUBLE_EQ(plan::iteration_time(taken.job()).total, found.best.front().time.total);
+  EXPECT_EQ(plan::fit(taken.job()).device.peak, found.best.front().fit.device.peak);
+}
+
+TEST(Search, PutsTheOptimizersStateOnTheHostWhereThatHelps) {
+  const auto offloads = [](const SmallJob& job) {
+    const plan::SearchResult found = plan::search(job.job(), job.cut(), 1000);
+    EXPECT_FALSE(found.best.empty());
+    std::set<bool> out;
+    for (const auto& candidate : found.best) out.insert(candidate.deck.find("train.optimizer_offload=true") != std::string::npos);
+    return std::pair(out, found.best.empty() ? std::string() : found.best.front().deck);
+  };
+  // Most of the memory is the optimizer's state: with 60 % of the need without offload only offload fits.
+  config::Options options = small_deck();
+  options.train.micro_batch_tokens = 512;
+  options.generate.kv_memory = {0, 1 << 20};
+  config::ModelShape shape = small_shape(16, 16, 2);
+  shape.hidden = 2048;
+  shape.head_dim = 128;
+  shape.ffn = 8192;
+  SmallJob job(options, shape, 1, 2, gpus(int64_t{1} << 40));
+  const auto [both, fastest] = offloads(job);
+  EXPECT_EQ(both, (std::set<bool>{false, true}));
+  EXPECT_NE(fastest.find("train.optimizer_offload=false"), std::string::npos) << "copies take time: " << fastest;
+  const int64_t on_device = plan::fit(job.job()).device.peak;
+  job.machine.device_bytes = on_device * 6 / 10;
+  EXPECT_EQ(offloads(job).first, std::set<bool>{true});
+}
+
 TEST(Search, NamesDecksThatStartAndAreAsSaid) {
   for (const bool finished_first : {false, true}) {
     config::Options options = small_deck();

@@ -35,6 +35,38 @@ struct Where {
   bool own;  // weights of the generator
 };
 
+// Eight ranks on two nodes: a shard group of four cuts the frozen models, too, unless it does not divide the ranks that have them.
+TEST(FrozenModels, ObeyTheShardGroup) {
+  config::ModelShape shape = small_shape(2, 4, 2);
+  shape.hidden = 512;
+  shape.head_dim = 128;
+  shape.ffn = 1024;
+  shape.vocab = 4096;
+  const auto job_of = [&](const std::vector<std::string>& overrides, int nodes, int per_node, plan::Machine machine) {
+    return SmallJob(config::parse_deck("", "deck", overrides), shape, nodes, per_node, std::move(machine));
+  };
+  const auto reference = [&](const std::vector<std::string>& overrides, plan::Machine machine, int rank = 0) {
+    return bytes_of(plan::memory_of_rank(job_of(overrides, 2, 4, std::move(machine)).job(), rank), "reference", "own weight slices");
+  };
+  const plan::ModelLayout model = job_of({}, 2, 4, gpu()).models.actor;
+  const auto own = [&](int ranks) {
+    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::frozen, false, plan::Exchange::device_ring).weights_own;
+  };
+  ASSERT_GT(own(4), own(8));
+  EXPECT_EQ(reference({}, gpu()), own(8));
+  for (const int rank : {0, 5}) EXPECT_EQ(reference({"train.shard_group=4"}, gpu(), rank), own(4));
+  EXPECT_EQ(reference({"train.shard_group=4", "ranks.trainer=0-3", "ranks.generator=0-7", "ranks.reward=0-5"}, gpu()), own(6)) << "four do not divide six";
+  EXPECT_EQ(reference({"train.shard_group=2", "ranks.trainer=0-3", "ranks.generator=0-7", "ranks.reward=0-5"}, gpu(), 5), own(2));
+  // On hosts a group inside a node has a window.
+  EXPECT_EQ(reference({"train.shard_group=4"}, host()), 0);
+  EXPECT_GT(bytes_of(plan::memory_of_rank(job_of({"train.shard_group=4"}, 2, 4, host()).job(), 7), "reference", "weights, share of the node's"), 0);
+  const plan::Fit fit = plan::fit(job_of({"train.shard_group=2", "ranks.trainer=0-3", "ranks.generator=0-7", "ranks.reward=2-7"}, 2, 4, gpu()).job());
+  for (int rank = 0; rank < 8; ++rank) {
+    const SmallJob job = job_of({"train.shard_group=2", "ranks.trainer=0-3", "ranks.generator=0-7", "ranks.reward=2-7"}, 2, 4, gpu());
+    EXPECT_LE(plan::memory_of_rank(job.job(), rank).peak(plan::Place::device), fit.device.peak) << rank;
+  }
+}
+
 TEST(GeneratorWeights, AreCountedWhereTheGeneratorHasThem) {
   for (const Where& place : {Where{"one node", {}, 1, host(), false},
                              Where{"two nodes, each with a copy of the model", {"train.shard_group=4"}, 2, host(), false},
@@ -85,9 +117,11 @@ TEST(Communicators, OfTheSameRanksShareTheirConnections) {
   // Actor, critic and reference, all of all ranks.
   EXPECT_EQ(nccl({}, 1), own_communicator + 2 * split_communicator);
   EXPECT_EQ(nccl({"generate.tensor_parallel=2"}, 1), 2 * own_communicator + 2 * split_communicator) << "replicas of half a node";
-  // A group of four and what joins it with the other, twice each; the reference, of all eight.
-  EXPECT_EQ(nccl({"train.shard_group=4"}, 2), 3 * own_communicator + 2 * split_communicator);
-  EXPECT_EQ(nccl({"train.shard_group=4", "generate.tensor_parallel=2"}, 2), 4 * own_communicator + 2 * split_communicator);
+  // A group of four, for actor, critic and reference, and what joins it with the other, twice.
+  EXPECT_EQ(nccl({"train.shard_group=4"}, 2), 2 * own_communicator + 3 * split_communicator);
+  EXPECT_EQ(nccl({"train.shard_group=4", "generate.tensor_parallel=2"}, 2), 3 * own_communicator + 3 * split_communicator);
+  EXPECT_EQ(nccl({"train.shard_group=4", "ranks.trainer=0-7", "ranks.generator=0-7", "ranks.reward=0-5"}, 2), 3 * own_communicator + 2 * split_communicator)
+      << "a reference of six ranks, which four do not divide";
   EXPECT_EQ(nccl({"ranks.trainer=0-1", "ranks.reward=2-3", "ranks.generator=2-3"}, 1), own_communicator + split_communicator)
       << "a trainer has the actor's and the critic's";
 }

@@ -11,6 +11,7 @@
 #include "trireme/config/ranks.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
+#include "trireme/plan/pass_bytes.hpp"
 
 namespace trireme::test {
 namespace {
@@ -125,6 +126,108 @@ TEST(MemoryLedger, CountsOnlyWhatTheRolesOfARankHold) {
   for (const auto& entry : reward.entries()) {
     EXPECT_TRUE(std::set<std::string>({"reference", "reward model 0", "all models", "process", "scoring"}).contains(entry.owner)) << entry.owner;
   }
+}
+
+int64_t scored(const plan::Ledger& ledger, Phase phase) {
+  for (const auto& entry : ledger.entries()) {
+    if (entry.owner == "scoring" && (entry.phases & plan::phase_bit(phase)) != 0) return entry.bytes;
+  }
+  return 0;
+}
+
+int64_t pass_bytes(const plan::ModelLayout& model, int64_t tokens) {
+  return plan::scoring_pass_bytes({model.shape, tokens, model.tensors[model.stages.back().back()].shape.front(), 0, plan::Operators::device, 2, 2});
+}
+
+config::RewardSource model_source(int64_t batch_tokens = 0, int64_t max_len = 0) {
+  config::RewardSource source;
+  source.kind = config::RewardKind::model;
+  source.batch_tokens = batch_tokens;
+  source.max_len = max_len;
+  return source;
+}
+
+// 1024 x 4 sequences of 2048 tokens on 32 ranks: the budget of the micro-batch counts.
+TEST(MemoryLedger, OfModelsThatScoreInTurnsTheLargestPassCounts) {
+  Job70b job(4);
+  const plan::ModelLayout large = layout(model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score)), small = job.models.reward_models.front();
+  const int64_t reference = pass_bytes(job.models.actor, 4096);
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), reference);
+  job.options.reward.source = {config::RewardSource{}, model_source(), model_source(8192)};  // the first is a rule
+  job.models.reward_models = {small, large};
+  EXPECT_GT(pass_bytes(large, 8192), reference);
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), pass_bytes(large, 8192)) << "the second reward model has a budget of its own";
+  job.models.reward_models = {large, small};
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), std::max({reference, pass_bytes(large, 4096), pass_bytes(small, 8192)}));
+  job.models.reference.reset();
+  job.models.reward_models = {small, large};
+  job.options.reward.source = {model_source(0, 16384), model_source(2048)};
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), std::max(pass_bytes(small, 16384), pass_bytes(large, 2048))) << "no less than its longest sequence";
+  EXPECT_EQ(1e9 * gigabytes(job.ledger(), "reward model 0", "tables of the rotation"), 2.0 * 16384 * 128 * 4);
+  job.models.reward_models.clear();
+  EXPECT_EQ(scored(job.ledger(), Phase::reward), 0);
+}
+
+TEST(MemoryLedger, ACriticLargerThanTheActorCountsForValues) {
+  Job70b job(4);
+  const plan::ModelLayout critic = layout(model::describe(llama(80, 8192, 64, 28672), model::HeadKind::score));
+  job.models.actor = layout(model::describe(llama(32, 4096, 32, 14336), model::HeadKind::language));
+  EXPECT_EQ(scored(job.ledger(), Phase::log_probs), pass_bytes(job.models.actor, 4096));
+  job.models.critic = critic;
+  EXPECT_GT(pass_bytes(critic, 4096), pass_bytes(job.models.actor, 4096));
+  EXPECT_EQ(scored(job.ledger(), Phase::log_probs), pass_bytes(critic, 4096));
+}
+
+TEST(MemoryLedger, TheCheckpointsCopyHasTheMovingAverage) {
+  Job70b job(4);
+  const auto copied = [&] { return gigabytes(job.ledger(), "checkpoint", ""); };
+  const double without = copied();
+  job.options.train.enable_ema = true;
+  EXPECT_GT(copied() - without, 4 * 70.55 / 32) << "4 bytes of each of the actor's parameters";
+  EXPECT_LT(copied() - without, 1.3 * 4 * 70.55 / 32) << "and what slabs of 64 MiB lose, in which two slices of the feed-forward weights fill 56";
+  job.options.train.optimizer_offload = true;
+  EXPECT_EQ(copied(), 0) << "the state is there already";
+}
+
+TEST(MirrorBytes, AreSlabsThatArraysShare) {
+  constexpr int64_t mib = 1 << 20;
+  plan::MirrorBytes mirror;
+  mirror.add(1);
+  EXPECT_EQ(mirror.total(), 64 * mib);
+  mirror.add(64 * mib - 64);
+  EXPECT_EQ(mirror.total(), 64 * mib) << "the rest of the first, which gave 64 bytes to one byte";
+  mirror.add(1);
+  EXPECT_EQ(mirror.total(), 128 * mib);
+  mirror.add(64 * mib);
+  EXPECT_EQ(mirror.total(), 192 * mib) << "a new one; what the last one had left is lost";
+  mirror.add(65 * mib);
+  EXPECT_EQ(mirror.total(), 320 * mib) << "the next power of two";
+  mirror.add(63 * mib);
+  EXPECT_EQ(mirror.total(), 320 * mib) << "of which a half was free";
+}
+
+TEST(MemoryLedger, HasWhatLibrariesAndTheAllocatorTakeBesides) {
+  Job70b job(4);
+  const plan::Ledger ledger = job.ledger();
+  EXPECT_NEAR(gigabytes(ledger, "process", "CUDA context and libraries"), 0.6291456, 1e-9);
+  EXPECT_NEAR(gigabytes(ledger, "process", "workspaces of products"), 0.067108864, 1e-9);
+  int64_t tensors = 0;  // in the phase that has most, but for what this is about
+  for (const auto& entry : ledger.entries()) {
+    const bool counts = entry.place == Place::device && entry.kind == plan::Kind::tensors && entry.owner != "process";
+    if (counts && (entry.phases & plan::phase_bit(ledger.peak_phase(Place::device))) != 0) tensors += entry.bytes;
+  }
+  EXPECT_NEAR(gigabytes(ledger, "process", "what the allocator keeps between tensors"), 1e-9 * static_cast<double>(tensors) / 50, 0.01);
+}
+
+// What is free at the start of a job is what the context has left.
+TEST(MemoryLedger, AContextThatStandsIsNotCountedAgain) {
+  Job70b job(4);
+  job.options.generate.kv_memory = {0, int64_t{1} << 30};  // otherwise a share of what is free
+  plan::Job started{job.options, job.roles, job.node_of_rank, job.models, *plan::known_machine("h100"), config::DType::bf16};
+  const int64_t before = plan::memory_of_rank(started, 0).peak(Place::device), fitting = plan::fit(started).device.peak;
+  started.context_stands = true;
+  EXPECT_EQ(before - plan::memory_of_rank(started, 0).peak(Place::device), 600 << 20);
+  EXPECT_EQ(fitting - plan::fit(started).device.peak, 600 << 20);
 }
 
 TEST(MemoryLedger, PhasesAddWhatLivesInThem) {

@@ -26,6 +26,13 @@ TEST(TimeSums, OfOneRankAreItsOperations) {
   EXPECT_DOUBLE_EQ(plan::optimizer_seconds(slow(), tiny, 4), 28 * 50.0 / 4 / 10);
 }
 
+TEST(TimeSums, OfAnOptimizerWhoseStateLiesOnTheHostItsCopies) {
+  plan::Machine machine = slow();
+  machine.host_link = 2;
+  EXPECT_DOUBLE_EQ(plan::optimizer_seconds(machine, tiny, 4, true), 28 * 50.0 / 4 / 10 + 24 * 50.0 / 4 / 1.6);
+  EXPECT_DOUBLE_EQ(plan::optimizer_seconds(machine, tiny, 4, false), 28 * 50.0 / 4 / 10);
+}
+
 TEST(TimeSums, HalfOfTheShorterOfWorkAndExchangeShows) {
   // Two ranks of a node exchange half of 2 x 50 bytes over 16 bytes/s, with a latency for each of three stages.
   const double near = 50.0 / 16 + 4e-6 * 3, far = 100.0 * 15 / 16 / 16 + 4e-6 * 15 * 3;
@@ -62,6 +69,47 @@ TEST(TimeSums, OfASyncTheSlowerSideCounts) {
   EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 4, 2, 8), 25 / 4.0) << "four trainers send";
   EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 2, 8), 12.5 / 4) << "a node of eight receives";
   EXPECT_DOUBLE_EQ(plan::sync_seconds(slow(), 100, 64, 16, 8), 6.25 / 4) << "a replica of sixteen receives";
+}
+
+// 64 sequences in steps of 16: four steps of actor and critic, which have about as many elements.
+TEST(IterationTime, HasTheCopiesOfAnOffloadedOptimizerAndTheShareOfBlocksThatAreKept) {
+  config::Options options;
+  options.data.max_len = 512;
+  options.rollout.batch_size = 64;
+  options.train.batch_size = 16;
+  const auto timed = [&] { return plan::iteration_time(SmallJob(options, small_shape(4, 4, 2), 1, 8, *plan::known_machine("h100")).job()); };
+  const plan::IterationTime plain = timed();
+  options.train.optimizer_offload = true;
+  const plan::IterationTime copied = timed();
+  const SmallJob job(options, small_shape(4, 4, 2), 1, 8, *plan::known_machine("h100"));
+  const auto parameters = static_cast<double>(plan::elements(job.models.actor) + plan::elements(*job.models.critic));
+  EXPECT_NEAR(copied.train - plain.train, 4 * 24 * parameters / 8 / (64e9 * 0.8), 1e-6 * plain.train);
+  EXPECT_DOUBLE_EQ(copied.rollout, plain.rollout);
+  options.train.optimizer_offload = false;
+  const auto with = [&](int64_t recompute) {
+    options.train.recompute = recompute;
+    return timed().train;
+  };
+  EXPECT_DOUBLE_EQ(with(4), plain.train);
+  EXPECT_DOUBLE_EQ(with(9), plain.train);
+  EXPECT_LT(with(0), plain.train);
+  EXPECT_NEAR(with(1), 0.75 * with(0) + 0.25 * plain.train, 1e-9 * plain.train) << "one block of four";
+}
+
+TEST(IterationTime, ARewardModelsOwnBudgetCounts) {
+  config::Options options;
+  options.data.max_len = 512;
+  options.rollout.batch_size = 64;
+  config::RewardSource source;
+  source.kind = config::RewardKind::model;
+  options.reward.source = {source};
+  const auto timed = [&](int64_t tokens) {
+    options.reward.source.front().batch_tokens = tokens;
+    SmallJob job(options, small_shape(2, 4, 2), 1, 8, *plan::known_machine("h100"));
+    job.models.reward_models = {*job.models.critic};
+    return plan::iteration_time(job.job()).reward;
+  };
+  EXPECT_GT(timed(512), timed(0)) << "more passes of fewer tokens, each with its latencies";
 }
 
 TEST(IterationTime, IsTheSumOfItsPhasesOrTheLongerOfTwo) {
