@@ -1,6 +1,7 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
 //   perf_decode [--shape 135M|25M] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
 //               [--weights model,int8] [--threads 2] [--repetitions 3]
+//   mpirun -n 2 perf_decode --threads 1 --sums shared,gathered ...    a replica of so many tensor-parallel ranks, by both ways of adding up in turn
 // Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
 // and the bytes of weights read per second. tokens_per_cpu_s divides by processor time instead of wall time: with one thread it
 // is what an idle core would give, also on a busy machine.
@@ -8,8 +9,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "harness/random_weights.hpp"
 #include "harness/shapes.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/session.hpp"
 #include "trireme/generate/engine.hpp"
 
 namespace {
@@ -25,7 +29,7 @@ using namespace trireme;
 
 struct Setting {
   std::string shape = "135M", backend = "fused";
-  std::vector<std::string> dtypes{"bf16", "fp32"}, weights{"model"};
+  std::vector<std::string> dtypes{"bf16", "fp32"}, weights{"model"}, sums{"shared"};
   std::vector<int64_t> batches{1, 8, 32};
   int threads = 2, repetitions = 3;
   int64_t prompt = 128, tokens = 128;
@@ -37,6 +41,7 @@ Setting parse(int argc, char** argv) {
   app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
   app.add_option("--dtype", s.dtypes)->check(CLI::IsMember({"bf16", "fp32"}))->delimiter(',')->capture_default_str();
   app.add_option("--weights", s.weights, "int8: copies in 8 bits")->check(CLI::IsMember({"model", "int8"}))->delimiter(',')->capture_default_str();
+  app.add_option("--sums", s.sums, "between ranks: in memory that they share, or gathered by MPI")->check(CLI::IsMember({"shared", "gathered"}))->delimiter(',');
   app.add_option("--batch", s.batches)->check(CLI::PositiveNumber)->delimiter(',')->capture_default_str();
   app.add_option("--prompt", s.prompt, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--new", s.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
@@ -83,8 +88,13 @@ Times measure(generate::Engine& engine, int64_t vocab, int64_t batch, const Sett
   return times;
 }
 
+// What is measured beside other such.
+struct Variant {
+  std::string weights, sums;
+};
+
 // Of the repetitions' times per token.
-void print(const std::string& dtype, const std::string& products, int64_t batch, const Setting& a, int64_t weight_bytes, const std::vector<Times>& all) {
+void print(const std::string& dtype, const Variant& variant, int ranks, int64_t batch, const Setting& a, int64_t weight_bytes, const std::vector<Times>& all) {
   const auto sorted = [&](auto member) {
     std::vector<double> v;
     for (const Times& t : all) v.push_back(t.*member);
@@ -93,10 +103,10 @@ void print(const std::string& dtype, const std::string& products, int64_t batch,
   };
   const auto decode = sorted(&Times::decode);
   const double steps = 1 / (decode.front() * static_cast<double>(batch));
-  std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"weights\": \"%s\", \"batch\": %lld, \"prompt\": %lld, \"new\": %lld, \"threads\": %d, "
+  std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"weights\": \"%s\", \"ranks\": %d, \"sums\": \"%s\", \"batch\": %lld, \"prompt\": %lld, \"new\": %lld, \"threads\": %d, "
               "\"decode_tokens_per_s_best\": %.1f, \"decode_tokens_per_s_median\": %.1f, \"decode_tokens_per_cpu_s_best\": %.1f, "
               "\"weight_gb_per_s\": %.1f, \"prefill_tokens_per_s_best\": %.0f, \"prefill_tokens_per_cpu_s_best\": %.0f}\n",
-              a.shape.c_str(), dtype.c_str(), products.c_str(), static_cast<long long>(batch), static_cast<long long>(a.prompt),
+              a.shape.c_str(), dtype.c_str(), variant.weights.c_str(), ranks, variant.sums.c_str(), static_cast<long long>(batch), static_cast<long long>(a.prompt),
               static_cast<long long>(a.tokens), a.threads, 1 / decode.front(), 1 / decode[decode.size() / 2],
               1 / sorted(&Times::decode_cpu).front(), steps * static_cast<double>(weight_bytes) / 1e9, 1 / sorted(&Times::prefill).front(),
               1 / sorted(&Times::prefill_cpu).front());
@@ -107,15 +117,23 @@ void print(const std::string& dtype, const std::string& products, int64_t batch,
 
 int main(int argc, char** argv) {
   const Setting a = parse(argc, argv);
+  std::optional<comm::Session> session;  // of a launcher's ranks
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) session.emplace();
+  const comm::CommView replica = session ? session->world() : comm::CommView();
+  const bool talks = replica.rank() == 0;
   at::set_num_threads(a.threads);
   const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
+  std::vector<Variant> variants;
+  for (const std::string& products : a.weights) {
+    for (const std::string& sums : a.sums) variants.push_back({products, sums});
+  }
   for (const std::string& name : a.dtypes) {
     std::vector<generate::GeneratorWeights> weights;
     std::vector<std::unique_ptr<generate::Engine>> engines;
-    weights.reserve(a.weights.size());
-    for (const std::string& products : a.weights) {
-      weights.emplace_back(spec, name == "bf16" ? config::DType::bf16 : config::DType::f32);
-      if (products == "int8") weights.back().add_int8(spec);
+    weights.reserve(variants.size());
+    for (const Variant& variant : variants) {
+      weights.emplace_back(spec, name == "bf16" ? config::DType::bf16 : config::DType::f32, replica.rank(), replica.size());
+      if (variant.weights == "int8") weights.back().add_int8(spec);
       perf::fill_random(spec, weights.back());
       base::Stopwatch start;
       weights.back().quantise();
@@ -125,9 +143,11 @@ int main(int argc, char** argv) {
       options.backend = a.backend == "fused" ? generate::BackendKind::fused : generate::BackendKind::torch;
       options.kv_bytes = int64_t{2} << 30;
       options.prefix_sharing = false;
+      options.shared_sums = variant.sums == "shared";
       start.restart();
-      engines.push_back(std::make_unique<generate::Engine>(spec, weights.back(), options));
-      std::printf("%s, %s: copies in %.0f ms, engine ready in %.0f ms\n", name.c_str(), products.c_str(), quantised * 1e3, start.seconds() * 1e3);
+      engines.push_back(std::make_unique<generate::Engine>(spec, weights.back(), options, replica));
+      if (!talks) continue;
+      std::printf("%s, %s: copies in %.0f ms, engine ready in %.0f ms\n", name.c_str(), variant.weights.c_str(), quantised * 1e3, start.seconds() * 1e3);
       for (const std::string& line : engines.back()->describe()) std::printf("  %s\n", line.c_str());
     }
     for (const int64_t batch : a.batches) {
@@ -137,9 +157,9 @@ int main(int argc, char** argv) {
           all[e].push_back(measure(*engines[e], spec.shape.vocab, batch, a, static_cast<uint64_t>(batch * 100 + r)));
         }
       }
-      for (size_t e = 0; e < engines.size(); ++e) {
+      for (size_t e = 0; talks && e < engines.size(); ++e) {
         const int64_t read = weights[e].int8_bytes() > 0 ? weights[e].int8_bytes() : weights[e].bytes();
-        print(name, a.weights[e], batch, a, read, all[e]);
+        print(name, variants[e], replica.size(), batch, a, read, all[e]);
       }
     }
   }

@@ -194,15 +194,16 @@ def generate_rows(quick):
 
 
 def rollout_rows(quick):
-    """G5, G6: 64 prompts x 8 samples (quick: 8 x 8, 25M) that begin with the same 32 tokens."""
+    """G5, G6: 64 prompts x 8 samples (quick: 8 x 8, 25M) that begin with the same 32 tokens. All decode as many samples side by side."""
+    together = 64
     shape, prompts, longest = ("25M", 8, 128) if quick else ("135M", 64, 512)
     before, after = rl_lengths(prompts, 8, longest)
     lengths = ["--prompts", ",".join(map(str, before)), "--responses", ",".join(map(str, after)), "--shape", shape]
     threads, rows = machine.cores(), []
     for dtype in (["bf16"] if quick else ["bf16", "fp32"]):
-        side = ours("perf_rollout", "useful_tokens_per_s", *lengths, "--dtype", dtype, "--threads", threads, threads=threads)
-        peers = [Peer(who, peer(script, "useful_tokens_per_s", *lengths, "--dtype", dtype, threads=threads), target)
-                 for who, script, target in (("HF generate", "rollout_hf.py", 5.0), ("llama.cpp", "rollout_llama.py", 2.5))]
+        side = ours("perf_rollout", "useful_tokens_per_s", *lengths, "--dtype", dtype, "--max-batch", together, "--threads", threads, threads=threads)
+        peers = [Peer(who, peer(script, "useful_tokens_per_s", *lengths, "--dtype", dtype, width, together, threads=threads), target)
+                 for who, script, width, target in (("HF generate", "rollout_hf.py", "--max-batch", 5.0), ("llama.cpp", "rollout_llama.py", "--slots", 2.5))]
         rows.append(Row("G5", f"RL-shaped rollout {shape} {dtype}, {prompts} prompts x 8 to {longest}", "tokens/s", side, peers))
     side = ours("perf_rollout", "prefill_saved", *lengths, "--threads", threads, threads=threads)
     rows.append(Row("G6", "share of the prompts' work that sharing can save and did", "", side, limit=lambda limits: 1.0, limit_target=0.95))

@@ -8,6 +8,8 @@ between steps (see ENVIRONMENT in perf/run), which makes them 8-9 % faster.
 import argparse
 import json
 import os
+import pathlib
+import re
 import time
 
 SHAPES = {
@@ -61,6 +63,26 @@ def rank():
 def report(**values):
     if rank() == 0:
         print(json.dumps(values), flush=True)
+
+
+def last_level_caches(caches="/sys/devices/system/cpu"):
+    """Bytes of all caches of the highest level that the system names; 0 where it names none."""
+    level_bytes = {}  # (level, who shares it) -> bytes
+    for folder in pathlib.Path(caches).glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level, shared, size = (int((folder / "level").read_text()), (folder / "shared_cpu_list").read_text().strip(), (folder / "size").read_text())
+        except (OSError, ValueError):
+            continue
+        found = re.fullmatch(r"(\d+)([KMG]?)\s*", size)
+        if found:
+            level_bytes[level, shared] = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+    highest = max((level for level, _ in level_bytes), default=0)
+    return sum(size for (level, _), size in level_bytes.items() if level == highest)
+
+
+def bandwidth_block(caches="/sys/devices/system/cpu"):
+    """Bytes to read for a figure of the memory and not of a cache: four times the last-level caches, 256 MiB at least; 2 GiB where they are not known."""
+    return max(4 * last_level_caches(caches), 256 << 20) if last_level_caches(caches) else 2 << 30
 
 
 def timed(action, repetitions, warm_up=1, barrier=lambda: None):

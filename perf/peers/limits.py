@@ -2,7 +2,7 @@
 
 import os
 
-from common import arguments, report, timed
+from common import arguments, bandwidth_block, report, timed
 
 a = arguments()
 
@@ -18,9 +18,10 @@ def gemm(m, n, k, dtype):
     return 2e-9 * m * n * k / timed(lambda: torch.nn.functional.linear(x, w), rounds, warm_up=2)[0]
 
 
-block = torch.ones(256 << 20, dtype=torch.uint8).view(torch.float32)
+block = torch.ones(bandwidth_block() // 4, dtype=torch.float32)
 target = torch.empty_like(block)
 report(
+    block_bytes=block.nbytes,
     gemm_fp32_gflops=max(gemm(4096, 1536, 576, torch.float32), gemm(4096, 576, 1536, torch.float32)),
     gemm_bf16_gflops=max(gemm(4096, 1536, 576, torch.bfloat16), gemm(4096, 576, 1536, torch.bfloat16)),
     head_fp32_gflops=gemm(2048, 49152, 576, torch.float32), head_bf16_gflops=gemm(2048, 49152, 576, torch.bfloat16),

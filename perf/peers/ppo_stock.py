@@ -1,7 +1,8 @@
 """One PPO iteration of stock parts: HF generate, log-probs of the policy and a frozen reference, one epoch under DDP with fused AdamW.
 
-The policy has a value head on the same trunk, so per iteration there is one generation, two forward passes and one training pass, as in the
-deck perf/ppo/iteration.toml. --dtype bf16: autocast, and a bf16 copy of the weights for generation.
+The policy has a value head on the same trunk, so per iteration there is one generation, two forward passes and one training pass. The deck
+perf/ppo/iteration.toml, beside which this runs, has no value head and leaves the policy's forward pass out where its generation gave the same
+log-probs. --dtype bf16: autocast, and a bf16 copy of the weights for generation.
 --lengths N,N,...: tokens of each prompt instead of --prompts equal ones, the first 32 the same in all, each answered --samples times; --stop FIRST-LAST:
 token ids that end an answer. Rows are padded to the longest of their batch: of --max-batch rows while generating, of a micro-batch in the passes.
 """

@@ -10,7 +10,7 @@ import time
 from common import arguments, report
 from llama import Llama
 
-a = arguments(dtype="bf16", prompts="", responses="", samples=8, prefix=32, slots=32)
+a = arguments(dtype="bf16", prompts="", responses="", samples=8, prefix=32, slots=64)
 prompts = [int(n) for n in a.prompts.split(",")]
 responses = [int(n) for n in a.responses.split(",")]
 cells = a.slots * (max(prompts) + max(responses))

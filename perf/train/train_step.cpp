@@ -1,5 +1,5 @@
 // One training step as T1, T2 and T6 have it: forward, backward with recompute, sharded AdamW, on random tokens.
-//   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5]
+//   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5] [--kept-logits BYTES]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
 //                          [--lengths P+R,P+R,... --micro-batch-tokens 1024]
 // --lengths: these sequences (prompt + response tokens, the loss on the response) instead of equal ones, dealt out to ranks and packed into
@@ -23,6 +23,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
 #include "trireme/model/spec.hpp"
@@ -35,7 +36,8 @@ namespace {
 
 struct Setting {
   std::string shape = "135M", dtype = "bf16", exchange = "auto";
-  int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1, micro_batch_tokens = 1024;
+  int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1, micro_batch_tokens = 1024,
+          kept_logits = int64_t{256} << 20;
   std::vector<std::string> lengths;  // "prompt+response"
 };
 
@@ -52,6 +54,7 @@ Setting parse(int argc, char** argv) {
   app.add_option("--micro-batches", s.micro_batches)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--lengths", s.lengths, "prompt+response, ...")->delimiter(',');
   app.add_option("--micro-batch-tokens", s.micro_batch_tokens, "budget, with --lengths")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--kept-logits", s.kept_logits, "bytes (train.logits_memory)")->check(CLI::NonNegativeNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
 }
@@ -126,9 +129,10 @@ MicroBatch random_batch(const std::vector<Sequence>& sequences, int64_t vocabula
 }
 
 // Mean cross-entropy over all ranks' tokens that bear a loss.
-zero::Loss language_loss(const MicroBatch& batch, double all_targets) {
-  return [&batch, all_targets](const at::Tensor& hidden, const at::Tensor& weight) {
-    const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight, batch.targets, 1.0, kernels::Entropy::skip);
+zero::Loss language_loss(const MicroBatch& batch, double all_targets, int64_t kept_logits) {
+  return [&batch, all_targets, kept_logits](const at::Tensor& hidden, const at::Tensor& weight) {
+    const auto out = kernels::token_log_probs(hidden.index_select(0, batch.rows), weight, batch.targets, 1.0,
+                                              kernels::Entropy::skip, kernels::vocabulary_chunk, kept_logits);
     return out.log_probs.sum().mul(-1 / all_targets);
   };
 }
@@ -192,7 +196,7 @@ void run(const Setting& s) {
     world.barrier();
     const base::Stopwatch watch;
     const Usage before = usage();
-    for (const MicroBatch& batch : batches) model.forward_backward(batch.tokens, language_loss(batch, all_targets));
+    for (const MicroBatch& batch : batches) model.forward_backward(batch.tokens, language_loss(batch, all_targets, s.kept_logits));
     const double passes = watch.seconds();
     const auto result = model.step(adam);
     world.barrier();

@@ -4,7 +4,26 @@
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/trace/region.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace trireme::comm {
+
+namespace {
+
+void poll_messages(const CommView& comm) {
+  int flag = 0;
+  TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm.native()), &flag, MPI_STATUS_IGNORE));
+}
+
+void pause_core() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
 
 double wait_for_counter(const CommView& comm, const SharedCounter& counter, uint64_t wanted) {
   constexpr int kSpins = 64;
@@ -13,12 +32,21 @@ double wait_for_counter(const CommView& comm, const SharedCounter& counter, uint
   }
   const trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
   const base::Stopwatch watch;
-  wait_for([&] { return counter.reached(wanted); },
-           [&] {
-             int flag = 0;
-             TRIREME_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, static_cast<MPI_Comm>(comm.native()), &flag, MPI_STATUS_IGNORE));
-           });
+  wait_for([&] { return counter.reached(wanted); }, [&] { poll_messages(comm); });
   return watch.seconds();
+}
+
+void wait_for_message(const CommView& comm, const SharedCounter& counter, uint64_t wanted) {
+  constexpr int kSpins = 500;
+  for (int i = 0; i < kSpins; ++i) {
+    if (counter.reached(wanted)) return;
+    pause_core();
+  }
+  constexpr double kPatience = 5e-3;  // seconds; a sleep takes a tenth of a millisecond
+  for (const base::Stopwatch watch; watch.seconds() < kPatience; sched_yield()) {
+    if (counter.reached(wanted)) return;
+  }
+  wait_for([&] { return counter.reached(wanted); }, [&] { poll_messages(comm); });
 }
 
 }  // namespace trireme::comm

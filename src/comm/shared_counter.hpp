@@ -36,4 +36,7 @@ void wait_for(const Reached& reached, const Idle& idle) {
 // progress of a message that this rank has begun to send.
 double wait_for_counter(const CommView& comm, const SharedCounter& counter, uint64_t wanted);
 
+// The same for waits of a fraction of a millisecond, many in a step: spins and yields for longer, and the caller's Collective tells of it.
+void wait_for_message(const CommView& comm, const SharedCounter& counter, uint64_t wanted);
+
 }  // namespace trireme::comm

@@ -51,6 +51,13 @@ void add_generate_keys(KeyList<Options>& keys) {
            "On GPUs: attention of decoding sequences by a kernel of our own, which reads the cache's pages where they lie. No GPU has run it yet. false: "
            "LibTorch's attention, over keys and values that are gathered in each layer.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(generate.shared_sums),
+           "On CPUs: the ranks of a replica (generate.tensor_parallel) that lie on one node add up their parts of a layer's "
+           "output in memory that they share; "
+           "where it cannot be had MPI copies all parts to all of them, and the log says so. false: MPI everywhere. Texts and "
+           "log-probs stay the same, bit for "
+           "bit.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.speculation_tokens),
            "On CPUs: while no more than 4 sequences run on a replica, a step also computes up to so many guesses of a sequence's next tokens (what "
            "followed the last time that its last tokens stood in it; of 4 sequences one each) and keeps those that are drawn too. Texts and log-probs "
@@ -96,6 +103,11 @@ void add_memory_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.recompute), "Blocks whose activations are computed again in backward instead of being kept; -1: all.")
       .at_least(-1)
       .departs("OpenRLHF: actor.gradient_checkpointing_enable, off; here on, since the memory it saves decides what fits.");
+  keys.add(KEY(train.logits_memory),
+           "On CPUs: logits of a micro-batch that stay in memory from the loss to its gradient, in bytes a rank; what is beyond "
+           "is computed a second time. No bit of the results depends on it. 0: all of them twice.")
+      .range(0, 0x1p40)
+      .departs("OpenRLHF keeps all logits.");
   keys.add(KEY(train.optimizer_offload), "fp32 weights and moments in host memory beside a GPU; they pass through it in each step.").departs("OpenRLHF: ds.adam_offload.");
   keys.add(KEY(train.node_weights),
            "On CPUs of several nodes each node keeps whole weights once, in memory that its ranks share, and takes new ones from the network once a step. "

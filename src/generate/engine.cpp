@@ -68,7 +68,7 @@ struct Engine::Impl {
         scheduler(options, pages, [this](int32_t from, int32_t to) { backend->copy_page(from, to); }), version(weights.version()) {
     scheduler.counters().page_bytes = page_bytes;
     if (kind == BackendKind::fused) {
-      backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm);
+      backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm, options.shared_sums);
     } else {
       backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, options.paged_attention, comm);
     }

@@ -38,7 +38,7 @@ int64_t FusedBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 }
 
 FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           ThreadTeam& team, const comm::CommView& tensor_parallel)
+                           ThreadTeam& team, const comm::CommView& tensor_parallel, bool shared_sums)
     : weights_(weights), shape_(local_shape(spec, weights)), model_shape_(spec.shape),
       epsilon_(static_cast<float>(spec.shape.norm_eps)), page_size_(page_size), page_bytes_(page_bytes(shape_, page_size)),
       team_(team), comm_(tensor_parallel), cache_(pages * page_bytes_, comm::FirstTouch::later, "the KV cache (generate.kv_memory)", memory_remedy),
@@ -46,6 +46,7 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
   VALIDATE(shape_.head_dim <= kernels::largest_head_dim(), ExitCode::configuration, "heads of ", shape_.head_dim,
            " elements are more than the decode kernels take (", kernels::largest_head_dim(), "): use the LibTorch backend");
   most_repeated_ = most_repeated(spec.shape.hidden, team_.size());
+  if (comm_.size() > 1) sums_ = comm::make_rank_parts(comm_, shared_sums);
   for (const ProgramLinear& linear : program_.linears) {
     if (weights_.int8(linear.weight) != nullptr) {  // adds in an order of its own
       orders_.emplace_back();
@@ -88,6 +89,7 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
   };
   if (rows > capacity_) {
     capacity_ = base::round_up<int64_t>(rows, 64);
+    if (sums_) sums_->reserve(capacity_ * width(Buffer::partials));
     for (size_t value = 0; value < model::value_count; ++value) make(buffer_of(static_cast<model::Value>(value)), capacity_);
   }
   if (logit_rows > logit_capacity_) {
@@ -95,7 +97,6 @@ void FusedBackend::reserve_rows(int64_t rows, int64_t logit_rows) {
     make(Buffer::selected, logit_capacity_);
     make(Buffer::logits, logit_capacity_);
   }
-  if (comm_.size() > 1) partials_.resize(static_cast<size_t>(comm_.size() * rows * width(Buffer::partials)));
 }
 
 void FusedBackend::index_rows(const StepBatch& batch) {
@@ -194,7 +195,7 @@ void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i
     return;
   }
   // Every id lies on one rank, so a sum of whole rows is exact in any type; zeros elsewhere.
-  float* to = partials(comm_.rank(), batch.rows()) + i * have.columns;
+  float* to = sums_->own(batch.rows() * have.columns) + i * have.columns;
   if (!mine) {
     std::fill_n(to, have.columns, 0.f);
   } else if (shape_.type == ElementType::f32) {
@@ -246,7 +247,7 @@ void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
 void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
   kernels::GemmArguments a = gemm(phase.first, m, thread);
   if (phase.out == Buffer::partials) {
-    a.y = partials(comm_.rank(), m);
+    a.y = sums_->own(m * a.n);
     a.ldy = a.n;
     a.output = kernels::GemmOutput::f32;
   }
@@ -257,12 +258,13 @@ void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
 void FusedBackend::sum(const Phase& phase, int64_t m, int thread) {
   const int64_t d = width(Buffer::partials);
   if (thread == 0) {
-    comm_.all_gather_in_place(partials_.data(), m * d, comm::DType::f32);
+    sums_->meet(m * d);
     sum_bytes_ += m * d * static_cast<int64_t>(sizeof(float));
   }
   team_.barrier(thread);
+  const comm::RankParts::Sources parts = sums_->sources();
   by_rows(phase, m, thread, [&](int64_t i) {
-    kernels::reduce_row(shape_.type, partials_.data() + i * d, comm_.size(), m * d, row(phase.out, i, thread), d);
+    kernels::reduce_row(shape_.type, parts.first + i * d, comm_.size(), parts.stride, row(phase.out, i, thread), d);
   });
 }
 
@@ -335,6 +337,7 @@ std::vector<std::string> FusedBackend::describe() const {
     lines.push_back(base::text("weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())), " beside those in the model's type, a scale for ",
                                kernels::int8_group, " of a row"));
   }
+  if (sums_) lines.push_back(base::text("sums of the replica's ", comm_.size(), " ranks through ", sums_->kind()));
   for (const std::string& order : orders) lines.push_back("summation order " + order);
   return lines;
 }

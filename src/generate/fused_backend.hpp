@@ -15,6 +15,7 @@
 #include "thread_team.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/huge_buffer.hpp"
+#include "trireme/comm/rank_parts.hpp"
 #include "trireme/kernels/decode_attention.hpp"
 #include "trireme/model/forward.hpp"
 
@@ -23,7 +24,7 @@ namespace trireme::generate {
 class FusedBackend final : public StepBackend {
  public:
   FusedBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size, ThreadTeam& team,
-               const comm::CommView& tensor_parallel);
+               const comm::CommView& tensor_parallel, bool shared_sums);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -62,7 +63,6 @@ class FusedBackend final : public StepBackend {
     return own ? rows(buffer).row(i, thread) : rows(buffer).row(i);
   }
   int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
-  float* partials(int rank, int64_t m) { return partials_.data() + rank * m * width(Buffer::partials); }
   kernels::GemmArguments gemm(size_t linear, int64_t m, int thread) const;
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
@@ -109,7 +109,7 @@ class FusedBackend final : public StepBackend {
   int64_t most_repeated_ = 0;  // rows whose work is repeated on all threads at most
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
-  std::vector<float> partials_;  // [ranks][M][D], tensor parallel only
+  std::unique_ptr<comm::RankParts> sums_;  // of [M, D], tensor parallel only
   int64_t sum_bytes_ = 0, attention_parts_ = 0;
   // Of this step.
   RowWork work_ = RowWork::shared;

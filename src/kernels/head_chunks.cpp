@@ -14,18 +14,36 @@ namespace trireme::kernels {
 using at::Tensor;
 
 ChunkBuffer::ChunkBuffer(const Tensor& hidden, int64_t chunk_rows)
-    : rows_(hidden.size(0)), hidden_(pad_rows(hidden)), storage_(at::empty({hidden_.size(0) * chunk_rows}, hidden.options())) {}
+    : rows_(hidden.size(0)), chunk_rows_(chunk_rows), hidden_(pad_rows(hidden)) {}
 
-Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
-  const int64_t columns = weight_rows.size(0);
-  Tensor out = storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns});
+void ChunkBuffer::take(const Tensor& weight_rows) {
   weight_rows_ = weight_rows;
-  if (weight_rows.scalar_type() != hidden_.scalar_type()) {
-    if (!widened_.defined()) widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
-    weight_rows_ = widened_.narrow(0, 0, columns).copy_(weight_rows);
-  }
+  if (weight_rows.scalar_type() == hidden_.scalar_type()) return;
+  if (!widened_.defined()) widened_ = at::empty(weight_rows.sizes(), hidden_.options());  // the first chunk is the longest
+  weight_rows_ = widened_.narrow(0, 0, weight_rows.size(0)).copy_(weight_rows);
+}
+
+Tensor ChunkBuffer::multiply(const Tensor& out) const {
   multiply_rows(out, hidden_, weight_rows_, std::nullopt);
   return out.narrow(0, 0, rows_);
+}
+
+Tensor ChunkBuffer::logits(const Tensor& weight_rows) {
+  take(weight_rows);
+  const int64_t columns = weight_rows.size(0);
+  if (!storage_.defined()) storage_ = at::empty({hidden_.size(0) * chunk_rows_}, hidden_.options());
+  return multiply(storage_.narrow(0, 0, hidden_.size(0) * columns).view({hidden_.size(0), columns}));
+}
+
+Tensor ChunkBuffer::kept_logits(const Tensor& weight_rows, int64_t bytes) {
+  const int64_t more = hidden_.size(0) * weight_rows.size(0) * static_cast<int64_t>(hidden_.element_size());
+  if (kept_ < 0 || more > bytes - kept_) {
+    kept_ = -1;
+    return {};
+  }
+  kept_ += more;
+  take(weight_rows);
+  return multiply(at::empty({hidden_.size(0), weight_rows.size(0)}, hidden_.options()));
 }
 
 RowStatistics forward_device(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,

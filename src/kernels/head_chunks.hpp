@@ -22,7 +22,8 @@ struct RowGradients {
   at::Tensor entropy;    // f32 [N] or undefined
 };
 
-// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk.
+// Where a chunk's logits live: one buffer for all chunks, since fresh memory costs page faults at every chunk; those of the first chunks in memory of
+// their own, if they are to be kept.
 class ChunkBuffer {
  public:
   // hidden [N, D], N > 0; up to `chunk_rows` rows of the weight at a time.
@@ -30,11 +31,19 @@ class ChunkBuffer {
   // hidden times weight rows [C, D], in the type of hidden: [N, C], dense, row by row the same whatever N. Valid until the next
   // call.
   at::Tensor logits(const at::Tensor& weight_rows);
+  // The same in memory of their own while that of all of them is no more than `bytes`; undefined from the first that does not fit.
+  at::Tensor kept_logits(const at::Tensor& weight_rows, int64_t bytes);
+  // The next chunk's rows, whose logits are there: for weight_rows() alone.
+  void take(const at::Tensor& weight_rows);
   // Those rows in the type of hidden.
   const at::Tensor& weight_rows() const { return weight_rows_; }
 
  private:
+  at::Tensor multiply(const at::Tensor& out) const;
+
   int64_t rows_;
+  int64_t chunk_rows_;
+  int64_t kept_ = 0;   // bytes; negative: one did not fit
   at::Tensor hidden_;  // padded as row_invariant.hpp says
   at::Tensor storage_;
   at::Tensor widened_;  // [chunk rows, D], where the weight has another type

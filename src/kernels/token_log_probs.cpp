@@ -48,8 +48,9 @@ void scan_chunk(const Tensor& logits, int64_t first, const int64_t* targets, flo
   });
 }
 
+// `kept`: gets the logits of the first chunks, as many as fit.
 RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tensor& targets, float scale, bool with_entropy,
-                          int64_t chunk_rows) {
+                          int64_t chunk_rows, int64_t kept_bytes, std::vector<Tensor>& kept) {
   const int64_t n = hidden.size(0);
   const auto f32 = hidden.options().dtype(at::kFloat);
   RowStatistics out{at::zeros({n}, f32), at::empty({n}, f32), with_entropy ? at::empty({n}, f32) : Tensor{}};
@@ -58,7 +59,12 @@ RowStatistics forward_cpu(const Tensor& hidden, const Tensor& weight, const Tens
   const int64_t* wanted = targets.const_data_ptr<int64_t>();
   ChunkBuffer buffer(hidden, std::min(chunk_rows, weight.size(0)));
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
-    const Tensor logits = buffer.logits(weight.narrow(0, first, count));
+    Tensor logits = buffer.kept_logits(weight.narrow(0, first, count), kept_bytes);
+    if (logits.defined()) {
+      kept.push_back(logits);
+    } else {
+      logits = buffer.logits(weight.narrow(0, first, count));
+    }
     const auto scan = logits.scalar_type() == at::kFloat ? scan_chunk<float> : scan_chunk<uint16_t>;
     scan(logits, first, wanted, scale, with_entropy, rows, log_probs);
   });
@@ -171,9 +177,9 @@ struct HeadGradients {
   Tensor weight;  // [V, D], type of weight; undefined when not needed, or added to the weight's own gradient
 };
 
-HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
-                              int64_t chunk_rows, const RowStatistics& rows, const RowGradients& grads, bool want_hidden,
-                              bool want_weight) {
+HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale, int64_t chunk_rows,
+                              const RowStatistics& rows, const RowGradients& grads, bool want_hidden, bool want_weight,
+                              std::vector<Tensor> kept) {
   HeadGradients out;
   Tensor hidden_sum = want_hidden ? at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)) : Tensor{};
   const Tensor own = want_weight ? own_gradient(weight) : Tensor{};
@@ -182,7 +188,14 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   ChunkBuffer buffer(hidden, rows_at_a_time);
   for_each_chunk(weight.size(0), chunk_rows, [&](int64_t first, int64_t count) {
     const Tensor weight_rows = weight.narrow(0, first, count);
-    const Tensor dz = buffer.logits(weight_rows);
+    const auto chunk = static_cast<size_t>(first / chunk_rows);
+    const bool again = chunk >= kept.size();
+    if (again) {
+      trace::count("logits_computed_again", hidden.size(0) * count);
+    } else {
+      buffer.take(weight_rows);
+    }
+    const Tensor dz = again ? buffer.logits(weight_rows) : std::exchange(kept[chunk], {});
     gradient_of_chunk(dz, first, targets, scale, rows, grads);
     if (want_weight) {
       const Sum sum = own.defined() ? Sum::add : Sum::overwrite;
@@ -194,22 +207,24 @@ HeadGradients backward_chunks(const Tensor& hidden, const Tensor& weight, const 
   return out;
 }
 
-RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale,
-                             bool with_entropy, int64_t chunk_rows) {
+RowStatistics forward_chunks(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double scale, bool with_entropy,
+                             int64_t chunk_rows, int64_t kept_bytes, std::vector<Tensor>& kept) {
   trace::Region region{"log_probs", trace::no_argument, trace::Category::kernel};
   if (!on_host(hidden.device())) {
     const DeviceKernels* device = device_kernels();
     if (device == nullptr) return forward_device(hidden, weight, targets, scale, with_entropy, chunk_rows);
     return forward_by_kernels(device->head, hidden, weight, targets, scale, with_entropy, chunk_rows);
   }
-  return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows);
+  return forward_cpu(hidden, weight, targets, static_cast<float>(scale), with_entropy, chunk_rows, kept_bytes, kept);
 }
 
 // Returns {log_probs} or {log_probs, entropy}.
 struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight, const Tensor& targets,
-                               double scale, bool with_entropy, bool entropy_gradient, int64_t chunk_rows) {
-    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows);
+                               double scale, bool with_entropy, bool entropy_gradient, int64_t chunk_rows, int64_t kept_bytes) {
+    std::vector<Tensor> kept;
+    const RowStatistics rows = forward_chunks(hidden, weight, targets, scale, with_entropy, chunk_rows, kept_bytes, kept);
+    context->saved_data["kept"] = std::move(kept);
     context->saved_data["scale"] = scale;
     context->saved_data["chunk_rows"] = chunk_rows;
     context->saved_data["entropy_gradient"] = entropy_gradient;
@@ -229,10 +244,13 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     RowStatistics rows{{}, saved[3], with_entropy ? saved[4] : Tensor{}};
     RowGradients flow{grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[3]),
                       with_entropy ? grads[1].contiguous() : Tensor{}};
+    // Gradients take the place of the kept logits: another pass over the same graph has none.
+    std::vector<Tensor> kept = context->saved_data["kept"].toTensorVector();
+    context->saved_data["kept"] = std::vector<Tensor>{};
     const HeadGradients out = backward_chunks(saved[0], saved[1], saved[2], context->saved_data["scale"].toDouble(),
-                                              context->saved_data["chunk_rows"].toInt(), rows, flow,
-                                              context->needs_input_grad(0), context->needs_input_grad(1));
-    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
+                                              context->saved_data["chunk_rows"].toInt(), rows, flow, context->needs_input_grad(0),
+                                              context->needs_input_grad(1), std::move(kept));
+    return {out.hidden, out.weight, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}, Tensor{}};
   }
 };
 
@@ -256,13 +274,14 @@ void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, do
 }  // namespace
 
 TokenLogProbs token_log_probs(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double temperature,
-                              Entropy entropy, int64_t chunk_rows) {
+                              Entropy entropy, int64_t chunk_rows, int64_t kept_bytes) {
   const Tensor dense_targets = targets.contiguous();
   check(hidden, weight, dense_targets, temperature, chunk_rows);
   const bool with_entropy = entropy != Entropy::skip;
+  const bool differentiated = at::GradMode::is_enabled() && (hidden.requires_grad() || weight.requires_grad());
   const variable_list out =
       TokenLogProbsFunction::apply(hidden.contiguous(), weight.contiguous(), dense_targets, 1.0 / temperature, with_entropy,
-                                   entropy == Entropy::differentiable, chunk_rows);
+                                   entropy == Entropy::differentiable, chunk_rows, differentiated ? kept_bytes : 0);
   return {out[0], with_entropy ? out[1] : Tensor{}};
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/ppo/losses.hpp"
@@ -20,8 +21,10 @@ namespace {
 
 using at::Tensor;
 
-Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) {
-  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip)
+// `kept`: bytes of logits that wait for their gradient.
+Tensor target_log_probs(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch, int64_t kept) {
+  return kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip,
+                                  kernels::vocabulary_chunk, kept)
       .log_probs;
 }
 
@@ -32,16 +35,20 @@ Tensor sum_of(const Tensor& values) { return values.sum(at::kDouble); }
 
 class SftObjective final : public Objective {
  public:
+  explicit SftObjective(int64_t kept_logits) : kept_logits_(kept_logits) {}
   model::HeadKind head() const override { return model::HeadKind::language; }
   std::vector<std::string> quantities() const override { return {"loss"}; }
 
   Tensor loss(const ObjectiveInput& in, DeviceSums& means) override {
-    const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch);
+    const Tensor log_probs = target_log_probs(in.hidden, in.head_weight, in.batch, kept_logits_);
     Tensor loss = ppo::sft_loss(log_probs, at::ones_like(in.batch.columns, at::kByte), in.batch.segments,
                                 config::LossAggregation::token_mean, {in.totals.targets, in.totals.sequences, 1});
     means.add({loss});
     return loss;
   }
+
+ private:
+  int64_t kept_logits_;
 };
 
 // F28 on scores read where the reward model is read (F5): at the last token.
@@ -85,8 +92,8 @@ class RewardModelObjective final : public Objective {
 
 class DpoObjective final : public Objective {
  public:
-  DpoObjective(const config::DpoOptions& options, std::unique_ptr<zero::ShardedModel> reference)
-      : options_(options), reference_(std::move(reference)) {
+  DpoObjective(const config::DpoOptions& options, int64_t kept_logits, std::unique_ptr<zero::ShardedModel> reference)
+      : options_(options), kept_logits_(kept_logits), reference_(std::move(reference)) {
     EXPECT(reference_ != nullptr);
   }
 
@@ -121,12 +128,13 @@ class DpoObjective final : public Objective {
   }
 
  private:
-  static ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) {
-    return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch), at::ones_like(batch.columns, at::kByte),
-                                   batch.segments);
+  ppo::SequenceLogProbs log_probs_of(const Tensor& hidden, const Tensor& head_weight, const ActionBatch& batch) const {
+    return ppo::sequence_log_probs(target_log_probs(hidden, head_weight, batch, kept_logits_),
+                                   at::ones_like(batch.columns, at::kByte), batch.segments);
   }
 
   config::DpoOptions options_;
+  int64_t kept_logits_;
   std::unique_ptr<zero::ShardedModel> reference_;
   Tensor reference_sums_;  // [2 P] of the micro-batch that prepare() saw
 };
@@ -147,9 +155,10 @@ model::HeadKind head_of(config::Command command) {
 std::unique_ptr<Objective> make_objective(const config::Options& options, config::Command command,
                                           std::unique_ptr<zero::ShardedModel> reference) {
   switch (command) {
-    case config::Command::sft: return std::make_unique<SftObjective>();
+    case config::Command::sft: return std::make_unique<SftObjective>(options.train.logits_memory.count);
     case config::Command::rm: return std::make_unique<RewardModelObjective>(options.algo.rm.loss);
-    case config::Command::dpo: return std::make_unique<DpoObjective>(options.algo.dpo, std::move(reference));
+    case config::Command::dpo:
+      return std::make_unique<DpoObjective>(options.algo.dpo, options.train.logits_memory.count, std::move(reference));
     case config::Command::ppo: break;
   }
   throw InternalError("ppo is no supervised training");

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "trireme/base/fault_point.hpp"
+#include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/to_device.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/device_sums.hpp"
@@ -87,18 +88,19 @@ at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, co
 }
 
 // The language-model loss on texts (PPO-ptx; Ouyang et al. 2022, eq. 2), token-mean over the step's texts.
-void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, double coefficient, at::Device device,
+void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, at::Device device,
                            DeviceSums& sums) {
   for (const RowBatch& part : step.pretraining) {
     const ActionBatch batch = make_action_batch(part.samples, device);
     actor.forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head =
-          kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip);
+          kernels::token_log_probs(hidden.index_select(0, batch.rows), head_weight, batch.targets, 1.0, kernels::Entropy::skip,
+                                   kernels::vocabulary_chunk, options.train.logits_memory.count);
       const at::Tensor loss = ppo::sft_loss(head.log_probs, at::ones_like(batch.columns, at::kByte), batch.segments,
                                             config::LossAggregation::token_mean,
                                             {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
       sums.add({loss});
-      return loss.mul(coefficient);
+      return loss.mul(options.actor.ptx_coef);
     });
   }
 }
@@ -127,11 +129,12 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
-                                                 scoring_temperature(options), entropy_mode(options.actor));
+                                                 scoring_temperature(options), entropy_mode(options.actor),
+                                                 kernels::vocabulary_chunk, options.train.logits_memory.count);
       return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, sums);
     });
   }
-  pretraining_gradients(actor, step, options.actor.ptx_coef, device, of_texts);
+  pretraining_gradients(actor, step, options, device, of_texts);
   report.lr = lr;
   const auto result = actor.step(adamw_options(options.actor, lr));
   add_to(report, sums.read());

@@ -59,7 +59,7 @@ class RankLedger {
     return job_.own_kernels ? Operators::device : Operators::composed;
   }
   PassWork work(const ModelLayout& model, int64_t tokens) const {
-    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit()};
+    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit(), options().train.logits_memory.count};
   }
 
   // Readings of others, not ours.
@@ -179,7 +179,8 @@ class RankLedger {
   }
   int64_t pass_bytes(const ModelLayout& model, int64_t tokens) const {
     const PassBytes bytes = training_pass_bytes(work(model, tokens));
-    return bytes.stage_inputs + bytes.kept + std::max(bytes.backward, bytes.head_weight + bytes.head_logits + bytes.head_hidden);
+    return bytes.stage_inputs + bytes.kept +
+           std::max(bytes.backward, bytes.head_weight + bytes.head_logits + bytes.head_kept + bytes.head_hidden);
   }
 
   void pass(const std::string& owner, const ModelLayout& model, int64_t tokens, int group) {
@@ -191,6 +192,7 @@ class RankLedger {
     estimated("one block's values", bytes.forward, phase_bit(Phase::forward));
     estimated("head: gradient of a piece of the vocabulary", bytes.head_weight, phase_bit(Phase::head));
     estimated("head: logits of a piece of the vocabulary", bytes.head_logits, phase_bit(Phase::head));
+    estimated("head: logits that wait for their gradient", bytes.head_kept, phase_bit(Phase::head));
     estimated("head: hidden states and their gradients", bytes.head_hidden, phase_bit(Phase::head));
     estimated("one block's activations", bytes.backward, phase_bit(Phase::backward));
     if (place_ == Place::device) {  // what LibTorch adds in double it converts first
@@ -246,6 +248,14 @@ class RankLedger {
     const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
     const int64_t logit_rows = std::min(sequences, options().generate.max_batch);
     const int64_t columns = 4 * shape.hidden + 2 * shape.q_dim() + 2 * shape.kv_dim() + 2 * shape.ffn;
+    if (degree() > 1) {  // two sums in turn that the node's ranks share, or a copy of all parts of one
+      const auto on_one_node = [&](const auto& group) { return contains(group, rank_) && one_node(job_, group); };
+      const bool own_kernels = options().generate.backend != config::GenerateBackend::torch;
+      const bool shares = own_kernels && options().generate.shared_sums && std::ranges::any_of(groups, on_one_node);
+      const int64_t parts = (shares ? 2 : degree()) * rows * shape.hidden * int64_t{4};
+      ledger_.add({"generator", "parts of sums over the replica's ranks", place_, parts, every_phase, Accuracy::estimate,
+                   shares ? (degree() - 1) * parts : 0});
+    }
     add("generator", "rows of a step", element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(), every_phase,
         Accuracy::estimate);
   }

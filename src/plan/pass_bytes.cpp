@@ -113,6 +113,9 @@ PassBytes training_pass_bytes(const PassWork& work) {
   out.kept = work.kept_blocks * saved_by_block(work);
   out.head_weight = chunk(work) * work.shape.hidden * work.element_bytes;
   out.head_logits = estimated_head(work);
+  if (work.head_rows > 1 && work.operators == Operators::host) {
+    out.head_kept = std::min(work.kept_logits, work.tokens * work.head_rows * work.logit_bytes);
+  }
   out.backward = estimated_block_backward(work);
   return out;
 }

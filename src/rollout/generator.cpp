@@ -29,6 +29,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.paged_attention = options.generate.paged_attention;
+  engine.shared_sums = options.generate.shared_sums;
   engine.speculation_tokens = options.generate.speculation_tokens;
   engine.keep_old_keys = options.train.partial_rollout_kv == config::PartialRolloutKv::keep;
   engine.backend = generate::backend_kind(options.generate.backend);

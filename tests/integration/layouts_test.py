@@ -183,6 +183,20 @@ class Layouts(ProgramTest):
             self.assertEqual(run["share"], run["again"])
             self.assertEqual(run["bytes"], run["again"])
 
+    def test_logits_are_kept_or_computed_again(self):
+        """From the loss to their gradient, as many as the deck's bytes hold; the numbers are those of a run that computes all of them twice."""
+        for ranks in (1, 2):
+            run, again = {}, {}
+            for name, setting in (("twice", "train.logits_memory=0"), ("some", "train.logits_memory=96 KiB"), ("once", "train.logits_memory=1 GiB")):
+                self.succeed("ppo", self.deck, f"run.dir={name}-{ranks}", "ckpt.interval=0", "actor.entropy_coef=0.01", setting, ranks=ranks)
+                run[name] = timeless(self.metrics(f"{name}-{ranks}"))
+                again[name] = self.counts(f"{name}-{ranks}").get("logits_computed_again", 0)
+            self.assertEqual(run["some"], run["twice"])
+            self.assertEqual(run["once"], run["twice"])
+            self.assertEqual(again["once"], 0)
+            self.assertLessEqual(again["some"], again["twice"])
+            self.assertGreater(again["twice"], 0)
+
     def test_counts_of_a_run(self):
         """What the loop itself computed and moved: every prompt once for its samples, every token once per pass, no padding, no copies."""
         for ranks, more in ((1, []), (2, []), (3, ["ranks.trainer=2", "ranks.generator=1"])):
@@ -231,6 +245,18 @@ class Layouts(ProgramTest):
         self.assertLessEqual(different, len(mine) // 100)
         if different == 0:
             self.assert_same_numbers(run, reference, ["policy_loss", "value_loss", "grad_norm"])
+
+    def test_sums_of_tensor_parallel_ranks(self):
+        """Through memory that the ranks share, or by MPI where they are told so, cannot share any, or lie on two nodes: the log says which, the texts are the same."""
+        layout = ["generate.tensor_parallel=2", "run.iterations=2", "ckpt.interval=0", "run.log_level=info"]
+        ways = {"shared": ([], {}, "memory that they share"), "told": (["generate.shared_sums=false"], {}, "MPI: generate.shared_sums = false"),
+                "forbidden": ([], {"LD_PRELOAD": str(BINARY_DIR / "tests" / "libno_shared_memory.so")}, "MPI: cannot share"),
+                "nodes": ([], adversity("made_up_nodes", RANKS_OF_NODE="1"), "MPI: they are on 2 nodes")}
+        for name, (more, environment, way) in ways.items():
+            with self.subTest(name):
+                result = self.succeed("ppo", self.deck, f"run.dir=sums-{name}", *layout, *more, ranks=2, env=environment)
+                self.assertIn(f"sums of the replica's 2 ranks through {way}", result.text)
+                self.assertEqual(self.samples(f"sums-{name}"), self.samples("sums-shared"))
 
     def test_unequal_work(self):
         """Three trainers with four sequences, then with two: some have one, some none, and nobody waits for ever."""

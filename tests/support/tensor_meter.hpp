@@ -18,6 +18,7 @@ class TensorMeter final : public c10::MemoryReportingInfoBase {
   }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t peak() const { return peak_; }
+  int64_t now() const { return now_; }
 
  private:
   int64_t now_ = 0;
@@ -31,6 +32,15 @@ int64_t peak_tensor_bytes(const Body& body) {
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
   body();
   return meter->peak();
+}
+
+// Bytes of tensors that live behind `body` and did not before; negative where it gave back more.
+template <class Body>
+int64_t remaining_tensor_bytes(const Body& body) {
+  const auto meter = std::make_shared<TensorMeter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  body();
+  return meter->now();
 }
 
 }  // namespace trireme::test

@@ -285,8 +285,8 @@ struct TrainOptions {
   DType reduce_dtype = DType::f32;
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
   std::optional<MemoryShare> keep_memory;  // for activations; none: as `recompute` says
-  bool optimizer_offload = false, node_weights = true;
-  bool enable_ema = false;
+  Bytes logits_memory{int64_t{256} << 20};  // of a micro-batch, for their gradient; on CPUs
+  bool optimizer_offload = false, node_weights = true, enable_ema = false;
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;
@@ -308,7 +308,7 @@ struct GenerateOptions {
   bool keep_kv_memory = true;       // beside trainers of the same rank, where the memory plan has room
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
-  bool prefix_sharing = true, paged_attention = true;  // the second on GPUs
+  bool prefix_sharing = true, paged_attention = true, shared_sums = true;  // the second on GPUs, the third on CPUs
   int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };

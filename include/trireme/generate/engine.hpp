@@ -38,6 +38,8 @@ struct EngineOptions {
   // On GPUs: sequences with one row in a step attend to their pages where these lie, by a kernel of our own (kernels/paged_attention.hpp). False: all
   // keys and values are gathered, for LibTorch's attention.
   bool paged_attention = true;
+  // Fused backend: ranks of a replica that share a node read each other's parts of a sum in memory that they share. False: MPI gathers them.
+  bool shared_sums = true;
   // Guesses of a sequence's next tokens (prompt_lookup.hpp) that a step computes beside it, 7 over all sequences at most, when no more than
   // config::speculating_sequences run and none is at its prompt; those that are drawn too are kept, so texts and log-probs have the same bits.
   // 0: none. Fused backend only.

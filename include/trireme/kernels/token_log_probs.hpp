@@ -22,7 +22,9 @@ enum class Entropy : uint8_t { skip, value, differentiable };
 // Forward: online log-sum-exp over vocabulary chunks. Backward: each chunk's dW rows are written once, in the type of weight; where weight is a
 // leaf with an fp32 grad() they are added to it chunk by chunk, so that no gradient of [V, D] is made beside it;
 // the gradient of the logits is rounded to the type of hidden; dh accumulates in fp32. hidden and weight are f32 or bf16; targets i64 [N]. OpenRLHF: models/utils.py, log_probs_from_logits (F1, F2).
-TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
-                              double temperature, Entropy entropy, int64_t chunk_rows = 4096);
+// On the host the logits of as many chunks as fit `kept_bytes` stay for the backward pass, whose first run takes them; it multiplies anew for the others,
+// with the same bits.
+TokenLogProbs token_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, double temperature,
+                              Entropy entropy, int64_t chunk_rows = 4096, int64_t kept_bytes = 0);
 
 }  // namespace trireme::kernels

@@ -26,6 +26,7 @@ struct PassWork {
   Operators operators = Operators::device;
   int64_t element_bytes = 2;  // of the compute type
   int64_t logit_bytes = 2;    // model.head_dtype
+  int64_t kept_logits = 0;    // bytes at most (train.logits_memory); on the host
 };
 
 // Of a training pass. The first three stand in forward, head and backward, the others at the fullest moment of their phase.
@@ -36,6 +37,7 @@ struct PassBytes {
   int64_t forward = 0;        // the last block's values
   int64_t head_weight = 0;    // the gradient of a piece of the vocabulary, before it is added to its slot
   int64_t head_logits = 0;    // of a piece of the vocabulary, and its rows where they are widened
+  int64_t head_kept = 0;      // logits that wait for their gradient
   int64_t head_hidden = 0;    // hidden states of targets, their gradients
   int64_t backward = 0;       // the block that is differentiated
 };

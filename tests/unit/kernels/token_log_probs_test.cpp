@@ -165,6 +165,65 @@ TEST(TokenLogProbs, MakesNoWholeGradientBesideOneThatIsThere) {
   EXPECT_LT(backward(), whole / 4);
 }
 
+// Kept logits are those of a second product, bit for bit, however many chunks of them fit; the widened ones of a bf16 weight too.
+TEST(TokenLogProbs, KeptLogitsChangeNoBit) {
+  constexpr int64_t rows = 13, chunk = 128, vocabulary = 1003;
+  for (const auto& [of_hidden, of_weight] : {std::pair(at::kFloat, at::kFloat), std::pair(at::kBFloat16, at::kBFloat16), std::pair(at::kFloat, at::kBFloat16)}) {
+    Problem p = problem(rows, 32, vocabulary, of_weight);
+    p.hidden = p.hidden.detach().to(of_hidden).set_requires_grad(true);
+    const auto outcome = [&](int64_t bytes) {
+      const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 0.7, Entropy::differentiable, chunk, bytes);
+      Outcome out{got.log_probs, got.entropy, {}, {}};
+      differentiate(p, out, true);
+      return out;
+    };
+    const Outcome want = outcome(0);
+    const int64_t of_chunk = (rows + 64) * chunk * 4;  // at most, rows padded
+    for (const int64_t bytes : {int64_t{1}, of_chunk, 3 * of_chunk, int64_t{1} << 30}) {
+      const Outcome got = outcome(bytes);
+      EXPECT_TRUE(at::equal(got.log_probs, want.log_probs)) << bytes;
+      EXPECT_TRUE(at::equal(got.entropy, want.entropy)) << bytes;
+      EXPECT_TRUE(at::equal(got.grad_hidden, want.grad_hidden)) << bytes;
+      EXPECT_TRUE(at::equal(got.grad_weight, want.grad_weight)) << bytes;
+    }
+  }
+}
+
+// Gradients are made in the place of kept logits; a second pass over the same graph multiplies again.
+TEST(TokenLogProbs, KeptLogitsAreTakenOnce) {
+  const Problem p = problem(6, 16, 300, at::kFloat);
+  const auto got = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, 64, int64_t{1} << 30);
+  const Tensor loss = (got.log_probs * p.grad_log_probs).sum();
+  loss.backward({}, true);
+  const Tensor once = p.hidden.grad().clone();
+  p.hidden.mutable_grad() = Tensor{};
+  loss.backward();
+  EXPECT_TRUE(at::equal(p.hidden.grad(), once));
+}
+
+// What stays from the forward pass is within its bytes, nothing where nobody differentiates, and goes while gradients are made.
+TEST(TokenLogProbs, KeptLogitsStayWithinTheirBytes) {
+  constexpr int64_t rows = 64, vocabulary = 5000, chunk = 100;
+  constexpr int64_t all = rows * vocabulary * 4;
+  Problem p = problem(rows, 16, vocabulary, at::kFloat);
+  kernels::TokenLogProbs out;
+  const auto stays = [&](int64_t bytes) {
+    out = {};
+    return remaining_tensor_bytes([&] { out = kernels::token_log_probs(p.hidden, p.weight, p.targets, 1.0, Entropy::skip, chunk, bytes); });
+  };
+  const int64_t without = stays(0);
+  EXPECT_LT(without, all / 20);
+  EXPECT_LE(stays(all / 2), without + all / 2);
+  EXPECT_GT(stays(all / 2), all / 4);
+  EXPECT_GE(stays(2 * all), all);
+  p.weight.mutable_grad() = at::zeros({vocabulary, 16}, at::kFloat);
+  const Tensor loss = out.log_probs.sum();
+  EXPECT_LT(remaining_tensor_bytes([&] { loss.backward(); }), -all / 2);
+  p.hidden.set_requires_grad(false);
+  p.weight.set_requires_grad(false);
+  EXPECT_LT(stays(2 * all), all / 20);
+}
+
 TEST(TokenLogProbs, EmptyBatch) {
   const Problem p = problem(0, 8, 40, at::kFloat);
   const Outcome got = chunked(p, 1.0, Entropy::differentiable, 16);

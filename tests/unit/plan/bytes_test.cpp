@@ -87,6 +87,58 @@ TEST(ModelBytes, OfAGenerator) {
   EXPECT_EQ(plan::kv_bytes_per_token(small_shape(5, 6, 3), 2, 2), 2 * 5 * 2 * 4 * 2) << "one of the two ranks has two of three heads";
 }
 
+int64_t bytes_of(const plan::Ledger& ledger, const std::string& what) {
+  int64_t sum = 0;
+  for (const auto& entry : ledger.entries()) sum += entry.what == what ? entry.bytes : 0;
+  return sum;
+}
+
+plan::Machine of_cpus() { return {.name = "cpus", .host_bytes = int64_t{64} << 30}; }
+
+// Two sums of fp32 rows that a node's ranks share; the parts of all ranks where MPI copies them. 100 prompt tokens and 28 sequences of hidden 8.
+TEST(GeneratorLedger, CountsThePartsOfSumsOverAReplica) {
+  config::Options options;
+  options.data.max_len = 64;
+  options.generate.tensor_parallel = 4;
+  options.generate.max_batch_tokens = 100;
+  options.generate.max_batch = 28;
+  const auto parts = [&](int nodes, int per_node, plan::Machine machine) {
+    const SmallJob made(options, small_shape(1, 4, 4), nodes, per_node, std::move(machine));
+    return bytes_of(plan::memory_of_rank(made.job(), 0), "parts of sums over the replica's ranks");
+  };
+  const int64_t one = (100 + 28) * 8 * 4;
+  EXPECT_EQ(parts(1, 4, of_cpus()), 2 * one);
+  EXPECT_EQ(parts(2, 2, of_cpus()), 4 * one) << "a replica of two nodes";
+  EXPECT_EQ(parts(1, 4, *plan::known_machine("h100")), 0) << "NCCL adds in place";
+  options.generate.shared_sums = false;
+  EXPECT_EQ(parts(1, 4, of_cpus()), 4 * one);
+  options.generate.tensor_parallel = 1;
+  EXPECT_EQ(parts(1, 4, of_cpus()), 0);
+}
+
+// No more than the deck's bytes, nor than the logits of a micro-batch: 200 tokens of vocabulary 10 in fp32.
+TEST(TrainerLedger, CountsLogitsThatWaitForTheirGradient) {
+  config::Options options;
+  options.model.dtype = config::ComputeType::fp32;
+  options.data.max_len = 64;
+  options.train.micro_batch_tokens = 200;
+  const auto kept = [&](plan::Machine machine) {
+    const SmallJob made(options, small_shape(), 1, 1, std::move(machine));
+    const plan::Ledger ledger = plan::memory_of_rank(made.job(), 0);
+    for (const auto& entry : ledger.entries()) {
+      if (entry.what != "head: logits that wait for their gradient") continue;
+      EXPECT_EQ(entry.phases, plan::phase_bit(Phase::head));
+    }
+    return bytes_of(ledger, "head: logits that wait for their gradient");
+  };
+  EXPECT_EQ(kept(of_cpus()), 200 * 10 * 4);
+  EXPECT_EQ(kept(*plan::known_machine("h100")), 0);
+  options.train.logits_memory = {5000};
+  EXPECT_EQ(kept(of_cpus()), 5000);
+  options.train.logits_memory = {};
+  EXPECT_EQ(kept(of_cpus()), 0);
+}
+
 TEST(Ledger, AgainstPlainSums) {
   std::mt19937 random(5);
   for (int round = 0; round < 50; ++round) {
