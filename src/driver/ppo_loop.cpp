@@ -136,7 +136,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
       learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
     }
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
-    if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
+    if (run_.options.train.async_depth > 0) rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.sequences, rollout.owner, progress, metrics)) {
       return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);

@@ -37,9 +37,9 @@ class RolloutPhase {
 
   // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
   std::optional<Samples> collect(Progress& progress, report::IterationMetrics& metrics);
-  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train; with
-  // partial rollouts train.async_depth of them are begun, and go on whenever the generators have nothing else to do.
-  void begin_ahead(int64_t iteration);
+  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train. With
+  // partial rollouts it is begun already, as train.async_depth of them are, and goes on whenever the generators have nothing else to do.
+  void work_ahead(int64_t iteration);
   // From the reward ranks, balanced by tokens, and into samples.jsonl.
   learn::Rollout to_trainers(const Samples& samples, int64_t iteration);
   // The same of samples that rank 0 has from a checkpoint.
@@ -118,6 +118,8 @@ class RolloutPhase {
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
+  // Begins the batches that may be under way in this iteration: its own, and with partial rollouts train.async_depth of the next ones.
+  void admit(int64_t iteration);
   // Opens a batch, which this rank's generator takes on.
   Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
