@@ -186,7 +186,8 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
-  learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
+  const auto between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_scoring"); };
+  learning.mismatch = trainer->score(learning.experience, progress.version, between);  // log-probs, values
   learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
   if (const auto bound = run_.options.algo.advantage.mask_older_than) {
     learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
@@ -203,6 +204,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
                             control_.before_step();
                             rollouts_.poll();
                           },
+                          .between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
                           .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
                             bad_batches_.save(step, iteration, number);
                           },

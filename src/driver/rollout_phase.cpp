@@ -47,7 +47,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
   if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
-  if (roles.scorer) roles.scorer->meanwhile([this] { take_between_micro_batches(); });
+  if (roles.scorer) roles.scorer->meanwhile([this] { take_between_micro_batches("sequences_received_while_scoring"); });
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {

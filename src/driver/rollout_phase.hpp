@@ -49,6 +49,8 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
+  // The same between the micro-batches of a long pass, whose end senders and plugins would wait for. `counter`: of the sequences that had come. Local.
+  void take_between_micro_batches(trace::Name counter);
   // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
   void meet(bool may_write);
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
@@ -134,8 +136,6 @@ class RolloutPhase {
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
-  // poll(), while models score: their senders and plugins would wait for the end of a long pass. Local.
-  void take_between_micro_batches();
   // Tokens that have come and that the reference has not had.
   static int64_t unreferred(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
   // Takes up to so many of them, of whole sequences.

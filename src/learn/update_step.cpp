@@ -119,7 +119,7 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
 }
 
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
-                double lr, at::Device device, UpdateReport& report) {
+                double lr, at::Device device, UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
   for (const ppo::Experience& micro : step.micro_batches) {
@@ -130,6 +130,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
                                                  scoring_temperature(options), entropy_mode(options.actor));
       return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, sums);
     });
+    if (between) between();
   }
   pretraining_gradients(actor, step, options.actor.ptx_coef, device, of_texts);
   report.lr = lr;
@@ -144,7 +145,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
 }
 
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
-                 UpdateReport& report) {
+                 UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
@@ -159,6 +160,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
       sums.add({loss});
       return loss;
     });
+    if (between) between();
   }
   report.critic_lr = lr;
   const auto result = critic.step(adamw_options(options.critic, lr));
