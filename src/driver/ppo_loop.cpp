@@ -136,7 +136,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
       learn::add_staleness(run_.roles.world, *samples, progress.version, oldest_age(run_.options), metrics);
     }
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
-    if (run_.options.train.async_depth > 0) rollouts_.begin_ahead(iteration);  // generators and reward ranks work while trainers learn
+    if (run_.options.train.async_depth > 0) rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.sequences, rollout.owner, progress, metrics)) {
       return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
@@ -186,7 +186,8 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
-  learning.mismatch = trainer->score(learning.experience, progress.version);  // log-probs, values
+  const auto between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_scoring"); };
+  learning.mismatch = trainer->score(learning.experience, progress.version, between);  // log-probs, values
   learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
   if (const auto bound = run_.options.algo.advantage.mask_older_than) {
     learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
@@ -203,6 +204,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
                             control_.before_step();
                             rollouts_.poll();
                           },
+                          .between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
                           .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
                             bad_batches_.save(step, iteration, number);
                           },

@@ -13,10 +13,9 @@ namespace trireme::driver {
 
 std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& metrics) {
   run_.context.begin("rollout", metrics.iteration, iterations_);
-  begun_ = std::max(begun_, metrics.iteration - 1);
   {
     const trace::Phase phase{"rollout", metrics.iteration};
-    while (begun_ < metrics.iteration) begin(draw(begun_ + 1), prompts_, training_plan());
+    admit(metrics.iteration);
     const auto known = [this] { return poll(), finished_->poll(control_.stop_wanted()); };
     if (rollout::Generator* generator = roles_.generator.get()) {
       rollout::RolloutHooks hooks = this->hooks(false);

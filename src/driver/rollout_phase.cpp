@@ -47,7 +47,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
   if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
-  if (roles.scorer) roles.scorer->meanwhile([this] { take_between_micro_batches(); });
+  if (roles.scorer) roles.scorer->meanwhile([this] { take_between_micro_batches("sequences_received_while_scoring"); });
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {
@@ -213,19 +213,24 @@ void RolloutPhase::write_ahead() {
   generator.write_until([&] { return generator.idle() || generator.counters().generated_tokens >= enough; }, hooks(false));
 }
 
-void RolloutPhase::begin_ahead(int64_t iteration) {
-  const int64_t last = std::min(iteration + run_.options.train.async_depth, iterations_);
-  if (begun_ >= last && !paced_) return;  // the end of the run, or a checkpoint had it
+// What is written of the last of them now is learned from when the weights are train.async_depth versions newer: none may begin earlier.
+void RolloutPhase::admit(int64_t iteration) {
+  const int64_t last = std::min(iteration + (partial_ ? run_.options.train.async_depth : 0), iterations_);
+  begun_ = std::max(begun_, iteration - 1);
+  while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
+}
+
+void RolloutPhase::work_ahead(int64_t iteration) {
+  const int64_t next = iteration + 1;
+  if (partial_ ? !paced_ : begun_ >= std::min(next, iterations_)) return;  // they go on where they would wait; the end of the run, or a checkpoint had it
   {
-    const trace::Phase phase{"rollout", last};
-    while (begun_ < last) begin(draw(begun_ + 1), prompts_, training_plan());
-    if (paced_) write_ahead();
-    if (partial_) return;
-    write(batches_.back());
+    const trace::Phase phase{"rollout", next};
+    if (partial_) return write_ahead();
+    write(begin(draw(next), prompts_, training_plan()));
     if (!roles_.scorer || scorers_train_) return;
   }
   receive(batches_.back());
-  const trace::Phase phase{"reward", last};
+  const trace::Phase phase{"reward", next};
   score(batches_.back());
 }
 
@@ -258,10 +263,8 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
   const bool ahead = !batches_.empty();
   if (!ahead || partial_) {
     const trace::Phase phase{"rollout", iteration};
-    if (!ahead) {
-      run_.context.begin("rollout", iteration, iterations_);
-      begin(draw(iteration), prompts_, training_plan());
-    }
+    if (!ahead) run_.context.begin("rollout", iteration, iterations_);
+    admit(iteration);
     write(batches_.front());
   }
   std::optional<Samples> samples = finish(batches_.front());

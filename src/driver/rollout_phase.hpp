@@ -37,9 +37,9 @@ class RolloutPhase {
 
   // Scored samples of iteration metrics.iteration, on the reward ranks. nullopt: the run stops; sequences that are all there wait for its next start.
   std::optional<Samples> collect(Progress& progress, report::IterationMetrics& metrics);
-  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train; with
-  // partial rollouts train.async_depth of them are begun, and go on whenever the generators have nothing else to do.
-  void begin_ahead(int64_t iteration);
+  // Ahead of the trainers, which learn from this iteration's batch: the next one is written, and scored where no reward rank has to train. With
+  // partial rollouts it is begun already, as train.async_depth of them are, and goes on whenever the generators have nothing else to do.
+  void work_ahead(int64_t iteration);
   // From the reward ranks, balanced by tokens, and into samples.jsonl.
   learn::Rollout to_trainers(const Samples& samples, int64_t iteration);
   // The same of samples that rank 0 has from a checkpoint.
@@ -49,6 +49,8 @@ class RolloutPhase {
 
   // Takes what has come to this rank, so that its senders can go on. Local.
   void poll();
+  // The same between the micro-batches of a long pass, whose end senders and plugins would wait for. `counter`: of the sequences that had come. Local.
+  void take_between_micro_batches(trace::Name counter);
   // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
   void meet(bool may_write);
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
@@ -118,6 +120,8 @@ class RolloutPhase {
   // The reward rank that a sequence of a batch belongs to.
   int scorer_of(uint64_t id, const Batch& batch) const;
   void post(const Samples& sequence, const Batch& batch);
+  // Begins the batches that may be under way in this iteration: its own, and with partial rollouts train.async_depth of the next ones.
+  void admit(int64_t iteration);
   // Opens a batch, which this rank's generator takes on.
   Batch& begin(rollout::PromptBatch prompt_batch, const data::PromptSet& prompts, const rollout::SamplingPlan& plan);
   // poll(), and a token more of each sequence; true where there was one. Local.
@@ -132,8 +136,6 @@ class RolloutPhase {
   void write(Batch& batch, bool may_leave);
   // A training batch, left early when the run stops and nobody is ahead.
   void write(Batch& batch);
-  // poll(), while models score: their senders and plugins would wait for the end of a long pass. Local.
-  void take_between_micro_batches();
   // Tokens that have come and that the reference has not had.
   static int64_t unreferred(const Batch& batch) { return batch.samples.tokens() - batch.samples.begin(batch.offered); }
   // Takes up to so many of them, of whole sequences.

@@ -21,7 +21,7 @@ Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
   return taken;
 }
 
-void RolloutPhase::take_between_micro_batches() {
+void RolloutPhase::take_between_micro_batches(trace::Name counter) {
   const auto here = [this] {
     int64_t sequences = 0;
     for (const Batch& batch : batches_) sequences += batch.samples.size();
@@ -29,7 +29,7 @@ void RolloutPhase::take_between_micro_batches() {
   };
   const int64_t before = here();
   poll();
-  trace::count("sequences_received_while_scoring", here() - before);
+  trace::count(counter, here() - before);
 }
 
 void RolloutPhase::refer(const Samples& wave) {

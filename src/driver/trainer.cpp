@@ -72,17 +72,17 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version) {
+learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version, const learn::BetweenMicroBatches& between) {
   threads_.use();
   learn::Mismatch mismatch;
   {
     const trace::Region region{"old log-probs"};
-    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, learn::scoring_temperature(options_), device_);
+    mismatch = old_log_probs_.evaluate(experience, *actor_, ranks_, version, learn::scoring_temperature(options_), device_, between);
   }
   if (critic_) {
     const trace::Region region{"values"};
     experience.values = learn::action_values(*critic_, experience.samples, ranks_, options_.rollout_micro_batch_tokens(),
-                                      learn::critic_scale(options_, critic_->spec().shape), device_);
+                                      learn::critic_scale(options_, critic_->spec().shape), device_, between);
   }
   return mismatch;
 }
@@ -166,11 +166,12 @@ bool Trainer::take_steps(const ppo::Experience& experience, const learn::Sequenc
         skips.count(name, result, talks);
       };
       if (critic_) {
-        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, critic_rate_->at_or_last(critic_->steps()), device_, report));
+        const double rate = critic_rate_->at_or_last(critic_->steps());
+        look_at(critic_skips_, "critic", learn::critic_step(*critic_, step, options_, rate, device_, report, settings.between));
       }
       if (settings.iteration > options_.critic.freezing_steps) {
         const double rate = actor_rate_.at_or_last(actor_->steps());
-        look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report));
+        look_at(actor_skips_, "actor", learn::actor_step(*actor_, step, options_, settings.kl_coefficient, rate, device_, report, settings.between));
       }
       ++report.steps;
     }

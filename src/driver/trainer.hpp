@@ -32,6 +32,7 @@ struct UpdateSettings {
   double kl_coefficient = 0;  // of the KL in the loss
   learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
   std::function<void()> before_step = [] {};  // called before anything that a checkpoint reads is changed
+  learn::BetweenMicroBatches between = {};    // behind the passes of each micro-batch, on its own rank
   // After an optimizer step (its number within the iteration) that was left out since its gradient is not finite; on every trainer.
   std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&, int64_t) {};
   std::function<bool()> stop = [] { return false; };  // asked before each optimizer step, on every trainer; collective where it has to be
@@ -56,8 +57,8 @@ class Trainer {
   // Where score() takes old log-probs from; until this is called it computes them.
   void set_old_log_probs(const learn::OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
   // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
-  // Returns the mismatch with the rollout's log-probs.
-  learn::Mismatch score(ppo::Experience& experience, int64_t version = -1);
+  // Returns the mismatch with the rollout's log-probs. `between`: behind each micro-batch of a pass.
+  learn::Mismatch score(ppo::Experience& experience, int64_t version = -1, const learn::BetweenMicroBatches& between = {});
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient);
   // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `sequences` are those of the whole

@@ -101,7 +101,7 @@ Mismatch OldLogProbs::check(const ppo::Experience& experience, zero::ShardedMode
 }
 
 Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& actor, const comm::CommView& ranks,
-                               int64_t version, double temperature, at::Device device) {
+                               int64_t version, double temperature, at::Device device, const BetweenMicroBatches& between) {
   const bool here = trusted_ && version >= 0 && drawn_from(experience.samples, version);
   if (ranks.min(static_cast<int64_t>(here)) == 1) {
     const Mismatch mismatch = check(experience, actor, ranks, version, temperature, device);
@@ -115,7 +115,7 @@ Mismatch OldLogProbs::evaluate(ppo::Experience& experience, zero::ShardedModel& 
                               "difference: up to ", mismatch.max, " on ", mismatch.tokens, " tokens of a sample; from now on they are computed"));
     }
   }
-  experience.old_log_probs = action_log_probs(actor, experience.samples, ranks, micro_batch_tokens_, temperature, device);
+  experience.old_log_probs = action_log_probs(actor, experience.samples, ranks, micro_batch_tokens_, temperature, device, between);
   return compare_log_probs(experience.samples, experience.old_log_probs, ranks);
 }
 

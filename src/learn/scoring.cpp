@@ -132,13 +132,14 @@ at::Tensor action_log_probs(zero::ShardedModel& model, const Samples& samples, c
 }
 
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device) {
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between) {
   DeviceValues values;
   for_micro_batches(samples, ranks, micro_batch_tokens, device, [&](const ActionBatch& batch, const auto& which) {
     const trace::Region region{"value micro-batch", batch.packed.tokens()};
     model.forward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       values.add(score_head(hidden.index_select(0, batch.rows), head_weight, scale), places_of(batch, samples, which));
     });
+    if (between) between();
   });
   return written(samples, values);
 }

@@ -121,7 +121,7 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
 }
 
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
-                double lr, at::Device device, UpdateReport& report) {
+                double lr, at::Device device, UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
   for (const ppo::Experience& micro : step.micro_batches) {
@@ -133,6 +133,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
                                                  kernels::vocabulary_chunk, options.train.logits_memory.count);
       return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, sums);
     });
+    if (between) between();
   }
   pretraining_gradients(actor, step, options, device, of_texts);
   report.lr = lr;
@@ -147,7 +148,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
 }
 
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
-                 UpdateReport& report) {
+                 UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
@@ -162,6 +163,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
       sums.add({loss});
       return loss;
     });
+    if (between) between();
   }
   report.critic_lr = lr;
   const auto result = critic.step(adamw_options(options.critic, lr));

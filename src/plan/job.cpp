@@ -365,7 +365,8 @@ KvNeed kv_need(const config::Options& options, int64_t prompt_tokens, int replic
   const int64_t room = std::max<int64_t>(options.max_len() - prompt_tokens, 0);
   const int64_t wish = options.rollout.max_new_tokens;
   const int64_t most = wish > 0 ? std::min(wish, room) : room;
-  const int64_t of_replica = base::ceil_div<int64_t>(options.prompts_to_write(), replicas) * options.rollout.n_samples_per_prompt;
+  const int64_t batches = options.train.partial_rollout_enable ? 1 + options.train.async_depth : 1;  // under way
+  const int64_t of_replica = base::ceil_div<int64_t>(options.prompts_to_write(), replicas) * options.rollout.n_samples_per_prompt * batches;
   return {std::min(options.generate.max_batch, of_replica), prompt_tokens + most / 2};
 }
 

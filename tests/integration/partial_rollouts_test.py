@@ -56,6 +56,11 @@ class PartialRollouts(ProgramTest):
         self.assertEqual(lines[0]["staleness"], 0)
         return lines
 
+    def batches_under_way(self, run):
+        """The most at a time, on any rank."""
+        events = json.loads((self.folder / run / "trace.json").read_text())["traceEvents"]
+        return max(value for event in events if event["ph"] == "C" and event["name"] == "batches under way" for value in event["args"].values())
+
     def test_depths_and_layouts(self):
         for depth in (1, 2, 4):
             for name, (ranks, roles) in LAYOUTS.items():
@@ -64,6 +69,7 @@ class PartialRollouts(ProgramTest):
                     self.succeed("ppo", "ppo.toml", f"run.dir={run}", f"train.async_depth={depth}", "ckpt.interval=0", *DECK, *roles, ranks=ranks)
                     lines = self.assert_whole(run, depth)
                     self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
+                    self.assertEqual(self.batches_under_way(run), depth + 1, "as early as the bound allows: the next ones beside the one that is waited for")
 
     def assert_each_once(self, run):
         """Every drawn sequence once, in whatever iteration; as many in each."""
@@ -90,6 +96,7 @@ class PartialRollouts(ProgramTest):
                 lines = self.assert_each_once(run)
                 carried += sum(line["carried_groups"] for line in lines)
                 self.assertEqual(lines[-1]["carried_groups"], 0)
+                self.assertGreaterEqual(self.batches_under_way(run), 3)
                 self.assertTrue(all(0 < line["generation"]["occupancy"] <= 1 for line in lines if "generation" in line))
         self.assertGreater(carried, 0, "somebody was overtaken")
         ranks, roles = LAYOUTS["1+2"]
@@ -106,12 +113,15 @@ class PartialRollouts(ProgramTest):
     def test_generators_that_train(self):
         """They write the beginnings of the next batches beside the end of this one, with weights that nobody changes meanwhile: the trainer finds
         the log-probs of its own version bit for bit, and a stop loses nothing."""
-        common = ["ppo", "ppo.toml", "run.dir=together", "train.async_depth=2", "ckpt.interval=0", *DECK]
-        self.succeed(*common, 'fault.at=["signal:1:actor step:10:10"]', ranks=2, code=STOPPED)
-        self.succeed(*common, ranks=2)
-        lines = self.assert_whole("together", 2)
-        self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
-        self.assertLess(lines[0]["mismatch_max"], 1e-5)
+        for depth in (1, 2):
+            with self.subTest(depth=depth):
+                run = f"together-{depth}"
+                common = ["ppo", "ppo.toml", f"run.dir={run}", f"train.async_depth={depth}", "ckpt.interval=0", *DECK]
+                self.succeed(*common, 'fault.at=["signal:1:actor step:10:10"]', ranks=2, code=STOPPED)
+                self.succeed(*common, ranks=2)
+                lines = self.assert_whole(run, depth)
+                self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
+                self.assertLess(lines[0]["mismatch_max"], 1e-5)
 
     def test_keys_that_stay(self):
         """Answers go on with the keys and values of older weights, on generators of their own and on those that train and have room for both; nothing is lost, over

@@ -50,8 +50,11 @@ class Waves(ProgramTest):
     def run_deck(self, run, *overrides, **options):
         return self.succeed("ppo", self.deck, f"run.dir={run}", *DECK, *overrides, timeout=120, **options)
 
+    def counts(self, run):
+        return json.loads((self.folder / run / "summary.json").read_text())["counts"]
+
     def in_waves(self, run):
-        return json.loads((self.folder / run / "summary.json").read_text())["counts"].get("sequences_scored_in_waves", 0)
+        return self.counts(run).get("sequences_scored_in_waves", 0)
 
     def assert_equal_runs(self, run, other):
         self.assertEqual(self.samples(run), self.samples(other))
@@ -89,9 +92,21 @@ class Waves(ProgramTest):
         fault = 'fault.at=["delay:*:generate step:*:8", "delay:2:log-prob micro-batch:*:40"]'
         self.run_deck("short", *APART, *WAVES, ranks=3)
         self.run_deck("long", *APART, WAVES[0], fault, ranks=3)
-        counts = json.loads((self.folder / "long" / "summary.json").read_text())["counts"]
-        self.assertGreater(counts["sequences_received_while_scoring"], 0)
+        self.assertGreater(self.counts("long")["sequences_received_while_scoring"], 0)
         self.assert_equal_runs("long", "short")
+
+    def test_trainers_take_what_comes(self):
+        """A rank that trains and scores looks at its queues and its plugins between the micro-batches of its own passes: plugins have something to do in all of an
+        optimizer step. Numbers are those of trainers that do not."""
+        self.deck = self.deck_with("judged.toml", RULE_SOURCE, PLUGIN)
+        ahead = ["ranks.trainer=1", "ranks.generator=1", "train.partial_rollout_enable=true", "train.async_depth=1", "train.deterministic=true",
+                 "generate.max_batch=3", "algo.kl.init_coef=0", "train.micro_batch_tokens=64", "rollout.micro_batch_tokens=64"]
+        self.run_deck("quick", *ahead, ranks=2)
+        self.run_deck("many", *ahead, 'fault.at=["delay:*:generate step:*:8", "delay:0:log-prob micro-batch:*:15", "delay:0:backward:*:40"]', ranks=2)
+        self.assert_equal_runs("many", "quick")
+        counts = self.counts("many")
+        self.assertGreater(counts["sequences_received_while_scoring"], 0, "log-probs of tokens that older weights wrote")
+        self.assertGreater(counts["sequences_received_while_training"], 0)
 
     def test_models_do_not_wait_for_plugins(self):
         """The reference has had a batch when the wait for the plugin's answers begins."""

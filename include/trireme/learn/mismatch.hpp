@@ -12,6 +12,7 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/config/model_shape.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/zero/sharded_model.hpp"
 
@@ -42,9 +43,9 @@ class OldLogProbs {
 
   // Sets experience.old_log_probs. `version` is that of the actor's weights, -1 when unknown. Without the pass, some sequences
   // of each rank are computed all the same and compared; the first difference is reported, and from then on the pass is made.
-  // Collective over `ranks`, the trainers.
+  // `between`: as in action_log_probs(), of the pass. Collective over `ranks`, the trainers.
   Mismatch evaluate(ppo::Experience& experience, zero::ShardedModel& actor, const comm::CommView& ranks, int64_t version,
-                    double temperature, at::Device device);
+                    double temperature, at::Device device, const BetweenMicroBatches& between = {});
 
   // One line for the log.
   std::string describe() const { return description_; }

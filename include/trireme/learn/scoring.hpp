@@ -52,7 +52,7 @@ ScoreScale critic_scale(const config::Options& options, const config::ModelShape
 // Values of a model with a score head: for each action token the value at the position before it; f32 [T], 0 elsewhere.
 // Collective like action_log_probs.
 at::Tensor action_values(zero::ShardedModel& model, const Samples& samples, const comm::CommView& ranks,
-                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device);
+                         int64_t micro_batch_tokens, const ScoreScale& scale, at::Device device, const BetweenMicroBatches& between = {});
 
 // A score for each sequence, in their order: the score head at its last token (F5). Collective like action_log_probs.
 std::vector<float> sequence_scores(zero::ShardedModel& model, const std::vector<std::vector<int32_t>>& sequences, const comm::CommView& ranks,

@@ -10,6 +10,7 @@
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/config/options.hpp"
+#include "trireme/learn/scoring.hpp"
 #include "trireme/learn/training_set.hpp"
 #include "trireme/ppo/experience.hpp"
 #include "trireme/ppo/losses.hpp"
@@ -43,11 +44,12 @@ struct UpdateStep {
   BatchTotals pretraining_totals;
 };
 
-// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and pretraining loss.
+// Policy loss, and where the deck asks for them KL loss (times `kl_coefficient`), entropy bonus and pretraining loss. `between`: behind the passes of each
+// micro-batch.
 zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
-                double lr, at::Device device, UpdateReport& report);
+                double lr, at::Device device, UpdateReport& report, const BetweenMicroBatches& between = {});
 zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
-                 UpdateReport& report);
+                 UpdateReport& report, const BetweenMicroBatches& between = {});
 
 // The temperature at which log-probs are taken: the rollout's, 1 for a greedy one.
 double scoring_temperature(const config::Options& options);

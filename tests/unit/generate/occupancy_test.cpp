@@ -1,13 +1,15 @@
 // How many slot-steps carry a token, by the order in which groups are learned from: a simulation of many replicas, which agrees with real engines.
-// Lengths are log-normal. Learning takes no time here: generation is all that there is to wait for.
+// Lengths are log-normal, or those of public traces. Learning takes no time here: generation is all that there is to wait for.
 #include "torch/torch.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iostream>
 #include <map>
+#include <numbers>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -22,6 +24,30 @@ namespace {
 
 enum class Order { drawn, finished };
 
+// Lengths of answers in a trace: the smallest that a share of them does not exceed.
+struct Published {
+  const char* name;
+  double mean;
+  std::array<std::pair<double, double>, 16> quantiles;
+
+  double length(double share) const {
+    const auto above = std::ranges::find_if(quantiles, [&](const auto& one) { return one.first >= share; });
+    if (above == quantiles.begin()) return above->second;
+    const auto below = std::prev(above);
+    const double part = (share - below->first) / (above->first - below->first);
+    return below->second * std::pow(above->second / below->second, part);
+  }
+};
+
+// Column GeneratedTokens of the Azure LLM inference traces of 2023 (github.com/Azure/AzurePublicDataset, data/AzureLLMInferenceTrace_conv.csv with 19,366
+// requests and _code.csv with 8,819; CC-BY; Patel et al., Splitwise, ISCA 2024).
+constexpr Published conversation{"conversation", 211.1,
+                                 {{{0, 7}, {0.05, 41}, {0.1, 54}, {0.25, 85}, {0.4, 103}, {0.5, 129}, {0.6, 177}, {0.75, 395}, {0.85, 411}, {0.9, 424},
+                                   {0.95, 451}, {0.98, 540}, {0.99, 601}, {0.995, 644}, {0.999, 954}, {1, 1000}}}};
+constexpr Published code{"code", 27.9,
+                         {{{0, 6}, {0.05, 6}, {0.1, 7}, {0.25, 9}, {0.4, 11}, {0.5, 13}, {0.6, 16}, {0.75, 24}, {0.85, 39}, {0.9, 55},
+                           {0.95, 90}, {0.98, 172}, {0.99, 252}, {0.995, 361}, {0.999, 831}, {1, 1899}}}};
+
 struct Load {
   int replicas;
   int64_t slots;    // of a replica
@@ -30,12 +56,15 @@ struct Load {
   int64_t batches;
   double median, sigma;
   int64_t longest;
+  const Published* published = nullptr;  // instead of the three
   int64_t sequences() const { return prompts * samples; }
+  int64_t expected() const { return std::llround(published ? published->mean : median * std::exp(sigma * sigma / 2)); }
 
   // Of sequence `s` of all.
   int64_t length(int64_t s) const {
     float z = 0;
     base::normals(11, 5, static_cast<uint64_t>(s), std::span(&z, 1));
+    if (published) return std::max<int64_t>(1, std::llround(published->length(std::erfc(-static_cast<double>(z) / std::numbers::sqrt2) / 2)));
     return std::clamp<int64_t>(std::llround(median * std::exp(sigma * static_cast<double>(z))), 1, longest);
   }
 };
@@ -156,7 +185,7 @@ struct Outcome {
 template <class Fleet>
 Outcome roll(const Load& load, Order order, int64_t depth) {
   Fleet fleet(load);
-  const auto expected = static_cast<int64_t>(load.median * std::exp(load.sigma * load.sigma / 2));
+  const int64_t expected = load.expected();
   std::vector<int64_t> outstanding(static_cast<size_t>(load.replicas), 0);
   std::map<int64_t, int> replica_of;
   std::map<int64_t, int64_t> left;  // sequences of a group
@@ -178,7 +207,7 @@ Outcome roll(const Load& load, Order order, int64_t depth) {
   Outcome outcome;
   const auto in_batch = [&](int64_t group, int64_t batch) { return group / load.prompts == batch; };
   for (int64_t iteration = 0; iteration < load.batches; ++iteration) {
-    begin_up_to(iteration + std::max<int64_t>(depth, 1));
+    begin_up_to(iteration + 1 + depth);
     const auto ready = [&](int64_t group) { return order == Order::finished || in_batch(group, iteration); };
     while (std::ranges::count_if(finished, ready) < load.prompts) {
       for (const int64_t sequence : fleet.step()) {
@@ -350,17 +379,45 @@ TEST(Occupancy, OverSamplingShortensTheTail) {
 TEST(Occupancy, CarriedGroupsFillTheSlotsOfManyReplicas) {
   if (world().rank() != 0) return;
   for (const double sigma : {0.5, 0.8, 1.2}) {
-    const Load load{.replicas = 128, .slots = 16, .prompts = 1024, .samples = 8, .batches = 8, .median = 64, .sigma = sigma, .longest = 1024};
-    const Outcome fixed = roll<Simulated>(load, Order::drawn, 0), two = roll<Simulated>(load, Order::drawn, 2), four = roll<Simulated>(load, Order::drawn, 4);
-    const Outcome finished = roll<Simulated>(load, Order::finished, 2);
-    std::cout << "    sigma " << sigma << ": static " << fixed.occupancy << ", drawn depth 2 " << two.occupancy << ", depth 4 " << four.occupancy
-              << ", finished depth 2 " << finished.occupancy << std::endl;
-    for (const Outcome& outcome : {fixed, two, four, finished}) expect_each_once(outcome, load);
-    EXPECT_GT(two.occupancy, fixed.occupancy);
+    const Load load{.replicas = 128, .slots = 16, .prompts = 1024, .samples = 8, .batches = 16, .median = 64, .sigma = sigma, .longest = 1024};
+    const Outcome fixed = roll<Simulated>(load, Order::drawn, 0), one = roll<Simulated>(load, Order::drawn, 1);
+    const Outcome two = roll<Simulated>(load, Order::drawn, 2), four = roll<Simulated>(load, Order::drawn, 4), finished = roll<Simulated>(load, Order::finished, 2);
+    std::cout << "    sigma " << sigma << ": static " << fixed.occupancy << ", drawn depth 1 " << one.occupancy << ", depth 2 " << two.occupancy << ", depth 4 "
+              << four.occupancy << ", finished depth 2 " << finished.occupancy << std::endl;
+    for (const Outcome& outcome : {fixed, one, two, four, finished}) expect_each_once(outcome, load);
+    EXPECT_GT(one.occupancy, 1.4 * fixed.occupancy) << "the next batch fills the slots that the tail leaves";
+    EXPECT_GT(two.occupancy, one.occupancy);
     EXPECT_GT(four.occupancy, two.occupancy);
     EXPECT_GT(finished.occupancy, two.occupancy);
     EXPECT_GT(finished.occupancy, 0.7) << "the last answers of all included";
     EXPECT_LE(fixed.occupancy, 0.55);
+  }
+}
+
+// The same replicas. With over-sampling one slot for each sequence of a batch, since an iteration ends with a length.
+TEST(Occupancy, OfPublishedLengths) {
+  if (world().rank() != 0) return;
+  for (const Published& published : {conversation, code}) {
+    SCOPED_TRACE(published.name);
+    const Load load{.replicas = 128, .slots = 16, .prompts = 1024, .samples = 8, .batches = 16, .median = 0, .sigma = 0, .longest = 0, .published = &published};
+    double mean = 0;
+    for (int64_t s = 0; s < load.sequences() * load.batches; ++s) mean += static_cast<double>(load.length(s)) / static_cast<double>(load.sequences() * load.batches);
+    EXPECT_NEAR(mean / published.mean, 1, 0.05) << "quantiles and mean are of one trace";
+    const Outcome fixed = roll<Simulated>(load, Order::drawn, 0), one = roll<Simulated>(load, Order::drawn, 1), two = roll<Simulated>(load, Order::drawn, 2);
+    const Outcome four = roll<Simulated>(load, Order::drawn, 4), finished = roll<Simulated>(load, Order::finished, 2);
+    for (const Outcome& outcome : {fixed, one, two, four, finished}) expect_each_once(outcome, load);
+    Load slots_for_all = load;
+    slots_for_all.prompts = 512;
+    slots_for_all.samples = 4;
+    const Outcome without = roll_early<Simulated>(slots_for_all, 0), early = roll_early<Simulated>(slots_for_all, slots_for_all.prompts / 4);
+    for (const Outcome& outcome : {without, early}) expect_each_once(outcome, slots_for_all);
+    std::cout << "    " << published.name << ", mean " << mean << ": static " << fixed.occupancy << ", drawn depth 1 " << one.occupancy << ", depth 2 "
+              << two.occupancy << ", depth 4 " << four.occupancy << ", finished depth 2 " << finished.occupancy << "; 512 x 4 static " << without.occupancy
+              << ", over-sampled by a quarter " << early.occupancy << std::endl;
+    EXPECT_GT(one.occupancy, fixed.occupancy);
+    EXPECT_GT(two.occupancy, one.occupancy);
+    EXPECT_GT(finished.occupancy, one.occupancy);
+    EXPECT_GT(early.occupancy, 1.2 * without.occupancy);
   }
 }
 

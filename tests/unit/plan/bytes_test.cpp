@@ -196,6 +196,10 @@ TEST(KvNeed, OfTheDecksRollouts) {
   options.generate.max_batch = 8;
   EXPECT_EQ(plan::kv_need(options, 20, 4).sequences, 8) << "of nine";
   EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3);
+  options.train.async_depth = 1;
+  EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 3) << "a batch ends before the next one begins";
+  options.train.partial_rollout_enable = true;
+  EXPECT_EQ(plan::kv_need(options, 20, 10).sequences, 6) << "of two batches";
   EXPECT_EQ(plan::kv_need(options, 20, 4).expected_length, 20 + 80 / 2);
   EXPECT_EQ(plan::kv_need(options, 150, 4).expected_length, 150) << "no room is left";
   for (const auto& [wish, half] : {std::pair{30, 15}, {500, 40}}) {
