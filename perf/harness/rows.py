@@ -296,10 +296,10 @@ def prompt_lines(lengths):
         yield json.dumps({"prompt": text, "label": ""}) + "\n"
 
 
-def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None):
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None, ranks=2):
     """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
     tokens of each, 32 if none are given."""
-    folder = {"1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "135M": "inputs/models/smollm2-135m"}[shape]
+    folder = {"asleep": "perf/ppo/shape-asleep", "1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "135M": "inputs/models/smollm2-135m"}[shape]
     settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
     deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
     if plugin:
@@ -311,11 +311,11 @@ def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch
             prompt_file.write_text("".join(prompt_lines(prompts)))
             written = pathlib.Path(run_folder, "deck.toml")
             written.write_text(deck)
-            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=2, folder=machine.ROOT)
+            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=ranks, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             return figure(metrics[1:], json.loads((run / "summary.json").read_text()), run)
-    measure.command = f"mpirun -n 2 trireme ppo perf/ppo/iteration.toml {' '.join(map(str, settings))}"
+    measure.command = f"mpirun -n {ranks} trireme ppo perf/ppo/iteration.toml {' '.join(map(str, settings))}"
     return measure
 
 
@@ -348,12 +348,28 @@ def ppo_rows(quick):
 # Answers of random weights end at one of 182 of 16,384 tokens: lengths with a long tail, 90 tokens on average. One at a time takes a core about as
 # long to write as to learn from.
 STOPS = range(300, 482)
-LONG_TAIL = ("ranks.trainer=1", "ranks.generator=1", "run.threads=1", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256", "data.max_len=320",
-             f"rollout.stop_token_ids={list(STOPS)}")
-COMPUTED = ("25M", "bf16", *LONG_TAIL, "rollout.batch_size=16", "train.batch_size=32", "generate.max_batch=1")
-# Steps of both roles sleep in place of computing, so that neither slows the other down: what is left is the schedule.
-ASLEEP = ("1M", "bf16", *LONG_TAIL, "rollout.batch_size=64", "train.batch_size=128", "generate.max_batch=32",
-          'fault.at=["delay:*:generate step:*:6", "delay:*:actor step:*:1400"]')
+
+
+def long_tail(stops):
+    return ("run.threads=1", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256", "data.max_len=320", f"rollout.stop_token_ids={list(stops)}")
+
+
+APART = ("ranks.trainer=1", "ranks.generator=1")
+COMPUTED = ("25M", "bf16", *long_tail(STOPS), *APART, "rollout.batch_size=16", "train.batch_size=32", "generate.max_batch=1")
+# Steps of both roles sleep in place of computing, so that neither slows the other down: what is left is the schedule. Of 512 tokens 6 end an answer.
+ASLEEP = ("asleep", "bf16", *long_tail(range(300, 306)), "rollout.batch_size=64", "train.batch_size=128")
+
+
+def sleeps(step, update):
+    return f'fault.at=["delay:*:generate step:*:{step}", "delay:*:actor step:*:{update}"]'
+
+
+# name -> (ranks, overrides). About 1,700 steps of 32 slots and 4 updates an iteration: 12 s each. Two ranks that share both roles have half of either work each.
+ASLEEP_LAYOUTS = {"1 + 1 ranks": (2, (*APART, "generate.max_batch=32", sleeps(6, 2100))),
+                  "2 + 1 + 1 ranks": (4, ("ranks.trainer=0-1", "ranks.generator=2-2", "ranks.reward=3-3", "generate.max_batch=32", sleeps(6, 2400)))}
+COLOCATED = (2, ("generate.max_batch=32", sleeps(6, 1050)))
+# A slot for each answer of a batch; generation takes most of an iteration, whatever the depth.
+OCCUPANCY = (*ASLEEP, *APART, "generate.max_batch=512", sleeps(80, 0))
 
 
 def rl_iteration_rows(quick):
@@ -394,23 +410,24 @@ def waiting(events):
 
 
 def ahead_rows(quick):
-    """W8, P3, P5: a rank that trains beside one that generates, one batch ahead and taking turns."""
-    depth = ("train.async_depth=1", "train.partial_rollout_enable=true")
+    """W8, P3, P5, P6: ranks that train beside one that generates, ahead of the trainers and taking turns."""
+    partial = "train.partial_rollout_enable=true"
+    depth = ("train.async_depth=1", partial)
     iterations = 5 if quick else 8
 
-    def middle(lines, *_):  # the last one has nobody ahead
+    def middle(lines, *_):  # the first one, which lines do not have, waits for the whole of its rollout, the last one has nobody ahead
         return statistics.mean(line["seconds"]["total"] for line in lines[:-1])
 
     def idle(lines, summary, run):
         return max(waiting(json.loads((run / "trace.json").read_text())["traceEvents"]))
 
-    def figure(of, load, *more, plugin=()):
-        return iteration_figure(*load, f"run.iterations={iterations}", *more, figure=of, plugin=plugin)
+    def figure(of, load, *more, plugin=(), ranks=2, count=iterations):
+        return iteration_figure(*load, f"run.iterations={count}", *more, figure=of, plugin=plugin, ranks=ranks)
 
-    def of_one_run(load, *more):
+    def of_one_run(load, *more, ranks=2):
         """Seconds of an iteration, and the share that a role waits: the second figure is that of a run which the first one was taken from, if there is one."""
         shares = []
-        both = figure(lambda *run: (middle(*run), idle(*run)), load, *more)
+        both = figure(lambda *run: (middle(*run), idle(*run)), load, *more, ranks=ranks)
 
         def seconds():
             taken, share = both()
@@ -422,19 +439,35 @@ def ahead_rows(quick):
         seconds.command = share.command = both.command
         return seconds, share
 
-    def pair(load, what):
-        (ours, ours_share), (turns, turns_share) = of_one_run(load, *depth), of_one_run(load)
+    def pair(load, what, ranks=2, colocated=None):
+        (ours, ours_share), (turns, turns_share) = of_one_run(load, *depth, ranks=ranks), of_one_run(load, ranks=ranks)
+        peers = [Peer("taking turns", turns, 1 / 0.65)] + ([Peer("2 colocated ranks", colocated)] if colocated else [])
         return [
-            Row("W8", f"PPO iteration one batch ahead, {what}", "s", ours, [Peer("taking turns", turns, 1 / 0.65)], lower=True),
+            Row("W8", f"PPO iteration one batch ahead, {what}", "s", ours, peers, lower=True),
             Row("P3", f"share of its iterations that a role waits, {what}", "", ours_share, [Peer("taking turns", turns_share)], lower=True,
                 limit=lambda limits: 0.08, limit_target=1.0)]
-    what = "1 + 1 ranks, {} answers with a long tail"
-    computed = what.format(128)
+
+    def occupancy(ahead, *more):
+        """Of the iterations in which batches are begun, but the first: tokens per slot and step."""
+        def of(lines, *_):
+            steady = [line["generation"] for line in lines[:len(lines) - ahead]]
+            return sum(one["tokens"] for one in steady) / sum(one["tokens"] / one["occupancy"] for one in steady)
+        return figure(of, OCCUPANCY, *more, count=4 + ahead if quick else 8 + ahead)
+    computed = "1 + 1 ranks, 128 answers with a long tail"
+    asleep = "{}, 512 answers with a long tail, sleeping"
     plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
-    return [
+    rows = [
         Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {computed}, 25M bf16", "s", figure(middle, COMPUTED, plugin=plugin),
             [Peer("a rule", figure(middle, COMPUTED), 0.9)], lower=True),
-        *pair(COMPUTED, f"{computed}, 25M bf16"), *pair(ASLEEP, f"{what.format(512)}, sleeping")]
+        *pair(COMPUTED, f"{computed}, 25M bf16")]
+    for name, (ranks, overrides) in ASLEEP_LAYOUTS.items():
+        colocated = figure(middle, (*ASLEEP, *COLOCATED[1]), ranks=COLOCATED[0]) if ranks == COLOCATED[0] else None
+        rows += pair((*ASLEEP, *overrides), asleep.format(name), ranks, colocated)
+    for ahead, order in ((4, "drawn"), (2, "finished")):
+        rows.append(Row("P6", f"occupancy {ahead} batches ahead in the order {order}, {asleep.format('1 + 1 ranks')}", "",
+                        occupancy(ahead, f"train.async_depth={ahead}", partial, f"train.partial_rollout_order={order}"), [Peer("taking turns", occupancy(0), 2.0)],
+                        limit=lambda limits: 0.8, limit_target=1.0))
+    return rows
 
 
 def demo_rows(quick):

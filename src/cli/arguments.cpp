@@ -17,14 +17,14 @@
 namespace trireme::cli {
 namespace {
 
-constexpr const char* kExitCodes =
+constexpr const char* exit_codes =
     "Exit codes: 0 done, 64 usage, 65 bad data, 66 input missing, 69 environment unfit, 70 internal error or lost rank,\n"
     "71 out of memory, 73 run folder locked, 74 I/O error, 75 stopped with a checkpoint (run again), 76 stopped without one,\n"
     "77 permission, 78 configuration.";
 
 std::string build_text() {
-  return base::text(kVersionText, "\n  build     ", kBuildType, ", ", kCompiler, "\n  LibTorch  ", kTorch, "\n  MPI       ", kMpi,
-                    "\n  HDF5      ", kHdf5, "\n  Kokkos    ", kKokkos, "\n  CUDA      ", kCuda, "\n  GPUs      ", kGpu, "\n");
+  return base::text(version_text, "\n  build     ", build_type, ", ", compiler, "\n  LibTorch  ", torch_build, "\n  MPI       ", mpi_build,
+                    "\n  HDF5      ", hdf5_version, "\n  Kokkos    ", kokkos_version, "\n  CUDA      ", cuda_build, "\n  GPUs      ", gpu_variant, "\n");
 }
 
 template <class E>
@@ -60,13 +60,13 @@ bool speaks() { return job::speaks_for_job(job::process_environment); }
 class Parser {
  public:
   Parser() {
-    app_.set_version_flag("--version", kVersionText);
+    app_.set_version_flag("--version", version_text);
     app_.add_flag_callback("--config", [] { print_and_leave(build_text()); }, "What this program was built with");
     app_.add_flag_callback("--keys", [] { print_and_leave(config::key_table_markdown()); }, "All deck keys as a Markdown page");
     app_.add_option_function<std::string>(
         "--help-deck", [](const std::string& what) { print_and_leave(config::key_help(what == "all" ? "" : what)); },
         "Help on a deck section or key (all: every key)");
-    app_.footer(kExitCodes);
+    app_.footer(exit_codes);
     app_.require_subcommand(1);
     add_training(config::Command::ppo, "Train a policy with PPO or a relative of it", &driver::run_ppo);
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);

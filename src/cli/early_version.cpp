@@ -23,9 +23,9 @@ bool may_be_a_rank(char** environment) {
 
 void answer_version(int argc, char** argv, char** environment) {
   if (argc != 2 || std::strcmp(argv[1], "--version") != 0 || may_be_a_rank(environment)) return;
-  constexpr size_t length = sizeof trireme::cli::kVersionText;
+  constexpr size_t length = sizeof trireme::cli::version_text;
   char line[length];
-  std::memcpy(line, trireme::cli::kVersionText, length);
+  std::memcpy(line, trireme::cli::version_text, length);
   line[length - 1] = '\n';
   _exit(::write(STDOUT_FILENO, line, length) == static_cast<ssize_t>(length) ? 0 : static_cast<int>(trireme::ExitCode::io_error));
 }

@@ -25,9 +25,9 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kBlock = int64_t{2} << 20;
-constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h; libnuma is no dependency
-constexpr int64_t kPagesLookedAt = 1024;
+constexpr int64_t interleaved_block = int64_t{2} << 20;
+constexpr int interleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h; libnuma is no dependency
+constexpr int64_t pages_looked_at = 1024;
 
 int64_t system_page_bytes() {
   static const auto bytes = static_cast<int64_t>(sysconf(_SC_PAGESIZE));  // 64 KiB on some Arm systems
@@ -50,10 +50,10 @@ int populate_writable(std::byte* address, int64_t bytes) {
 // body(begin, end) on up to `threads` threads, each with a contiguous part cut at huge pages.
 template <class Body>
 void in_parts(int64_t bytes, int threads, const Body& body) {
-  const int64_t blocks = base::ceil_div(bytes, kBlock);
+  const int64_t blocks = base::ceil_div(bytes, interleaved_block);
   const int64_t count = std::clamp<int64_t>(threads, 1, std::max<int64_t>(blocks, 1));
   const auto part = [&](int64_t i) {
-    body(blocks * i / count * kBlock, std::min(blocks * (i + 1) / count * kBlock, bytes));
+    body(blocks * i / count * interleaved_block, std::min(blocks * (i + 1) / count * interleaved_block, bytes));
   };
   std::vector<std::thread> others;
   for (int64_t i = 1; i < count; ++i) others.emplace_back(part, i);
@@ -78,7 +78,7 @@ void count_nodes(const std::byte* address, int64_t bytes, PageReport& report) {
   const int64_t page = system_page_bytes();
   const auto first = reinterpret_cast<uintptr_t>(address) / static_cast<uintptr_t>(page) * static_cast<uintptr_t>(page);
   const int64_t pages = base::ceil_div(bytes, page);
-  const int64_t looked_at = std::min(pages, kPagesLookedAt);
+  const int64_t looked_at = std::min(pages, pages_looked_at);
   std::vector<void*> places;
   for (int64_t i = 0; i < looked_at; ++i) places.push_back(reinterpret_cast<void*>(first + static_cast<uintptr_t>(i * pages / looked_at * page)));
   std::vector<int> status(places.size(), -1);
@@ -117,7 +117,7 @@ bool interleave_pages(std::byte* address, int64_t bytes, std::span<const int> nu
   constexpr size_t bits = 8 * sizeof(unsigned long);
   std::vector<unsigned long> mask(static_cast<size_t>(*std::max_element(numa_nodes.begin(), numa_nodes.end())) / bits + 1);
   for (const int node : numa_nodes) mask[static_cast<size_t>(node) / bits] |= 1ul << (static_cast<size_t>(node) % bits);
-  return syscall(SYS_mbind, address, static_cast<size_t>(bytes), kInterleave, mask.data(), mask.size() * bits + 1, 0) == 0;
+  return syscall(SYS_mbind, address, static_cast<size_t>(bytes), interleave, mask.data(), mask.size() * bits + 1, 0) == 0;
 }
 
 PageReport& PageReport::operator+=(const PageReport& other) {

@@ -16,8 +16,8 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kControlBytes = 4096;
-static_assert(sizeof(SharedCounter) <= kControlBytes);
+constexpr int64_t control_bytes = 4096;
+static_assert(sizeof(SharedCounter) <= control_bytes);
 
 class SharedParts final : public RankParts {
  public:
@@ -40,7 +40,7 @@ class SharedParts final : public RankParts {
   // Nobody waits for a counter of the old window any more, since all come here behind the same meeting; who still reads it has a map of its own.
   void share(int64_t count) {
     window_ = {};
-    window_ = SharedWindow(comm_, kControlBytes + 2 * count * static_cast<int64_t>(sizeof(float)), "trireme-sums");
+    window_ = SharedWindow(comm_, control_bytes + 2 * count * static_cast<int64_t>(sizeof(float)), "trireme-sums");
     new (window_.part(comm_.rank())) SharedCounter{};
     comm_.barrier();
     room_ = count;
@@ -48,7 +48,7 @@ class SharedParts final : public RankParts {
   }
   SharedCounter& counter(int rank) const { return *std::launder(reinterpret_cast<SharedCounter*>(window_.part(rank))); }
   float* room_of(int rank, uint64_t sum) const {
-    return reinterpret_cast<float*>(window_.part(rank) + kControlBytes) + (sum % 2 == 0 ? 0 : room_);
+    return reinterpret_cast<float*>(window_.part(rank) + control_bytes) + (sum % 2 == 0 ? 0 : room_);
   }
 
   CommView comm_;

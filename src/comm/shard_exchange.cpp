@@ -13,16 +13,16 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kAlignElements = 32;  // 64 bytes of bf16, 128 of fp32
+constexpr int64_t align_elements = 32;  // 64 bytes of bf16, 128 of fp32
 
 // Two ranks on a node and a single rank are the common cases: one pass, no intermediate sum in memory.
 void add_range(float* into, const std::vector<const float*>& sources, int64_t offset, int64_t count) {
-  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
+  constexpr int64_t chunk_elements = 2048;  // 8 KiB: the running sum stays in the first-level cache
   if (sources.size() == 1) return base::add(into, sources[0] + offset, count);
   if (sources.size() == 2) return base::add_pair(into, sources[0] + offset, sources[1] + offset, count);
-  float sum[kChunk];
-  for (int64_t begin = 0; begin < count; begin += kChunk) {
-    const int64_t n = std::min(kChunk, count - begin);
+  float sum[chunk_elements];
+  for (int64_t begin = 0; begin < count; begin += chunk_elements) {
+    const int64_t n = std::min(chunk_elements, count - begin);
     std::memcpy(sum, sources[0] + offset + begin, static_cast<size_t>(n) * sizeof(float));
     for (size_t s = 1; s < sources.size(); ++s) base::add(sum, sources[s] + offset + begin, n);
     base::add(into + begin, sum, n);
@@ -31,8 +31,8 @@ void add_range(float* into, const std::vector<const float*>& sources, int64_t of
 
 template <class Body>
 void in_pieces(int64_t count, const ParallelFor& parallel_for, const Body& body) {
-  constexpr int64_t kWorthThreads = 1 << 16;
-  if (parallel_for && count >= kWorthThreads) return parallel_for(count, body);
+  constexpr int64_t worth_threads = 1 << 16;
+  if (parallel_for && count >= worth_threads) return parallel_for(count, body);
   body(0, count);
 }
 
@@ -41,7 +41,7 @@ bool on_one_node(const CommView& comm) { return comm.size() == 1 || discover(com
 }  // namespace
 
 TwoStageArena::TwoStageArena(const std::vector<SlotGeometry>& stages) {
-  const auto size = [&stages](size_t s) { return base::round_up(stages[s].elements, kAlignElements); };
+  const auto size = [&stages](size_t s) { return base::round_up(stages[s].elements, align_elements); };
   for (size_t s = 0; s < stages.size(); ++s) {
     elements_ = std::max(elements_, size(s) + (s + 1 < stages.size() ? size(s + 1) : 0));
   }
@@ -64,7 +64,7 @@ ParameterStorage::ParameterStorage(const std::vector<SlotGeometry>& stages, int6
       }
       offset[parameter.id] = elements;
       per_rank[parameter.id] = parameter.per_rank;
-      elements += base::round_up(base::checked_mul(copies, parameter.per_rank), kAlignElements);
+      elements += base::round_up(base::checked_mul(copies, parameter.per_rank), align_elements);
     }
   }
 }
@@ -86,7 +86,6 @@ int64_t RingLayout::largest_slice() const {
 }
 
 RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices) const {
-  constexpr auto float_bytes = static_cast<int64_t>(sizeof(float));
   if (!with_gradients) return {arena_bytes(), 0, 0};
   return {arena_bytes(), gradient_bytes(), received_slices * largest_slice() * float_bytes};
 }
@@ -162,9 +161,9 @@ void add_in_order(float* into, const std::vector<const float*>& sources, int64_t
 }
 
 void sum_in_order(float* sum, bool onto, const std::vector<const float*>& sources, int64_t count) {
-  constexpr int64_t kChunk = 2048;  // 8 KiB: the running sum stays in the first-level cache
-  for (int64_t begin = 0; begin < count; begin += kChunk) {
-    const int64_t n = std::min(kChunk, count - begin);
+  constexpr int64_t chunk_elements = 2048;  // 8 KiB: the running sum stays in the first-level cache
+  for (int64_t begin = 0; begin < count; begin += chunk_elements) {
+    const int64_t n = std::min(chunk_elements, count - begin);
     if (!onto) std::memcpy(sum + begin, sources[0] + begin, static_cast<size_t>(n) * sizeof(float));
     for (size_t s = onto ? 0 : 1; s < sources.size(); ++s) base::add(sum + begin, sources[s] + begin, n);
   }

@@ -14,12 +14,12 @@ __global__ void add(float* into, const float* values, int64_t count) {
 
 cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  constexpr int kThreads = 256;
-  constexpr int64_t kMostBlocks = 2048;
-  const int64_t blocks = (count + kThreads - 1) / kThreads;
+  constexpr int threads_per_block = 256;
+  constexpr int64_t most_blocks = 2048;
+  const int64_t blocks = (count + threads_per_block - 1) / threads_per_block;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks));
-  config.blockDim = dim3(kThreads);
+  config.gridDim = dim3(static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks));
+  config.blockDim = dim3(threads_per_block);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, add, into, values, count);
 }

@@ -147,7 +147,7 @@ void NodeExchange::open_windows() {
   for (int index = 0; index < 2 + layout_.stages(); ++index) new (&counter(node_->rank(), index)) SharedCounter{};
   if (!options_.gradients) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
-  const int64_t slice = layout_.largest_slice() * kFloat;
+  const int64_t slice = layout_.largest_slice() * float_bytes;
   for (auto& buffer : buffers_) buffer = HostBuffer(slice);
   counters_.gradient_memory = layout_.gradient_bytes() + static_cast<int64_t>(buffers_.size()) * slice;
 }
@@ -289,7 +289,7 @@ void NodeExchange::sum(int stage, uint64_t number) {
     TRIREME_MPI(MPI_Wait(&requests[use], MPI_STATUS_IGNORE));
     if (here_ > 0) {
       TRIREME_MPI(MPI_Recv(buffer(use), count, MPI_FLOAT, nodes_.agent(here_ - 1, owner), sum_tag, comm, MPI_STATUS_IGNORE));
-      received_ += count * kFloat;
+      received_ += count * float_bytes;
     }
     add_node(buffer(use), stage, owner, here_ > 0);
     if (stays) continue;
@@ -298,7 +298,7 @@ void NodeExchange::sum(int stage, uint64_t number) {
   }
   done(node_->rank()).value.store(number, std::memory_order_release);
   TRIREME_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
-  if (here_ != last) received_ += count * kFloat;
+  if (here_ != last) received_ += count * float_bytes;
 }
 
 void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {

@@ -14,8 +14,8 @@
 
 namespace trireme::comm {
 
-inline constexpr int64_t kHugePage = int64_t{2} << 20;  // bytes
-inline constexpr int64_t kFloat = sizeof(float);        // bytes of a gradient
+inline constexpr int64_t huge_page_bytes = int64_t{2} << 20;  // bytes
+inline constexpr int64_t float_bytes = sizeof(float);        // bytes of a gradient
 
 // Where stages lie in memory that holds two neighbours at a time: even stages at the start, odd ones at the end.
 class TwoStageArena {

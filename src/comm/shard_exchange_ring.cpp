@@ -110,7 +110,7 @@ MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
   std::vector<MPI_Aint> offsets;
   for (const auto& parameter : layout_.parameters(stage)) {
     lengths.push_back(base::checked_cast<int>(parameter.per_rank));
-    offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * kFloat));
+    offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * float_bytes));
   }
   MPI_Datatype type = MPI_DATATYPE_NULL;
   TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), offsets.data(), MPI_FLOAT, &type));
@@ -136,7 +136,7 @@ void MpiRingExchange::reduce(int stage) {
     reducing_.push_back(MPI_REQUEST_NULL);
     TRIREME_MPI(MPI_Isend(gradient_base(stage), 1, type, to, gradients_tag, handle(), &reducing_.back()));
     TRIREME_MPI(MPI_Type_free(&type));  // after the send, says the standard
-    region.add_bytes(count * kFloat);
+    region.add_bytes(count * float_bytes);
   }
 }
 
@@ -160,7 +160,7 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
     packed += parameter.per_rank;
   }
   ++counters_.reductions;
-  counters_.reduced_bytes += (comm_->size() - 1) * count * kFloat;
+  counters_.reduced_bytes += (comm_->size() - 1) * count * float_bytes;
 }
 
 std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {

@@ -20,7 +20,7 @@ StagedExchange::StagedExchange(Comm comm, std::vector<SlotGeometry> stages, cons
       weights_(layout_.arena_bytes(), DeviceBuffer::Kind::plain), arriving_(static_cast<size_t>(layout_.stages())) {
   if (options.gradients) {
     gradients_ = DeviceBuffer(layout_.gradient_bytes(), DeviceBuffer::Kind::plain);
-    summed_ = DeviceBuffer(layout_.largest_slice() * kFloat, DeviceBuffer::Kind::plain);
+    summed_ = DeviceBuffer(layout_.largest_slice() * float_bytes, DeviceBuffer::Kind::plain);
   }
   for (const auto buffer : host_.buffers()) {
     // Pinning makes copies faster; without it (a limit on locked memory) they still work.
@@ -76,7 +76,7 @@ std::vector<std::byte*> StagedExchange::gathered(int stage) {
 std::vector<float*> StagedExchange::gradients(int stage) {
   layout_.may_write_gradients(stage);
   TRIREME_CUDA_CALL(cudaMemsetAsync(layout_.gradients(gradients_.data(), stage), 0,
-                                    static_cast<size_t>(layout_.elements(stage) * kFloat), compute_));
+                                    static_cast<size_t>(layout_.elements(stage) * float_bytes), compute_));
   return layout_.gradient_pointers(gradients_.data(), stage);
 }
 
@@ -84,7 +84,7 @@ void StagedExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   const auto to = host_.gradients(stage);
   copy(to.front() - layout_.parameters(stage).front().offset, layout_.gradients(gradients_.data(), stage),
-       layout_.elements(stage) * kFloat);
+       layout_.elements(stage) * float_bytes);
   host_.reduce(stage);
 }
 
@@ -99,7 +99,7 @@ void StagedExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   host_.finish_reduce(stage, pointers);
   auto* staged = reinterpret_cast<float*>(summed_.data());
   for (size_t i = 0; i < sums.size(); ++i) {
-    copy(staged, sums[i].data(), parameters[i].per_rank * kFloat);
+    copy(staged, sums[i].data(), parameters[i].per_rank * float_bytes);
     TRIREME_CUDA_CALL(launch_add(into[i], staged, parameters[i].per_rank, compute_));
     staged += parameters[i].per_rank;
   }

@@ -26,8 +26,8 @@ struct Control {
   SharedCounter ready;
   SharedCounter done;
 };
-constexpr int64_t kControlBytes = 4096;
-static_assert(sizeof(Control) <= kControlBytes);
+constexpr int64_t control_bytes = 4096;
+static_assert(sizeof(Control) <= control_bytes);
 
 class WindowExchange final : public ShardExchange {
  public:
@@ -42,7 +42,7 @@ class WindowExchange final : public ShardExchange {
     counters_.weight_memory = base::ceil_div(weights, static_cast<int64_t>(comm_->size()));
     if (!options_.gradients) return;
     const int64_t gradients = arena_.elements() * static_cast<int64_t>(sizeof(float));
-    gradients_ = SharedWindow(comm_, kControlBytes + gradients, "trireme-gradients");
+    gradients_ = SharedWindow(comm_, control_bytes + gradients, "trireme-gradients");
     counters_.gradient_memory = gradients;
     new (&control(comm_->rank())) Control{};
     comm_->barrier();
@@ -81,7 +81,7 @@ class WindowExchange final : public ShardExchange {
   std::byte* weight(size_t parameter) const { return weights_.part(0) + storage_.offset[parameter] * element_; }
   Control& control(int rank) const { return *std::launder(reinterpret_cast<Control*>(gradients_.part(rank))); }
   float* gradient_base(int rank, int stage) const {
-    return reinterpret_cast<float*>(gradients_.part(rank) + kControlBytes) + arena_.begin(stage);
+    return reinterpret_cast<float*>(gradients_.part(rank) + control_bytes) + arena_.begin(stage);
   }
   void barrier() {
     std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -26,8 +26,8 @@ void pause_core() {
 }  // namespace
 
 double wait_for_counter(const CommView& comm, const SharedCounter& counter, uint64_t wanted) {
-  constexpr int kSpins = 64;
-  for (int i = 0; i < kSpins; ++i) {
+  constexpr int spins_before_yield = 64;
+  for (int i = 0; i < spins_before_yield; ++i) {
     if (counter.reached(wanted)) return 0;
   }
   const trace::Region region{"wait for neighbours", trace::no_argument, trace::Category::wait};
@@ -37,13 +37,13 @@ double wait_for_counter(const CommView& comm, const SharedCounter& counter, uint
 }
 
 void wait_for_message(const CommView& comm, const SharedCounter& counter, uint64_t wanted) {
-  constexpr int kSpins = 500;
-  for (int i = 0; i < kSpins; ++i) {
+  constexpr int spins_before_yield = 500;
+  for (int i = 0; i < spins_before_yield; ++i) {
     if (counter.reached(wanted)) return;
     pause_core();
   }
-  constexpr double kPatience = 5e-3;  // seconds; a sleep takes a tenth of a millisecond
-  for (const base::Stopwatch watch; watch.seconds() < kPatience; sched_yield()) {
+  constexpr double patience = 5e-3;  // seconds; a sleep takes a tenth of a millisecond
+  for (const base::Stopwatch watch; watch.seconds() < patience; sched_yield()) {
     if (counter.reached(wanted)) return;
   }
   wait_for([&] { return counter.reached(wanted); }, [&] { poll_messages(comm); });

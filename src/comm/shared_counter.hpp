@@ -21,9 +21,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 // Ranks may share a core with the one they wait for: yield, then sleep, and call `idle` between two sleeps. Any thread.
 template <class Reached, class Idle>
 void wait_for(const Reached& reached, const Idle& idle) {
-  constexpr int kYields = 256;
+  constexpr int yields_before_sleep = 256;
   for (int i = 0; !reached(); ++i) {
-    if (i < kYields) {
+    if (i < yields_before_sleep) {
       sched_yield();
       continue;
     }

@@ -28,7 +28,7 @@
 namespace trireme::comm {
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t page_of_shm = 4096;
 
 // A memory file of `bytes` without pages, or an invalid descriptor; `error` holds errno.
 base::FileDescriptor create_memory_file(int64_t bytes, const std::string& name, int& error) {
@@ -76,8 +76,8 @@ std::vector<Range> own_ranges(const CommView& comm, const std::vector<int64_t>& 
   const auto me = static_cast<size_t>(comm.rank());
   if (placement == Placement::by_owner || comm.size() == 1) return {{offsets[me], offsets[me + 1]}};
   std::vector<Range> out;
-  for (int64_t begin = comm.rank() * kHugePage; begin < offsets.back(); begin += comm.size() * kHugePage) {
-    out.push_back({begin, std::min(begin + kHugePage, offsets.back())});
+  for (int64_t begin = comm.rank() * huge_page_bytes; begin < offsets.back(); begin += comm.size() * huge_page_bytes) {
+    out.push_back({begin, std::min(begin + huge_page_bytes, offsets.back())});
   }
   return out;
 }
@@ -127,10 +127,10 @@ std::string describe_pages(const CommView& comm, const std::byte* base, const st
 
 SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::string& name, Placement placement) {
   EXPECT(bytes >= 0);
-  const auto sizes = node_comm.gather_values(base::round_up(bytes, kPage));
+  const auto sizes = node_comm.gather_values(base::round_up(bytes, page_of_shm));
   offsets_.assign(1, 0);
   for (const int64_t size : sizes) offsets_.push_back(offsets_.back() + size);
-  const int64_t total = std::max(base::round_up(offsets_.back(), kHugePage), kHugePage);
+  const int64_t total = std::max(base::round_up(offsets_.back(), huge_page_bytes), huge_page_bytes);
 
   Offer offer;
   base::FileDescriptor file;

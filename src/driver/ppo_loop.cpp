@@ -70,14 +70,14 @@ PpoLoop::PpoLoop(const config::Options& options, const comm::Session& session)
       sampler_(learn::make_sampler(run_.options, run_.options.data.prompt_probs, prompts_.counts())),
       iterations_(iterations_of(run_.options, sampler_)),
       held_out_(load_held_out(run_, tokenizer_)),
-      texts_(load_texts(run_, tokenizer_)),
+      pretraining_(load_texts(run_, tokenizer_)),
       roles_(run_, tokenizer_, prompts_, schedule_steps(run_.options, iterations_)),
       rollouts_(run_, roles_, control_, tokenizer_, prompts_, sampler_, iterations_),
       bad_batches_(run_.folder.path(), run_.roles.world.rank()),
       control_(run_,
                {.models = roles_.saved(),
                 .export_trained = [this](const std::string& name) { roles_.export_trained(name); },
-                .inputs = inputs_of(run_, tokenizer_, roles_, prompts_, texts_),
+                .inputs = inputs_of(run_, tokenizer_, roles_, prompts_, pretraining_),
                 .rollouts = [this] { return rollouts_.stored(); }},
                iterations_) {}
 
@@ -86,7 +86,7 @@ Progress PpoLoop::resume_or_start() {
   auto [progress, parts, resumed] = control_.resume_or_begin(schedule_steps(run_.options, iterations_));
   if (resumed) {
     sampler_.restore(progress.sampler);
-    if (texts_ && !progress.ptx_sampler.taken.empty()) texts_->restore(progress.ptx_sampler);
+    if (pretraining_ && !progress.ptx_sampler.taken.empty()) pretraining_->restore(progress.ptx_sampler);
     if (roles_.trainer) roles_.trainer->set_schedule(progress.schedule_steps);
     rollouts_.restore(parts, progress);
     if (progress.unfinished_bytes > 0) unfinished_ = learn::share_unfinished(run_.roles.world, progress.phase, parts.unfinished);
@@ -146,7 +146,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics)) return leave_inside(phase::evaluate, progress, metrics, nullptr);
   progress.sampler = sampler_.state();
   progress.carried = rollouts_.carried();
-  if (texts_) progress.ptx_sampler = texts_->state();
+  if (pretraining_) progress.ptx_sampler = pretraining_->state();
   progress.phase = phase::between;
   progress.mini_batch = 0;
   return std::nullopt;
@@ -174,7 +174,7 @@ ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const repor
     progress.sampler = sampler_.state();
     progress.carried = rollouts_.carried();
   }
-  if (texts_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = texts_->state();
+  if (pretraining_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = pretraining_->state();
   return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
 }
 
@@ -209,8 +209,8 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
                             bad_batches_.save(step, iteration, number);
                           },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
-  if (texts_) rollouts_.meet(roles_.trainer == nullptr);  // generators that still write need the others to take it, not to sum
-  if (texts_) settings.pretraining = texts_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
+  if (pretraining_) rollouts_.meet(roles_.trainer == nullptr);  // generators that still write need the others to take it, not to sum
+  if (pretraining_) settings.pretraining = pretraining_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
   TrainingState state = progress.training;
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {

@@ -44,7 +44,7 @@ class PpoLoop {
   data::PromptSampler sampler_;
   int64_t iterations_;  // of the whole run
   std::optional<data::PromptSet> held_out_;
-  std::optional<learn::PretrainingTexts> texts_;  // actor.ptx_coef
+  std::optional<learn::PretrainingTexts> pretraining_;  // actor.ptx_coef
   PpoRoles roles_;
   RolloutPhase rollouts_;
   std::optional<learn::Unfinished> unfinished_;  // what an earlier start has done of the first iteration

@@ -17,24 +17,24 @@
 namespace trireme::job {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of sums of thirds and the like
+constexpr double rounding_error = 1e-9;  // of sums of thirds and the like
 
 // A set of more processors than cpu_set_t's 1024.
 class CpuSet {
  public:
-  static constexpr int kCpus = 8192;
+  static constexpr int most_cpus = 8192;
   cpu_set_t* get() { return reinterpret_cast<cpu_set_t*>(words_.data()); }
   size_t bytes() const { return words_.size() * sizeof(unsigned long); }
 
  private:
-  std::array<unsigned long, kCpus / 8 / sizeof(unsigned long)> words_{};
+  std::array<unsigned long, most_cpus / 8 / sizeof(unsigned long)> words_{};
 };
 
 std::vector<int> cpus_of_thread() {
   CpuSet set;
   std::vector<int> cpus;
   if (sched_getaffinity(0, set.bytes(), set.get()) != 0) return {0};
-  for (int cpu = 0; cpu < CpuSet::kCpus; ++cpu) {
+  for (int cpu = 0; cpu < CpuSet::most_cpus; ++cpu) {
     if (CPU_ISSET_S(cpu, set.bytes(), set.get())) cpus.push_back(cpu);
   }
   return cpus;
@@ -83,7 +83,7 @@ std::vector<int> share_cores(std::span<const CoreClaim> ranks) {
     double share = 0;
     for (const int core : std::set<int>(rank.cores.begin(), rank.cores.end())) share += 1.0 / ranks_of_core[core];
     for (const auto& quota : rank.quotas) share = std::min(share, quota.processors / ranks_of_group[quota.group]);
-    threads.push_back(std::max(1, static_cast<int>(share + kRounding)));
+    threads.push_back(std::max(1, static_cast<int>(share + rounding_error)));
   }
   return threads;
 }
@@ -114,7 +114,7 @@ bool bind_this_thread(std::span<const int> cpus) {
   if (cpus.empty()) return true;
   CpuSet set;
   for (const int cpu : cpus) {
-    if (cpu >= 0 && cpu < CpuSet::kCpus) CPU_SET_S(cpu, set.bytes(), set.get());
+    if (cpu >= 0 && cpu < CpuSet::most_cpus) CPU_SET_S(cpu, set.bytes(), set.get());
   }
   return sched_setaffinity(0, set.bytes(), set.get()) == 0;
 }

@@ -13,9 +13,9 @@
 namespace trireme::kernels {
 namespace {
 
-constexpr int64_t kGrainWords = 256;    // work of one task: 16,384 values
-constexpr int64_t kNormBlock = 4096;
-constexpr int64_t kGrainValues = 65536;
+constexpr int64_t grain_words = 256;    // work of one task: 16,384 values
+constexpr int64_t norm_block = 4096;
+constexpr int64_t grain_values = 65536;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ int64_t adamw(const AdamWShard& shard, const AdamWStep& step) {
   const ShardKernels& kernels = lane_kernels().shard;
   const int64_t words = (shard.elements + adamw_word - 1) / adamw_word;
   std::atomic<int64_t> changed{0};
-  parallel_for(0, words, kGrainWords,
+  parallel_for(0, words, grain_words,
                    [&](int64_t first, int64_t last) { changed += kernels.adamw(shard, factors, first, last); });
   return changed;
 }
@@ -35,13 +35,13 @@ double clip_factor(double norm, double max_norm) {
 }
 
 double squared_norm(const float* values, int64_t elements) {
-  const int64_t blocks = (elements + kNormBlock - 1) / kNormBlock;
+  const int64_t blocks = (elements + norm_block - 1) / norm_block;
   const ShardKernels& kernels = lane_kernels().shard;
   std::vector<double> sums(static_cast<size_t>(blocks));
-  parallel_for(0, blocks, kGrainValues / kNormBlock, [&](int64_t first, int64_t last) {
+  parallel_for(0, blocks, grain_values / norm_block, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
-      const int64_t begin = b * kNormBlock;
-      sums[static_cast<size_t>(b)] = kernels.sum_of_squares(values + begin, std::min(kNormBlock, elements - begin));
+      const int64_t begin = b * norm_block;
+      sums[static_cast<size_t>(b)] = kernels.sum_of_squares(values + begin, std::min(norm_block, elements - begin));
     }
   });
   double total = 0;
@@ -51,7 +51,7 @@ double squared_norm(const float* values, int64_t elements) {
 
 void cast_to_bf16(const float* values, uint16_t* out, int64_t elements) {
   const ShardKernels& kernels = lane_kernels().shard;
-  parallel_for(0, elements, kGrainValues,
+  parallel_for(0, elements, grain_values,
                    [&](int64_t first, int64_t last) { kernels.cast_to_bf16(values + first, out + first, last - first); });
 }
 
@@ -59,7 +59,7 @@ void moving_average(float* average, const float* values, double beta, int64_t el
   const auto keep = static_cast<float>(beta);
   const auto rate = static_cast<float>(1 - beta);
   const ShardKernels& kernels = lane_kernels().shard;
-  parallel_for(0, elements, kGrainValues, [&](int64_t first, int64_t last) {
+  parallel_for(0, elements, grain_values, [&](int64_t first, int64_t last) {
     kernels.moving_average(average + first, values + first, keep, rate, last - first);
   });
 }

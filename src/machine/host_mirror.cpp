@@ -41,14 +41,14 @@ void* HostMirror::add(void* array, int64_t bytes) {
 void HostMirror::copy(Direction direction) {
   if (copies_.empty()) return;
   const at::NoGradGuard no_gradients;
-  constexpr bool kAsynchronous = true;
+  constexpr bool asynchronous = true;
   for (const auto& [array, copy] : copies_) {
     if (copy.bytes == 0) continue;
     at::Tensor host = bytes_at(copy.host, copy.bytes, at::kCPU), device = bytes_at(array, copy.bytes, device_);
     if (direction == Direction::to_host) {
-      host.copy_(device, kAsynchronous);
+      host.copy_(device, asynchronous);
     } else {
-      device.copy_(host, kAsynchronous);
+      device.copy_(host, asynchronous);
     }
   }
   wait_for(device_);

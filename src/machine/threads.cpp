@@ -19,8 +19,8 @@
 namespace trireme::machine {
 namespace {
 
-constexpr double kWorthCounting = 0.02;  // seconds of the busiest thread
-constexpr double kShareOfBusiest = 0.2;
+constexpr double worth_counting = 0.02;  // seconds of the busiest thread
+constexpr double share_of_busiest = 0.2;
 
 std::vector<int> shares_of(const std::vector<const job::RankPlace*>& ranks) {
   std::vector<job::CoreClaim> claims;
@@ -181,8 +181,8 @@ void ThreadMeter::stop() {
 int ThreadMeter::worked() const {
   double busiest = 0;
   for (const auto& [thread, seconds] : spent_) busiest = std::max(busiest, seconds);
-  if (busiest < kWorthCounting) return 0;
-  return static_cast<int>(std::count_if(spent_.begin(), spent_.end(), [&](const auto& one) { return one.second >= kShareOfBusiest * busiest; }));
+  if (busiest < worth_counting) return 0;
+  return static_cast<int>(std::count_if(spent_.begin(), spent_.end(), [&](const auto& one) { return one.second >= share_of_busiest * busiest; }));
 }
 
 }  // namespace trireme::machine

@@ -36,10 +36,10 @@ namespace trireme::tools {
 namespace {
 
 // Sequences that a replica has taken on, in units of its batch: as many as the scheduler looks at when it seeks one that can begin.
-constexpr int64_t kBatchesAhead = 4;
-constexpr double kSecondsBetweenReports = 60;
+constexpr int64_t batches_ahead = 4;
+constexpr double seconds_between_reports = 60;
 // What may lie at rank 0, of each replica.
-constexpr comm::MailLimits kMail{.messages = 256, .bytes = int64_t{4} << 20};
+constexpr comm::MailLimits mail_limits{.messages = 256, .bytes = int64_t{4} << 20};
 
 config::Options as_options(const GenerateCommand& command, const model::ModelSpec& spec) {
   config::Options options;
@@ -68,12 +68,12 @@ class GenerateTool {
         tokenizer_(text::Tokenizer::load(command.model)),
         world_(session.world()),
         topology_(comm::discover(world_)),
-        device_(settle()),
+        device_(choose_device()),
         ranks_(make_mesh(command.tensor_parallel)),
         threads_(machine::plan_threads(as_options(command_, spec_), world_, topology_, {0, 1, 0}).generator),
         weights_(spec_, config::compute_type(command_.dtype), ranks_.place(comm::Axis::tensor), ranks_.size(comm::Axis::tensor),
                  device_.is_cpu() ? generate::Place::host : generate::Place::device),
-        mail_(world_, "answers", kMail) {
+        mail_(world_, "answers", mail_limits) {
     tokenizer_.check_model(spec_.shape.vocab);
     stops_ = text::stops_of(tokenizer_, command_.ignore_eos, command_.stop_token_ids, command_.stop, spec_.shape.vocab,
                       "--stop-token-ids");
@@ -116,7 +116,7 @@ class GenerateTool {
 
  private:
   // The device, and the compute type that all ranks' devices take.
-  at::Device settle() {
+  at::Device choose_device() {
     const at::Device device = machine::choose_device(command_.device, world_, topology_);
     machine::use_device(device, false);
     command_.dtype = config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
@@ -178,7 +178,7 @@ class GenerateTool {
 
   // Keeps the engine busy, on all ranks of the replica alike.
   void take_prompts() {
-    while (engine_->unfinished() < kBatchesAhead * command_.max_batch) {
+    while (engine_->unfinished() < batches_ahead * command_.max_batch) {
       const auto prompt = feed_->next(done_);
       if (!prompt) return;
       for (int64_t sample = 0; sample < command_.n; ++sample) {
@@ -229,7 +229,7 @@ class GenerateTool {
   void write(const std::string& lines) {
     output_->write(lines);
     written_ += std::count(lines.begin(), lines.end(), '\n');
-    if (since_report_.seconds() < kSecondsBetweenReports) return;
+    if (since_report_.seconds() < seconds_between_reports) return;
     since_report_.restart();
     log::info(base::text(written_ + done_.size(), " of ", done_.wanted(), " answers after ", base::fixed(watch_.seconds(), 0), " s"));
   }

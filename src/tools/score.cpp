@@ -23,7 +23,7 @@ namespace trireme::tools {
 namespace {
 
 // Records that all ranks together score between two writes.
-constexpr size_t kRecordsPerRank = 64;
+constexpr size_t records_per_rank = 64;
 
 class ScoreTool {
  public:
@@ -66,7 +66,7 @@ class ScoreTool {
   ExitCode run() {
     std::optional<OutputFile> output;
     if (world_.rank() == 0) output.emplace(command_.output);
-    const size_t chunk = kRecordsPerRank * static_cast<size_t>(world_.size());
+    const size_t chunk = records_per_rank * static_cast<size_t>(world_.size());
     for (size_t first = 0; first < inputs_.size(); first += chunk) {
       const auto lines = score(first, std::min(first + chunk, inputs_.size()));
       const auto parts = world_.gather(lines, 0);

@@ -35,8 +35,8 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.device = !kernels::on_host(device);
   out.rings = options.rings;
   out.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-    constexpr int64_t kGrain = 1 << 15;
-    kernels::parallel_for(0, count, kGrain, body);
+    constexpr int64_t grain_elements = 1 << 15;
+    kernels::parallel_for(0, count, grain_elements, body);
   };
   return out;
 }

@@ -11,8 +11,8 @@
 namespace trireme::zero {
 namespace {
 
-constexpr int64_t kSlotAlign = 32;   // elements: 64 bytes of bf16
-constexpr int64_t kShardAlign = 64;  // elements: one word of the change bitmap
+constexpr int64_t slot_align = 32;   // elements: 64 bytes of bf16
+constexpr int64_t shard_align = 64;  // elements: one word of the change bitmap
 
 int64_t slice_elements(const base::TensorSpec& tensor, int ranks) {
   return base::checked_mul(base::ShardLayout::rows_per_rank(tensor, ranks), tensor.columns());
@@ -27,7 +27,7 @@ std::vector<comm::SlotGeometry> slot_geometry(const model::ModelSpec& spec, int 
     for (const size_t parameter : stage.parameters) {
       const int64_t per_rank = slice_elements(spec.parameters[parameter].spec, ranks);
       slot.parameters.push_back({parameter, slot.elements, per_rank});
-      slot.elements = base::checked_add(slot.elements, base::round_up(base::checked_mul<int64_t>(per_rank, ranks), kSlotAlign));
+      slot.elements = base::checked_add(slot.elements, base::round_up(base::checked_mul<int64_t>(per_rank, ranks), slot_align));
     }
     slots.push_back(std::move(slot));
   }
@@ -45,7 +45,7 @@ bool decays(const std::string& name) {
 ShardMap::ShardMap(base::ShardLayout layout, int rank) : layout_(std::move(layout)), rank_(rank) {
   for (const auto& tensor : layout_.tensors()) {
     offset_.push_back(elements_);
-    elements_ += base::round_up(slice_elements(tensor, layout_.ranks()), kShardAlign);
+    elements_ += base::round_up(slice_elements(tensor, layout_.ranks()), shard_align);
   }
 }
 
