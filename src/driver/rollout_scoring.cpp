@@ -10,15 +10,15 @@
 namespace trireme::driver {
 
 Samples RolloutPhase::take_unreferred(Batch& batch, int64_t tokens) {
-  Samples taken;
-  const Samples& here = batch.samples;
-  for (int64_t& next = batch.offered; next < here.size(); ++next) {
-    if (taken.size() > 0 && taken.tokens() + here.length(next) > tokens) break;
-    const uint64_t id = here.id[static_cast<size_t>(next)];
+  Samples wave;
+  const Samples& samples = batch.samples;
+  for (int64_t& next = batch.offered; next < samples.size(); ++next) {
+    if (wave.size() > 0 && wave.tokens() + samples.length(next) > tokens) break;
+    const uint64_t id = samples.id[static_cast<size_t>(next)];
     const bool is_known = std::ranges::binary_search(batch.surplus, group_of(id)) || roles_.scorer->knows(id);
-    if (!is_known) taken.append(here, next);
+    if (!is_known) wave.append(samples, next);
   }
-  return taken;
+  return wave;
 }
 
 void RolloutPhase::take_between_micro_batches(trace::Name counter) {

@@ -58,9 +58,9 @@ Samples Exchange::move(const Samples& mine, const SequenceList& sequences, const
     ++counters_.messages;
   }
   Samples samples;
-  for (const auto& message : ranks_.all_to_all(messages)) {
-    if (message.empty()) continue;
-    samples.append(Samples::from_bytes(message));
+  for (const auto& part : ranks_.all_to_all(messages)) {
+    if (part.empty()) continue;
+    samples.append(Samples::from_bytes(part));
   }
   return samples.sorted();
 }

@@ -150,16 +150,16 @@ PluginCounters Scorer::take_plugin_counters() {
 }
 
 void Scorer::refer(const Samples& samples) {
-  const Samples done = learn::Exchange(ranks_).share_out(samples, [this](Samples& share) {  // models compute on tokens, which are even then
+  const Samples all = learn::Exchange(ranks_).share_out(samples, [this](Samples& part) {  // models compute on tokens, which are even then
     const trace::Region region{"reference log-probs"};
-    const at::Tensor log_probs = learn::action_log_probs(*reference_, share, ranks_, options_.rollout_micro_batch_tokens(),
+    const at::Tensor log_probs = learn::action_log_probs(*reference_, part, ranks_, options_.rollout_micro_batch_tokens(),
                                                          learn::scoring_temperature(options_), device_, between_);
     const float* first = log_probs.const_data_ptr<float>();
-    share.ref_log_probs.assign(first, first + share.tokens());
+    part.ref_log_probs.assign(first, first + part.tokens());
   });
-  for (int64_t i = 0; i < done.size(); ++i) {
-    const auto first = done.ref_log_probs.begin() + done.begin(i);
-    found_[done.id[static_cast<size_t>(i)]].ref_log_probs.assign(first, first + done.length(i));
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const auto first = all.ref_log_probs.begin() + all.begin(i);
+    found_[all.id[static_cast<size_t>(i)]].ref_log_probs.assign(first, first + all.length(i));
   }
 }
 
@@ -172,13 +172,13 @@ void Scorer::score_with_models(const Samples& samples, const data::PromptSet& pr
     refer(samples.select(others));
   }
   if (!rewards_.has_models()) return;
-  const Samples scored = learn::Exchange(ranks_).share_out(samples, [&](Samples& share) {
+  const Samples all = learn::Exchange(ranks_).share_out(samples, [&](Samples& part) {
     const trace::Region region{"reward models"};
-    rewards_.score_with_models(requests(share, prompts, iteration), share.reward_parts);
+    rewards_.score_with_models(requests(part, prompts, iteration), part.reward_parts);
   });
-  for (int64_t i = 0; i < scored.size(); ++i) {
-    Found& found = found_[scored.id[static_cast<size_t>(i)]];
-    for (const auto& part : scored.reward_parts) found.parts.push_back(part.empty() ? 0 : part[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < all.size(); ++i) {
+    Found& found = found_[all.id[static_cast<size_t>(i)]];
+    for (const auto& rewards : all.reward_parts) found.parts.push_back(rewards.empty() ? 0 : rewards[static_cast<size_t>(i)]);
   }
 }
 
