@@ -221,7 +221,7 @@ class Jobs(SlurmTest):
         """A sweep of three; the warning of one task brings back that task and no other."""
         runs = [Run(self, "sweep", task=str(index)) for index in range(3)]
         runs[1].hold(2, "until USR1")
-        job = runs[0].submit("--array=0-2", f"--output={self.folder}/sweep-%A_%a.out",
+        job = runs[0].submit("--array=0-2", f"--output={self.folder}/{runs[0].name}-%A_%a.out",
                              TRIREME_SWEEP="run.seed=3|actor.adam.lr=2e-3|run.seed=5 actor.adam.lr=3e-3")
         names = [f"{job}_{index}" for index in range(3)]
         for run, name in zip(runs, names, strict=True):
