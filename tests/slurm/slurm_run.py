@@ -43,7 +43,8 @@ ONE_BOX = {
     "SLURM_PMIX_FENCE": "ring", "OMP_WAIT_POLICY": "passive", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONDONTWRITEBYTECODE": "1",
 }
 
-# Now and then two ranks do not reach each other over the one loopback interface on which all nodes' ranks listen. Such a case is tried once more.
+# Seen once, on a busy machine: two ranks did not reach each other over the one loopback interface on which all nodes' ranks listen, which is no fault of the
+# program or the script. Such a case is tried once more, and says so.
 UNREACHED = "Open MPI failed to TCP connect to a peer"
 
 # The script asks for whole nodes with 8 GPUs; everything can be said otherwise on sbatch's command line.
