@@ -26,11 +26,14 @@ void about_estimator(const Options& o, Warnings& out) {
           base::text("algo.advantage.no_std_norm has no effect for ", estimator, ", which does not whiten its advantages"));
   warn_if(
       out, o.train.async_depth > 0 && !advantage.is_correction_enable,
-      base::text("train.async_depth = ", o.train.async_depth, " without algo.advantage.is_correction_enable: samples are up to ", o.train.async_depth,
-                 " steps old and nothing corrects for it"));
+      base::text("train.async_depth = ", o.train.async_depth, " without algo.advantage.is_correction_enable: samples are up to ",
+                 o.train.async_depth, " steps old and nothing corrects for it"));
+  warn_if(out, o.train.async_depth > 0 && o.run.threads == "phase",
+          base::text("run.threads = \"phase\" with train.async_depth = ", o.train.async_depth,
+                     ": generators write while trainers learn, and each takes the threads of all its cores; auto divides them"));
   warn_if(out, o.generate.weights == RolloutWeights::int8 && !advantage.is_correction_enable,
-          "generate.weights = \"int8\" without algo.advantage.is_correction_enable: answers are drawn from another policy than the one that is trained and "
-          "nothing corrects for it");
+          "generate.weights = \"int8\" without algo.advantage.is_correction_enable: answers are drawn from another policy than "
+          "the one that is trained and nothing corrects for it");
   warn_if(out, advantage.is_correction_enable && o.actor.policy_loss_type == PolicyLoss::gspo,
           "algo.advantage.is_correction_enable with actor.policy_loss_type = \"gspo\": the rollout's log-probs go into its "
           "ratio, and "

@@ -17,8 +17,8 @@ namespace {
 
 // A micro-batch on the device: its packed sequences and its columns of action tokens.
 struct DeviceBatch {
-  DeviceBatch(const ppo::Experience& micro, at::Device where)
-      : device(where), actions(make_action_batch(micro.samples, where)), mask(at::ones_like(actions.columns, at::kByte)) {}
+  DeviceBatch(const ppo::Experience& experience, at::Device where)
+      : device(where), actions(make_action_batch(experience.samples, where)), mask(at::ones_like(actions.columns, at::kByte)) {}
   // The action columns of a host tensor [T]; undefined stays undefined.
   at::Tensor column(const at::Tensor& all) const {
     return all.defined() ? kernels::to_device(all.index_select(0, actions.host_columns), device) : at::Tensor{};
@@ -59,22 +59,23 @@ kernels::Entropy entropy_mode(const config::ActorOptions& options) {
   return *options.entropy_coef == 0 ? kernels::Entropy::value : kernels::Entropy::differentiable;
 }
 
-at::Tensor actor_loss(const ppo::Experience& micro, const DeviceBatch& batch, const kernels::TokenLogProbs& head,
-                      const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient, DeviceSums& sums) {
+at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batch, const kernels::TokenLogProbs& head,
+                      const ppo::Normalizer& normalizer, const config::Options& options, double kl_coefficient,
+                      DeviceSums& sums) {
   const ppo::PolicyLossOptions how = ppo::policy_loss_options(options);
   ppo::PolicyLossInput input{head.log_probs,
-                             batch.column(micro.old_log_probs),
-                             batch.column(micro.rollout_log_probs),
-                             batch.column(micro.advantages),
+                             batch.column(experience.old_log_probs),
+                             batch.column(experience.rollout_log_probs),
+                             batch.column(experience.advantages),
                              batch.mask,
                              batch.actions.segments,
-                             batch.column(micro.sample_log_probs)};
-  if (how.correction.level == config::CorrectionLevel::segment) input.written = written_segments(batch, micro.samples);
+                             batch.column(experience.sample_log_probs)};
+  if (how.correction.level == config::CorrectionLevel::segment) input.written = written_segments(batch, experience.samples);
   const auto policy = ppo::policy_loss(input, how, normalizer);
   at::Tensor loss = policy.loss;
   at::Tensor kl = at::zeros({}, policy.sums.options()), entropy = kl;
-  if (options.algo.kl.use_loss && micro.ref_log_probs.defined()) {
-    kl = ppo::kl_loss(head.log_probs, batch.column(micro.ref_log_probs), input.old_log_probs, batch.mask,
+  if (options.algo.kl.use_loss && experience.ref_log_probs.defined()) {
+    kl = ppo::kl_loss(head.log_probs, batch.column(experience.ref_log_probs), input.old_log_probs, batch.mask,
                       batch.actions.segments, options.algo.kl, normalizer);
     loss = loss.add(kl, kl_coefficient);
   }
@@ -120,18 +121,19 @@ zero::AdamWOptions adamw_options(const config::OptimizerOptions& options, double
           .max_norm = options.max_norm};
 }
 
-zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, double kl_coefficient,
-                double lr, at::Device device, UpdateReport& report, const BetweenMicroBatches& between) {
+zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options,
+                            double kl_coefficient, double lr, at::Device device, UpdateReport& report,
+                            const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
-  for (const ppo::Experience& micro : step.micro_batches) {
-    const DeviceBatch batch(micro, device);
+  for (const ppo::Experience& experience : step.micro_batches) {
+    const DeviceBatch batch(experience, device);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
     actor.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const auto head = kernels::token_log_probs(hidden.index_select(0, batch.actions.rows), head_weight, batch.actions.targets,
                                                  scoring_temperature(options), entropy_mode(options.actor),
                                                  kernels::vocabulary_chunk, options.train.logits_memory.count);
-      return actor_loss(micro, batch, head, step.normalizer, options, kl_coefficient, sums);
+      return actor_loss(experience, batch, head, step.normalizer, options, kl_coefficient, sums);
     });
     if (between) between();
   }
@@ -147,19 +149,19 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
   return result;
 }
 
-zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr, at::Device device,
-                 UpdateReport& report, const BetweenMicroBatches& between) {
+zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step, const config::Options& options, double lr,
+                             at::Device device, UpdateReport& report, const BetweenMicroBatches& between) {
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
-  for (const ppo::Experience& micro : step.micro_batches) {
-    const DeviceBatch batch(micro, device);
+  for (const ppo::Experience& experience : step.micro_batches) {
+    const DeviceBatch batch(experience, device);
     trace::count("critic_positions_trained", batch.actions.packed.ids.numel());
     critic.forward_backward(batch.actions.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       const at::Tensor values = score_head(hidden.index_select(0, batch.actions.rows), head_weight, scale);
-      at::Tensor loss =
-          ppo::value_loss(values, batch.column(micro.values), batch.column(micro.returns), batch.mask, batch.actions.segments,
-                          options.critic.value_clip, config::LossAggregation::token_mean, step.normalizer);
+      at::Tensor loss = ppo::value_loss(values, batch.column(experience.values), batch.column(experience.returns), batch.mask,
+                                        batch.actions.segments, options.critic.value_clip, config::LossAggregation::token_mean,
+                                        step.normalizer);
       sums.add({loss});
       return loss;
     });

@@ -36,6 +36,8 @@ TEST(Warnings, OfPpoComeOneByOne) {
       {[](Options& o) { o.algo.dpo.beta = 0.5; }, "algo.dpo has no effect here"},
       {[](Options& o) { o.algo.rm.loss = PreferenceLoss::logexp; }, "algo.rm has no effect here"},
       {[](Options& o) { o.train.async_depth = 1; }, "nothing corrects for it"},
+      {[](Options& o) { o.train.async_depth = 1, o.algo.advantage.is_correction_enable = true, o.run.threads = "phase"; },
+       "takes the threads of all its cores"},
       {[](Options& o) { o.algo.kl.use_loss = true; }, "algo.kl.use_loss with estimator k1"},
       {[](Options& o) { o.algo.kl.estimator = KlEstimator::k2; }, "k2 or k3 in the reward"},
       {[](Options& o) { o.algo.kl.estimator = KlEstimator::k3; }, "k2 or k3 in the reward"},
@@ -56,7 +58,9 @@ TEST(Warnings, AreSilencedByWhatTheyAskFor) {
       [](Options& o) { o.reward.normalize_enable = true, o.reward.source[0].kind = RewardKind::model; },
       [](Options& o) { o.eval.steps = 1, o.eval.temperature = 0, o.eval.n_samples_per_prompt = 1; },
       [](Options& o) { o.algo.advantage.gamma = 0.9, o.algo.advantage.lambd = 0.9, o.algo.advantage.no_std_norm = true; },
-      [](Options& o) { o.algo.advantage.estimator = Estimator::reinforce, o.algo.advantage.gamma = 0.9, o.algo.advantage.no_std_norm = true; },
+      [](Options& o) {
+        o.algo.advantage.estimator = Estimator::reinforce, o.algo.advantage.gamma = 0.9, o.algo.advantage.no_std_norm = true;
+      },
       [](Options& o) { o.algo.advantage.estimator = Estimator::reinforce_baseline, o.algo.advantage.no_std_norm = true; },
   };
   for (size_t i = 0; i < meant.size(); ++i) {
@@ -73,13 +77,14 @@ TEST(Warnings, OfEstimatorsWithoutACritic) {
   };
   const std::vector<Case> undiscounted{{[](Options& o) { o.algo.advantage.gamma = 0.9; }, "algo.advantage.gamma counts as 1"}};
   const std::vector<Case> unwhitened{{[](Options& o) { o.algo.advantage.no_std_norm = true; }, "does not whiten its advantages"}};
-  for (const Estimator estimator : {Estimator::reinforce, Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm, Estimator::dr_grpo,
-                                    Estimator::flash_reinforce}) {
+  for (const Estimator estimator : {Estimator::reinforce, Estimator::rloo, Estimator::reinforce_baseline, Estimator::group_norm,
+                                    Estimator::dr_grpo, Estimator::flash_reinforce}) {
     Options base = quiet();
     base.algo.advantage.estimator = estimator;
     expect_alone(cases, Command::ppo, base);
     if (estimator != Estimator::reinforce) expect_alone(undiscounted, Command::ppo, base);
-    if (estimator != Estimator::reinforce && estimator != Estimator::reinforce_baseline) expect_alone(unwhitened, Command::ppo, base);
+    if (estimator != Estimator::reinforce && estimator != Estimator::reinforce_baseline)
+      expect_alone(unwhitened, Command::ppo, base);
   }
 }
 
@@ -92,7 +97,8 @@ TEST(Warnings, OfTheOtherCommands) {
   expect_alone({{[](Options& o) { o.algo.rm.loss = PreferenceLoss::logexp; }, "ignores margins"},
                 {[](Options& o) { o.algo.dpo.ipo = true; }, "algo.dpo has no effect here"}},
                Command::rm, pairs);
-  expect_alone({{[](Options& o) { o.algo.rm.loss = PreferenceLoss::logexp; }, "algo.rm has no effect here"}}, Command::dpo, pairs);
+  expect_alone({{[](Options& o) { o.algo.rm.loss = PreferenceLoss::logexp; }, "algo.rm has no effect here"}}, Command::dpo,
+               pairs);
 }
 
 }  // namespace
