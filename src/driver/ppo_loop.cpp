@@ -139,7 +139,9 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
     if (run_.options.train.async_depth > 0) rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
     if (!learn(learning, rollout.sequences, rollout.owner, progress, metrics)) {
-      return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
+      const bool scored = run_.roles.world.all(!learning || !learning->left);
+      if (!scored) rollouts_.take_from_trainers(*samples, iteration);
+      return leave_inside(scored ? phase::train : phase::reward, progress, metrics, scored && learning ? &*learning : nullptr);
     }
   }
   sync_weights(progress);  // trainers -> generators
@@ -186,8 +188,11 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   if (!trainer) return std::nullopt;
   learn::Learning learning;
   learning.experience = ppo::Experience::from(std::move(samples));
-  const auto between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_scoring"); };
-  learning.mismatch = trainer->score(learning.experience, progress.version, between);  // log-probs, values
+  const auto between = [this] { rollouts_.between_micro_batches_of(run_.roles.trainers.all(), rollouts_.can_take_from_trainers()); };
+  const auto mismatch = trainer->score(learning.experience, progress.version, between);  // log-probs, values
+  learning.left = !mismatch;
+  if (learning.left) return learning;
+  learning.mismatch = *mismatch;
   learning.pipeline = learn::totals_of(trainer->advantages(learning.experience, sequences, progress.training.kl_coefficient));  // KL, returns, whitening
   if (const auto bound = run_.options.algo.advantage.mask_older_than) {
     learning.pipeline.masked_tokens = static_cast<double>(ppo::mask_older_than(learning.experience, *bound, progress.version));
@@ -200,14 +205,9 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
-                          .before_step = [this] {
-                            control_.before_step();
-                            rollouts_.poll();
-                          },
+                          .before_step = [this] { control_.before_step(), rollouts_.poll(); },
                           .between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
-                          .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) {
-                            bad_batches_.save(step, iteration, number);
-                          },
+                          .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) { bad_batches_.save(step, iteration, number); },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};
   if (pretraining_) rollouts_.meet(roles_.trainer == nullptr);  // generators that still write need the others to take it, not to sum
   if (pretraining_) settings.pretraining = pretraining_->draw(steps_of(run_.options, run_.roles.world.max(std::ssize(sequences))));  // on every rank
@@ -215,7 +215,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
-    finished = trainer->take_steps(learning->experience, sequences, owner, settings, update);  // epochs, optimizer steps
+    finished = !learning->left && trainer->take_steps(learning->experience, sequences, owner, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
       roles_.check_replicas(metrics.iteration);

@@ -47,7 +47,7 @@ RolloutPhase::RolloutPhase(Run& run, PpoRoles& roles, RunControl& control, const
     finished_.emplace(run.roles, limits_of(run.options), run.options.rollout.batch_size);
   }
   if (run.options.rollout.over_sampling > 0) early_stop_.emplace(run.roles, limits_of(run.options));
-  if (roles.scorer) roles.scorer->meanwhile([this] { take_between_micro_batches("sequences_received_while_scoring"); });
+  if (roles.scorer) roles.scorer->meanwhile([this] { between_micro_batches_of(run_.roles.rewards.all()); });
 }
 
 rollout::SamplingPlan RolloutPhase::training_plan() const {
@@ -248,6 +248,7 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
   const bool training = batch.prompts == &prompts_ && !run_.options.algo.dynamic_filtering_enable;
   if (stops && training && (partial_ || run_.roles.world.all(batch.whole))) return std::nullopt;  // it stays open: stored() has what is there
   Samples samples = std::move(batch.samples);
+  skipped_ = std::move(batch.skipped);
   batches_.remove_if([number = batch.number](const Batch& one) { return one.number == number; });
   if (stops) return std::nullopt;
   return samples;

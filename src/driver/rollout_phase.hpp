@@ -51,10 +51,16 @@ class RolloutPhase {
   void poll();
   // The same between the micro-batches of a long pass, whose end senders and plugins would wait for. `counter`: of the sequences that had come. Local.
   void take_between_micro_batches(trace::Name counter);
+  // The same of a pass that only scores, which all `ranks` of it leave (learn::PassLeft) when the run stops and they `may_leave`. Collective over them.
+  void between_micro_batches_of(const comm::CommView& ranks, bool may_leave = true);
+  // A stop came before the trainers had scored what collect() gave for this iteration: its texts wait for the next start.
+  void take_from_trainers(const Samples& samples, int64_t iteration);
+  // Not where the next rollout depends on that one: it has taken groups out of several, or replicas follow a record that has gone on.
+  bool can_take_from_trainers() const;
   // Meets all ranks. While this one waits it does what others need of it, and where it `may_write`, with partial rollouts, a token more of each sequence.
   void meet(bool may_write);
   // Whether sequences of a rollout under way wait for the next iteration or the next start.
-  bool waiting() const { return pending_ || !batches_.empty(); }
+  bool waiting() const { return pending_ || returned_ || !batches_.empty(); }
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
   StoredParts stored();
   void restore(const StoredParts& parts, const Progress& progress);
@@ -190,6 +196,8 @@ class RolloutPhase {
   int64_t opened_ = 0;              // batches since the start
   int64_t begun_ = 0;               // the last iteration whose batch was drawn
   std::optional<learn::StoredSamples> pending_;  // from a checkpoint
+  std::optional<Samples> returned_;  // this rank's part of the batch that was taken back from the trainers
+  Samples skipped_;                 // this rank's part of what the last batch left out for want of a plugin's answer
   Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
   rollout::Dispatch dispatch_;
   std::optional<rollout::FinishedGroups> finished_;

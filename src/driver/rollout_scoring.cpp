@@ -32,10 +32,20 @@ void RolloutPhase::take_between_micro_batches(trace::Name counter) {
   trace::count(counter, here() - before);
 }
 
+void RolloutPhase::between_micro_batches_of(const comm::CommView& ranks, bool may_leave) {
+  take_between_micro_batches("sequences_received_while_scoring");
+  if (!may_leave || !control_.agree_to_leave(ranks)) return;
+  trace::count("passes_left", 1);
+  throw learn::PassLeft{};
+}
+
 void RolloutPhase::refer(const Samples& wave) {
   trace::count("sequences_scored_in_waves", wave.size());
   run_.threads.reward.use();
-  roles_.scorer->refer(wave);
+  try {
+    roles_.scorer->refer(wave);
+  } catch (const learn::PassLeft&) {  // they are not known to the scorer, which comes back to them if the run should go on
+  }
 }
 
 // When a wave begins depends on time, and what is in it; not the log-probs of a sequence, whatever it is packed with (0006). A wave is one of all
@@ -90,7 +100,11 @@ bool RolloutPhase::score(Batch& batch) {
     return false;
   }
   run_.threads.reward.use();
-  roles_.scorer->score_with_models(without_surplus(batch, batch.samples), *batch.prompts, batch.iteration);  // plugins answer meanwhile
+  try {
+    roles_.scorer->score_with_models(without_surplus(batch, batch.samples), *batch.prompts, batch.iteration);  // plugins answer meanwhile
+  } catch (const learn::PassLeft&) {
+    return false;
+  }
   if (!roles_.scorer->score_locally(batch.samples, batch.skipped, *batch.prompts, batch.iteration)) return false;
   if (!batch.surplus.empty()) batch.samples = without_surplus(batch, batch.samples);
   std::vector<int> all(static_cast<size_t>(scorers.size()));

@@ -22,10 +22,11 @@ StoredParts RolloutPhase::stored() {
     return parts;
   }
   parts.pending = learn::to_stored(surplus_);
-  if (batches_.empty()) return parts;
+  if (batches_.empty() && !returned_) return parts;
   control_.wait("sequences on their way", [&] { return poll(), written_.quiet() && (!finished_ || finished_->quiet()) && (!early_stop_ || early_stop_->quiet()); });
   control_.meet([this] { return poll(), false; });  // others may still wait for this rank to take theirs
   Samples all;
+  if (returned_) all.append(returned_->unscored());
   for (const Batch& batch : batches_) {
     all.append(without_surplus(batch, batch.samples).unscored());
     all.append(without_surplus(batch, batch.skipped).unscored());
@@ -33,6 +34,18 @@ StoredParts RolloutPhase::stored() {
   }
   parts.pending += learn::to_stored(all);
   return parts;
+}
+
+bool RolloutPhase::can_take_from_trainers() const {
+  return !finished_ && !early_stop_ && !paced_ && !run_.options.algo.dynamic_filtering_enable;
+}
+
+void RolloutPhase::take_from_trainers(const Samples& samples, int64_t iteration) {
+  returned_ = std::exchange(skipped_, {});
+  for (int64_t i = 0; i < samples.size(); ++i) {  // others are those that a start with dynamic filtering had left over
+    Samples& place = iteration_of(samples.id[static_cast<size_t>(i)]) == iteration ? *returned_ : surplus_;
+    place.append(samples, i);
+  }
 }
 
 void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {

@@ -72,7 +72,7 @@ void Trainer::sum(std::span<double> values) const {
   ranks_.all_reduce(values.data(), static_cast<int64_t>(values.size()), comm::DType::f64, comm::Op::sum);
 }
 
-learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version, const learn::BetweenMicroBatches& between) {
+std::optional<learn::Mismatch> Trainer::score(ppo::Experience& experience, int64_t version, const learn::BetweenMicroBatches& between) try {
   threads_.use();
   learn::Mismatch mismatch;
   {
@@ -85,6 +85,8 @@ learn::Mismatch Trainer::score(ppo::Experience& experience, int64_t version, con
                                       learn::critic_scale(options_, critic_->spec().shape), device_, between);
   }
   return mismatch;
+} catch (const learn::PassLeft&) {
+  return std::nullopt;
 }
 
 ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient) {

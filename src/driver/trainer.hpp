@@ -57,8 +57,8 @@ class Trainer {
   // Where score() takes old log-probs from; until this is called it computes them.
   void set_old_log_probs(const learn::OldLogProbs& old_log_probs) { old_log_probs_ = old_log_probs; }
   // Sets old log-probs and, with a critic, values. `version` is that of the weights; unknown (-1): old log-probs are computed.
-  // Returns the mismatch with the rollout's log-probs. `between`: behind each micro-batch of a pass.
-  learn::Mismatch score(ppo::Experience& experience, int64_t version = -1, const learn::BetweenMicroBatches& between = {});
+  // Returns the mismatch with the rollout's log-probs; nullopt: `between`, called behind each micro-batch of a pass, has left it.
+  std::optional<learn::Mismatch> score(ppo::Experience& experience, int64_t version = -1, const learn::BetweenMicroBatches& between = {});
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient);
   // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `sequences` are those of the whole

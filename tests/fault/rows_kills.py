@@ -4,7 +4,7 @@ import random
 import signal
 import time
 
-from chaos import DONE, KILLED, LOCKED, STOPPED, Failure, adversity, after_power_loss, began_behind, lines_in, must_go_on_behind, timeless, wait_until
+from chaos import DONE, IO_ERROR, KILLED, LOCKED, LONGEST, STOPPED, Failure, adversity, after_power_loss, began_behind, lines_in, must_go_on_behind, timeless, wait_until
 
 ITERATIONS = 12
 POINTS = ("ckpt.begin", "ckpt.preflight", "ckpt.tmp_created", "ckpt.laid_out", "ckpt.half_written", "ckpt.written", "ckpt.synced", "ckpt.verified",
@@ -40,6 +40,82 @@ def random_kills(shop, count, seed):
     shop.must_equal_undisturbed(run, iterations=ITERATIONS)
     shop.remove(run)
     return done
+
+
+def drawn_adversities(dice):
+    """(environment, overrides, saves that may fail, words): what the storage and the ranks of one start suffer, none to all of it at once."""
+    preload, env, overrides, fail, words = [], {}, [], 0, []
+
+    def suffer(name, what, **settings):
+        one = adversity(name, **settings)
+        preload.append(one.pop("LD_PRELOAD"))
+        env.update(one)
+        words.append(what)
+
+    if dice.random() < 0.4:
+        suffer("slow_disk", "slow fsync", SLOW_DISK_MS="50-600")
+    if dice.random() < 0.4:
+        suffer("page_cache", "pages written back", PAGE_CACHE=dice.choice(("readable", "every")))
+    kind = dice.choice(("none", "delay", "error"))
+    if kind == "delay":
+        suffer("storage", "slow calls", STORAGE="/ckpt/", STORAGE_OPS="write,fsync,rename", STORAGE_DO=f"delay:{dice.randrange(5, 40)}")
+    elif kind == "error":
+        operation = dice.choice(("write", "fsync", "rename", "mkdir", "allocate", "truncate"))
+        error, call, rank = dice.choice((5, 28, 122)), dice.randrange(1, 8), dice.randrange(2)
+        suffer("storage", f"errno {error} at {operation} {call} of rank {rank}", STORAGE="/ckpt/", STORAGE_OPS=operation, STORAGE_CALLS=f"{call}-{call}",
+               STORAGE_DO=f"error:{error}", STORAGE_RANK=str(rank))
+        fail = 1
+    if dice.random() < 0.4:
+        rank, place, ms = dice.randrange(2), dice.choice(("rollout", "reward", "train")), dice.randrange(100, 900)
+        overrides.append(f'fault.at=["delay:{rank}:{place}:*:{ms}"]')
+        words.append(f"rank {rank} late by {ms} ms at {place}")
+    if preload:
+        env["LD_PRELOAD"] = ":".join(preload)
+    return env, overrides, fail, ", ".join(words) or "nothing"
+
+
+def combined(shop, count, seed):
+    """One case is a start of a run that is saved each iteration, on storage that is slow, that fails once or that writes whole pages back, with a rank that
+    is late, or several of these; three of five are killed at a random moment. The bits at the end are those of an undisturbed run."""
+    dice = random.Random(seed)
+    run = f"chaos-{seed}"
+    failed = 0  # saves that the start before may have lost
+
+    def check(result, before, words):
+        try:
+            must_go_on_behind(result, before - 2 - failed)
+            if result.code == DONE:
+                shop.must_equal_undisturbed(run, leaving_out=("failed_saves",), iterations=ITERATIONS)
+        except Failure as failure:
+            raise Failure(f"{words}: {failure}") from failure
+
+    for _ in range(count):
+        env, overrides, may_fail, words = drawn_adversities(dice)
+        kind = dice.choice(("rank", "all", "launcher", "none", "none"))
+        wait = dice.random()
+        before = lines_in(shop.path(run) / "metrics.jsonl")
+        job = shop.begin(run, *overrides, iterations=ITERATIONS, env=env)
+        if kind != "none":
+            wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") > min(before, ITERATIONS - 1) or dice.random() < 0.0005, job)
+            time.sleep(wait)
+            if job.process.poll() is None:
+                shop.hit(job, kind, dice)
+                words += f", kill of {kind}"
+            else:
+                kind = "none"
+        result = job.wait(LONGEST)
+        if kind == "none" and result.code not in (DONE, IO_ERROR, LOCKED):
+            raise Failure(f"{words}: exit code {result.code}\n{result.text[-3000:]}")
+        check(result, before, words)
+        failed = may_fail
+        if result.code == DONE:
+            shop.remove(run)
+        elif result.code == LOCKED:
+            time.sleep(0.2)
+    before = lines_in(shop.path(run) / "metrics.jsonl")
+    check(shop.finish(run, iterations=ITERATIONS), before, "undisturbed again")
+    shop.remove(run)
+    return count
 
 
 def crash_points(shop, points, seed):

@@ -75,7 +75,8 @@ def warning(shop, longest, number, seed):
         fail("it has ended before the warning")
     time.sleep(dice.random() * (2 * iteration + save))
     cluster.command("scancel", "--signal=USR1", "--batch", job)
-    wait(ended, "the end of the job", 120 + 2 * iteration + 4 * save)
+    # The step or answer that is under way, a save that is, and the last one; the rest is for starting processes on a busy machine.
+    wait(ended, "the end of the job", 60 + iteration + 2 * save)
     if cluster.exit_code(job) != STOPPED:
         fail(f"exit code {cluster.exit_code(job)}")
     saved = sorted(path.parent for path in (shop.path(run) / "ckpt").glob("step-*/manifest.json"))

@@ -69,7 +69,12 @@ class StopInside(ProgramTest):
             "rollout": ("1:rollout:3", "its rollout is made again: saving", []),  # a rollout is two regions an iteration: writing and waiting
             "plugin": ("0:reward plugin:2", "reward, 0 optimizer steps done: saving", []),
             "train": (f"1:actor step:{STEPS + 3}", inside_train, []),
-            "first-step": ("0:old log-probs:2", "train, 0 optimizer steps done: saving", []),
+            "reference": ("1:reference log-probs:2", "reward, 0 optimizer steps done: saving", []),
+            "old-log-probs": ("0:old log-probs:2", "reward, 0 optimizer steps done: saving", []),
+            "values": ("1:values:2", "reward, 0 optimizer steps done: saving", []),
+            "values-apart": ("0:values:2", "reward, 0 optimizer steps done: saving", APART),
+            "values-ahead": ("0:values:2", "reward, 0 optimizer steps done: saving", AHEAD),
+            "values-filtered": ("0:values:2", "train, 0 optimizer steps done: saving", FILTERED),
             "apart": (f"0:actor step:{STEPS + 3}", inside_train, APART),
             "ahead": (f"0:actor step:{STEPS + 3}", inside_train, AHEAD),
             "ahead-plugin": ("0:reward plugin:2", "reward, 0 optimizer steps done: saving", AHEAD),
@@ -84,6 +89,14 @@ class StopInside(ProgramTest):
                 self.assertEqual(len(self.metrics(name)), 1, "of the finished iteration")
                 self.assertEqual(len(self.steps(name)), 1)
                 self.assert_goes_on(name, *overrides)
+
+    def test_a_pass_that_scores_is_left_between_micro_batches(self):
+        """Of the four that a rank has in an iteration: it would die in the last one."""
+        small = ("rollout.micro_batch_tokens=1",)
+        result = self.succeed("ppo", "ppo.toml", "run.dir=scoring", *small, "ckpt.interval=0",
+                              'fault.at=["signal:1:value micro-batch:5:10", "kill:0:value micro-batch:8", "kill:1:value micro-batch:8"]', ranks=2, code=STOPPED)
+        self.assertRegex(result.text, r"stopping inside iteration 2 .*; reward, 0 optimizer steps done: saving")
+        self.assert_goes_on("scoring", *small)
 
     def test_nothing_is_written_when_nothing_is_new(self):
         result = self.stop("saved", "0:rollout:3", "ckpt.interval=1")

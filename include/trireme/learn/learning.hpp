@@ -23,6 +23,7 @@ struct Learning {
   Mismatch mismatch;
   PipelineTotals pipeline;
   UpdateReport update;
+  bool left = false;  // a stop came before all log-probs and values were there: there is nothing to learn with
 };
 
 }  // namespace trireme::learn

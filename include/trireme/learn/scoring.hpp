@@ -32,8 +32,11 @@ struct ActionBatch {
 ActionBatch make_action_batch(const Samples& samples, std::span<const int64_t> which, at::Device device);
 ActionBatch make_action_batch(const Samples& samples, at::Device device);  // all of them
 
-// What a rank does for others behind each micro-batch of a pass, which may be long; null: nothing.
+// What a rank does for others behind each micro-batch of a pass, which may be long; null: nothing. It may throw PassLeft, on all ranks of the pass alike.
 using BetweenMicroBatches = std::function<void()>;
+
+// The run stops: the rest of a pass that only scores is not made, and what it had found is dropped.
+struct PassLeft {};
 
 // Log-probabilities of the action tokens at `temperature`: f32 [T] on the host, 0 elsewhere. Collective over `ranks`, the
 // communicator that the model's passes are collective over; ranks may have any number of sequences. Micro-batches stay
