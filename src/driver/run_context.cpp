@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "driver/faults.hpp"
 #include "trireme/report/run_end.hpp"
 #include "trireme/report/side_output.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/checkpoint/faults.hpp"
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/comm/clock.hpp"
 #include "trireme/comm/stop.hpp"
@@ -34,7 +34,7 @@ std::string host_of(const comm::Roles& roles) { return roles.topology.host_of_no
 
 RunContext::RunContext(const config::Options& options, const comm::Roles& roles, const RunFolder& folder, comm::RunWatch& watch)
     : options_(options), roles_(roles), folder_(folder), watch_(watch), walltime_(roles.world.rank() == 0 ? job::walltime_of_job(options.run.walltime.seconds, roles.topology.nodes) : job::Walltime(std::nullopt)) {
-  install_faults(options.fault, roles.world.rank());
+  checkpoint::install_faults(options.fault, roles.world.rank());
   comm::compare_collectives(options.run.mismatch_check);
   job::install_signal_handlers();
   job::install_crash_handlers(crash_file(folder, roles.world.rank()));

@@ -1,4 +1,4 @@
-#include "driver/faults.hpp"
+#include "trireme/checkpoint/faults.hpp"
 
 #include <utility>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/config/fault.hpp"
 
-namespace trireme::driver {
+namespace trireme::checkpoint {
 
 void install_faults(const config::FaultOptions& options, int rank) {
   std::vector<base::InjectedFault> mine;
@@ -16,7 +16,7 @@ void install_faults(const config::FaultOptions& options, int rank) {
   }
   base::install_faults(std::move(mine));
 
-  checkpoint::Faults files;
+  Faults files;
   files.crash_at = options.crash_at;
   const auto io = config::parse_fault_io(options.io_fail);
   if (io && (io->rank < 0 || io->rank == rank)) {
@@ -24,7 +24,7 @@ void install_faults(const config::FaultOptions& options, int rank) {
     files.call = io->call;
     files.error = io->error;
   }
-  if (!files.crash_at.empty() || files.call > 0) checkpoint::set_faults(files);
+  if (!files.crash_at.empty() || files.call > 0) set_faults(files);
 }
 
-}  // namespace trireme::driver
+}  // namespace trireme::checkpoint

@@ -1,11 +1,11 @@
-// [fault] of the deck: what this process is made to suffer, for tests.
+// [fault] of the deck: what this process is made to suffer, for tests: at named places, and in the file operations of checkpoints.
 #pragma once
 
 #include "trireme/config/options.hpp"
 
-namespace trireme::driver {
+namespace trireme::checkpoint {
 
 // Installs the faults that are meant for `rank`, as early as the run knows its rank. Local.
 void install_faults(const config::FaultOptions& options, int rank);
 
-}  // namespace trireme::driver
+}  // namespace trireme::checkpoint
