@@ -79,7 +79,7 @@ def combined(shop, count, seed):
     is late, or several of these; three of five are killed at a random moment. The bits at the end are those of an undisturbed run."""
     dice = random.Random(seed)
     run = f"chaos-{seed}"
-    failed = 0  # saves that the start before may have lost
+    failed = 0  # saves that the last start that came so far may have lost
 
     def check(result, before, words):
         try:
@@ -107,7 +107,8 @@ def combined(shop, count, seed):
         if kind == "none" and result.code not in (DONE, IO_ERROR, LOCKED):
             raise Failure(f"{words}: exit code {result.code}\n{result.text[-3000:]}")
         check(result, before, words)
-        failed = may_fail
+        if began_behind(result) is not None or may_fail:  # one that was killed or refused before it read a checkpoint has saved nothing either
+            failed = may_fail
         if result.code == DONE:
             shop.remove(run)
         elif result.code == LOCKED:
