@@ -42,6 +42,7 @@
 : "${TRIREME_MAX_RETRIES:=3}"                       # restarts in a row without a new checkpoint, after a lost rank, a hang or no memory
 : "${TRIREME_RETRY_PAUSE:=60}"                      # seconds before the one new try after exit code 69 or 74 (environment, input and output)
 : "${TRIREME_LOCK_WAIT:=120}"                       # seconds to wait for the ranks of an earlier job that are still ending
+: "${TRIREME_LAUNCHER_GRACE:=60}"                   # seconds that the launcher may take to end when the ranks of this node are gone
 # ---- nothing site-specific below --------------------------------------------------------------------------------------------
 set -euo pipefail
 
@@ -69,7 +70,7 @@ check_settings() {
   [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME")
   [ -r "$deck" ] || wrong+=("TRIREME_DECK=$TRIREME_DECK cannot be read")
   [ -n "$TRIREME_RUN_DIR" ] || wrong+=("TRIREME_RUN_DIR is empty: a folder on the parallel file system for this run")
-  for name in TRIREME_GPUS_PER_NODE TRIREME_THREADS_PER_RANK TRIREME_MAX_RESTARTS TRIREME_MAX_RETRIES TRIREME_RETRY_PAUSE TRIREME_LOCK_WAIT; do
+  for name in TRIREME_GPUS_PER_NODE TRIREME_THREADS_PER_RANK TRIREME_MAX_RESTARTS TRIREME_MAX_RETRIES TRIREME_RETRY_PAUSE TRIREME_LOCK_WAIT TRIREME_LAUNCHER_GRACE; do
     [[ ${!name} =~ ^[0-9]+$ ]] || wrong+=("$name=${!name} is not a number")
   done
   for name in TRIREME_MODEL TRIREME_REWARD_MODEL TRIREME_PROMPTS; do
@@ -302,6 +303,25 @@ take_verdict() {
   rc=$verdict
 }
 
+# Open MPI's mpirun may stand there for ever behind a rank that was killed (seen once in some thousand times). Where ranks ran on this node and none has been left for
+# so long, nothing can come of it any more: it is killed, and the program's verdict counts, else 137.
+watch_launcher() {
+  local launcher=$1 folder step=5 seen='' alone=0
+  folder=$(dirname "$(readlink -f "$program")")
+  [ "$TRIREME_LAUNCHER_GRACE" -ge "$step" ] || step=1
+  while sleep "$step" >/dev/null 2>&1; do
+    if [ -n "$(find /proc -maxdepth 2 -name exe -lname "$folder/trireme*" -print -quit 2>/dev/null || true)" ]; then
+      seen=1 alone=0
+    elif [ -n "$seen" ]; then
+      alone=$((alone + step))
+      [ "$alone" -ge "$TRIREME_LAUNCHER_GRACE" ] || continue
+      say "the launcher has not ended in $alone s behind the ranks of this node: killed"
+      kill -KILL "$launcher" || true
+      return
+    fi
+  done
+}
+
 run_once() {
   # Not looked at before the end: a network file system may remember for a while that there is no such file.
   TRIREME_VERDICT=$run_dir/.verdict-$job-$restart-$$-$(date +%s)
@@ -309,6 +329,9 @@ run_once() {
   build_launch_line  # each time: less of the walltime is left
   "${launch[@]}" &
   pid=$!
+  watch_launcher "$pid" &
+  watcher=$!
+  disown "$watcher"  # the shell need not say that it is killed
   # A trapped signal ends `wait` early: wait again for the launcher's own exit code.
   while :; do
     interrupted=0
@@ -316,6 +339,7 @@ run_once() {
     [ "$interrupted" = 1 ] || break
   done
   pid=
+  kill "$watcher" 2>/dev/null || true
   take_verdict
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -56,13 +57,14 @@ struct Model {
   checkpoint::Content content;
   std::vector<std::vector<float>> storage;
   int64_t bytes = 0;
+  int64_t largest_stage = 0;  // bytes of this rank in the three arrays: the embedding, as in ckpt.copy_aside = "stage"
 };
 
 Model make_model(const comm::CommView& world, int64_t layers) {
   Model model;
   const auto layout = base::ShardLayout::by_rows(smollm(layers), world.size());
-  for (const char* kind : {"weight", "m", "v"}) {
-    for (size_t i = 0; i < layout.tensors().size(); ++i) {
+  for (size_t i = 0; i < layout.tensors().size(); ++i) {
+    for (const char* kind : {"weight", "m", "v"}) {
       const base::Block block = layout.block(i, world.rank());
       model.storage.emplace_back(static_cast<size_t>(std::max<int64_t>(0, block.elements())));
       for (size_t e = 0; e < model.storage.back().size(); ++e) model.storage.back()[e] = static_cast<float>(e % 1021) * 1e-3f;
@@ -71,6 +73,7 @@ Model make_model(const comm::CommView& world, int64_t layers) {
                                         model.storage.back().data()});
       model.bytes += tensor.elements() * 4;
     }
+    if (i == 0) model.largest_stage = 3 * 4 * std::max<int64_t>(0, layout.block(0, world.rank()).elements());
   }
   return model;
 }
@@ -176,10 +179,10 @@ void load(const comm::CommView& world, const std::filesystem::path& folder, Mode
 
 // The training thread's part of a background save: start(), then an optimizer step that asks before each tensor.
 double stall_of_background(const comm::CommView& world, const std::filesystem::path& folder, int step, const Model& model,
-                           checkpoint::BackgroundWriter& writer, double compute_seconds) {
+                           checkpoint::BackgroundWriter& writer, double compute_seconds, int64_t most_aside) {
   world.barrier();
   base::Stopwatch watch;
-  writer.start(folder, step, model.content, {.keep = 2});
+  writer.start(folder, step, model.content, {.keep = 2}, most_aside);
   double stall = watch.seconds();
   const base::Stopwatch computing;  // forward and backward of the next step: the shards stay as they are
   while (computing.seconds() < compute_seconds) ::usleep(1000);
@@ -201,21 +204,22 @@ void measure(const comm::CommView& world, const Arguments& arguments, bool threa
     rows.add("dd conv=fdatasync", timed(world, [&] { on_root(world, [&] { dd("if=/dev/zero of=" + plain.string() + " count=" + blocks + " conv=fdatasync"); }); }));
     on_root(world, [&] { std::filesystem::remove(plain); });
     checkpoint::SaveReport report;
-    rows.add("save, fsynced", timed(world, [&] { report = checkpoint::save(world, folder, 3 * r, model.content, {.keep = 2}); }));
+    rows.add("save, fsynced", timed(world, [&] { report = checkpoint::save(world, folder, 4 * r, model.content, {.keep = 2}); }));
     if (world.rank() == 0) {
       std::printf("  save %d: write %.3f sync %.3f verify %.3f of %.3f s, rank 0 wrote %.0f MB in %ld pieces\n", r, report.write_seconds,
                   report.sync_seconds, report.verify_seconds, report.seconds, static_cast<double>(report.written_by_me) / 1e6,
                   static_cast<long>(report.pieces_by_me));
     }
-    rows.add("save, without reading back", timed(world, [&] { checkpoint::save(world, folder, 3 * r + 1, model.content, {.keep = 2, .verify = false}); }));
-    rows.add("stall of a background save, 1 s step", stall_of_background(world, folder, 3 * r + 2, model, background, 1.0));
+    rows.add("save, without reading back", timed(world, [&] { checkpoint::save(world, folder, 4 * r + 1, model.content, {.keep = 2, .verify = false}); }));
+    rows.add("stall of a background save, 1 s step", stall_of_background(world, folder, 4 * r + 2, model, background, 1.0, model.largest_stage));
+    rows.add("the same, all may be copied", stall_of_background(world, folder, 4 * r + 3, model, background, 1.0, std::numeric_limits<int64_t>::max()));
 #if defined(H5_HAVE_PARALLEL)
     if (arguments.collective) {
       rows.add("collective HDF5, fsynced", timed(world, [&] { save_collectively(world, plain, model.content); }));
       on_root(world, [&] { std::filesystem::remove(plain); });
     }
 #endif
-    const auto newest = folder / checkpoint::folder_name(3 * r + 2);
+    const auto newest = folder / checkpoint::folder_name(4 * r + 3);
     on_root(world, [&] { drop_cache(newest / "data.h5"); });
     rows.add("dd of the file, cold", timed(world, [&] { on_root(world, [&] { dd("if=" + (newest / "data.h5").string() + " of=/dev/null"); }); }));
     on_root(world, [&] { drop_cache(newest / "data.h5"); });

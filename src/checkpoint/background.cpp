@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/background.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "save_through.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/trace/activity.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -22,8 +24,10 @@ namespace {
 // Who may touch a dataset: the writer thread while it writes, the caller afterwards.
 class SharedData : public DataGate {
  public:
-  void reset(const Content& content) {
+  void reset(const Content& content, int64_t most_aside) {
     const std::lock_guard lock(mutex_);
+    most_aside_ = most_aside;
+    aside_ = peak_ = 0;
     parts_.assign(content.datasets.size(), Part{});
     for (size_t i = 0; i < parts_.size(); ++i) {
       const Dataset& dataset = content.datasets[i];
@@ -43,6 +47,7 @@ class SharedData : public DataGate {
   void end_write(size_t i) override {
     const std::lock_guard lock(mutex_);
     parts_[i].stage = Stage::written;
+    aside_ -= static_cast<int64_t>(parts_[i].aside.size());
     std::vector<std::byte>().swap(parts_[i].aside);
     changed_.notify_all();
   }
@@ -54,6 +59,7 @@ class SharedData : public DataGate {
       part = Part{};
       part.stage = Stage::written;
     }
+    aside_ = 0;
     changed_.notify_all();
   }
 
@@ -61,12 +67,15 @@ class SharedData : public DataGate {
     std::unique_lock lock(mutex_);
     if (i >= parts_.size()) return;
     Part& part = parts_[i];
-    if (part.stage == Stage::waiting && part.aside.empty() && part.bytes > 0) {
-      part.aside.assign(part.data, part.data + part.bytes);
-      copied_ += static_cast<int64_t>(part.bytes);
-      return;
-    }
-    changed_.wait(lock, [&] { return part.stage != Stage::writing || !part.aside.empty(); });
+    const auto bytes = static_cast<int64_t>(part.bytes);
+    const auto safe = [&] { return part.stage == Stage::written || bytes == 0 || !part.aside.empty(); };
+    const auto room = [&] { return part.stage == Stage::waiting && (aside_ == 0 || aside_ + bytes <= most_aside_); };
+    changed_.wait(lock, [&] { return safe() || room(); });
+    if (safe()) return;
+    part.aside.assign(part.data, part.data + part.bytes);
+    copied_ += bytes;
+    aside_ += bytes;
+    peak_ = std::max(peak_, aside_);
   }
 
   bool written(size_t i) const {
@@ -77,6 +86,10 @@ class SharedData : public DataGate {
   int64_t copied() const {
     const std::lock_guard lock(mutex_);
     return copied_;
+  }
+  int64_t peak() const {
+    const std::lock_guard lock(mutex_);
+    return peak_;
   }
 
  private:
@@ -90,7 +103,10 @@ class SharedData : public DataGate {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Part> parts_;
-  int64_t copied_ = 0;
+  int64_t copied_ = 0;  // bytes, in all
+  int64_t aside_ = 0;   // bytes, now
+  int64_t peak_ = 0;
+  int64_t most_aside_ = 0;
 };
 
 struct Job {
@@ -98,6 +114,7 @@ struct Job {
   int64_t step = 0;
   Content content;
   SaveOptions options;
+  int64_t most_aside = 0;
 };
 
 }  // namespace
@@ -125,7 +142,7 @@ class BackgroundWriter::State {
 
   void start(Job job) {
     wait();
-    data_.reset(job.content);
+    data_.reset(job.content, job.most_aside);
     if (!threaded_) {
       work(job);
       wait();  // throws here and now what the save threw
@@ -224,8 +241,8 @@ BackgroundWriter::BackgroundWriter(const comm::CommView& comm, bool thread_multi
     : state_(std::make_unique<State>(comm, thread_multiple)) {}
 BackgroundWriter::~BackgroundWriter() = default;
 
-void BackgroundWriter::start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options) {
-  state_->start({std::move(folder), step, std::move(content), std::move(options)});
+void BackgroundWriter::start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options, int64_t most_aside) {
+  state_->start({std::move(folder), step, std::move(content), std::move(options), most_aside});
 }
 void BackgroundWriter::before_change(size_t i) { state_->before_change(i); }
 bool BackgroundWriter::written(size_t i) const { return state_->data().written(i); }
@@ -234,5 +251,11 @@ SaveReport BackgroundWriter::wait() { return state_->wait(); }
 std::optional<double> BackgroundWriter::last_seconds() const { return state_->last_seconds(); }
 int64_t BackgroundWriter::committed() const { return state_->committed(); }
 int64_t BackgroundWriter::copied_aside() const { return state_->data().copied(); }
+int64_t BackgroundWriter::peak_aside() const { return state_->data().peak(); }
+std::string BackgroundWriter::copies_in_words() const {
+  if (copied_aside() == 0) return {};
+  const auto words = [](int64_t bytes) { return base::human_bytes(static_cast<double>(bytes)); };
+  return base::text("; steps copied ", words(copied_aside()), " before they changed it, at most ", words(peak_aside()), " at a time");
+}
 
 }  // namespace trireme::checkpoint

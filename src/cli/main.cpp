@@ -2,11 +2,13 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "cli/arguments.hpp"
 #include "cli/variant.hpp"
@@ -14,6 +16,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/isa.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/driver/commands.hpp"
 #include "trireme/job/facts.hpp"
 #include "trireme/trace/region.hpp"
@@ -55,6 +58,16 @@ Failure describe_current() {
   }
 }
 
+// Before MPI nobody can ask the others: what all ranks see alike rank 0 says once. A launcher ends a job when its first process leaves with an error, before
+// it has passed on what another one wrote; so the silent ranks stay a moment, until they are ended. Whoever was not saw something that rank 0 did
+// not (a file that is missing on its node only): the first rank of each node says so.
+void say_before_mpi(const std::string& message) {
+  const trireme::job::LaunchFacts launch = trireme::job::read_launch(trireme::job::process_environment);
+  if (launch.rank <= 0) return trireme::log::error(message);
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  if (launch.local_rank <= 0) trireme::log::error(trireme::base::text("rank ", launch.rank, ": ", message));
+}
+
 int run_in_job(const trireme::cli::Invocation& invocation) {
   trireme::driver::before_mpi();
   const trireme::comm::Session session;
@@ -91,7 +104,7 @@ int main(int argc, char** argv) {
     return to_int(invocation.action(nullptr));
   } catch (...) {
     const Failure failure = describe_current();
-    if (trireme::job::speaks_for_job(trireme::job::process_environment)) trireme::log::error(failure.message);
+    say_before_mpi(failure.message);
     trireme::job::record_verdict(failure.code);  // by every rank: no one waits for another here
     return failure.code;
   }

@@ -30,9 +30,7 @@ KeyList<Options> make_option_keys() {
   return keys;
 }
 
-}  // namespace
-
-void add_output_keys(KeyList<Options>& keys) {
+void add_checkpoint_keys(KeyList<Options>& keys) {
   keys.add(KEY(ckpt.interval),
            "Iterations between two checkpoints, or the time (\"20m\"), or \"auto\": the time that loses least to saving and to failures, "
            "sqrt(2 x what a save holds training up x mean time between failures) (Young, Daly), from what saves have taken and ckpt.failure_rate. 0: only "
@@ -69,11 +67,22 @@ void add_output_keys(KeyList<Options>& keys) {
       .at_least(0)
       .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.background), "Writes while training goes on; false: training waits.").departs("Not in OpenRLHF.");
+  keys.add(KEY(ckpt.copy_aside),
+           "How much of the weights and moments that a save has not written yet an optimizer step may copy before it changes them: stage: one stage (a "
+           "layer) at a time, then the step waits for the disk; all: it never waits, and takes up to 12 bytes per value of the rank's shards. From GPUs all is "
+           "copied to the host when a save begins.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(ckpt.max_failures),
            "A save that fails is said at the next iteration and tried again, at longer and longer intervals, while training goes on. After so many "
            "failures in a row the run ends with exit code 74; 0: it goes on however many there are. The last save of a run must succeed in any case.")
       .at_least(0)
       .departs("Not in OpenRLHF.");
+}
+
+}  // namespace
+
+void add_output_keys(KeyList<Options>& keys) {
+  add_checkpoint_keys(keys);
 
   keys.add(KEY(eval.steps), "Iterations between two evaluations; the last iteration is always followed by one. -1: never.").at_least(-1);
   keys.add(KEY(eval.dataset), "JSONL files to evaluate on, in the form of data.prompt_dataset (ppo) or data.dataset (sft, rm, dpo).")

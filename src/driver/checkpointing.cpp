@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -68,7 +69,18 @@ Checkpointing::Checkpointing(const config::Options& options, const comm::Roles& 
     : options_(options), roles_(roles), folder_(folder), mirror_(device), schedule_(options.ckpt, roles.world.size()),
       writer_(std::make_unique<checkpoint::BackgroundWriter>(roles.world, thread_multiple)) {}
 
-Checkpointing::~Checkpointing() = default;
+Checkpointing::~Checkpointing() {
+  for (const SavedModel& saved : models_) {
+    if (saved.model) saved.model->before_change([](size_t) {});
+  }
+}
+
+void Checkpointing::add(SavedModel model) {
+  if (model.model && !mirror_.copies()) {
+    model.model->before_change([this, number = models_.size()](size_t parameter) { before_change(number, parameter); });
+  }
+  models_.push_back(std::move(model));
+}
 
 float* Checkpointing::on_host(const SavedModel& saved, float* (zero::ShardedModel::*array)(size_t), size_t parameter) {
   const int64_t bytes = saved.model->own(parameter).elements() * int64_t{sizeof(float)};
@@ -79,9 +91,11 @@ checkpoint::Content Checkpointing::content(const Progress& progress, const Store
   checkpoint::Content content;
   // One shard group writes; its replicas hold the same values.
   const bool writes = roles_.writes_shard();
+  first_dataset_.clear();
   for (const SavedModel& saved : models_) {
-    for (const Part& part : parts_of(saved)) {
-      for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+    first_dataset_.push_back(content.datasets.size());
+    for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+      for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
         checkpoint::Dataset dataset{path_of(saved, part, tensor), tensor.shape, comm::DType::f32, {}, nullptr};
         if (writes) {
@@ -109,7 +123,6 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   progress.resumed_from = obeyed_;
   auto saved = content(progress, parts_);
   mirror_.to_host();  // nothing on CPUs
-  datasets_ = saved.datasets.size();
   saving_ = progress.iteration;
   schedule_.began();
   best_ = progress.best.iteration;
@@ -123,7 +136,7 @@ void Checkpointing::start(Progress progress, const StoredParts& parts) {
   options.before_removal = [run = folder_.path()](int64_t step) { report::remove_export(run, checkpoint::folder_name(step)); };
   options.lock = &folder_.lock();
   options.folder_lock = &folder_.checkpoint_lock();
-  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options);
+  writer_->start(folder_.checkpoints(), progress.checkpoint_step(), std::move(saved), options, most_aside());
 }
 
 bool Checkpointing::holds(int64_t iteration) {
@@ -174,15 +187,25 @@ void Checkpointing::committed(const checkpoint::SaveReport& report, int64_t iter
   if (roles_.world.rank() != 0) return;
   checkpoint::link_best(folder_.checkpoints(), best_);
   log::info(base::text("checkpoint of iteration ", committed_, ": ", report.folder.string(), ", ",
-                       base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds)));
+                       base::human_bytes(static_cast<double>(report.bytes)), " in ", base::human_seconds(report.seconds), writer_->copies_in_words()));
   if (const std::string news = schedule_.changed_interval(last_save_seconds()); !news.empty()) log::info(news);
 }
 
-void Checkpointing::before_step() {
-  if (mirror_.copies() || saving_ < 0 || !writer_->busy()) return;
+int64_t Checkpointing::most_aside() const {
+  if (options_.ckpt.copy_aside == config::CopyAside::all) return std::numeric_limits<int64_t>::max();
+  int64_t most = 0;
+  for (const SavedModel& saved : models_) {
+    if (saved.model) most = std::max(most, saved.model->largest_stage() * int64_t{sizeof(float)} * std::ssize(parts_of(saved)));
+  }
+  return most;
+}
+
+void Checkpointing::before_change(size_t model, size_t parameter) {
+  if (saving_ < 0 || !writer_->busy()) return;
   const base::Stopwatch watch;
   const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
-  for (size_t i = 0; i < datasets_; ++i) writer_->before_change(i);
+  const size_t parts = parts_of(models_[model]).size();
+  for (size_t i = 0; i < parts; ++i) writer_->before_change(first_dataset_[model] + parameter * parts + i);
   stalled_ += watch.seconds();
   schedule_.cost_more(watch.seconds());
 }

@@ -47,7 +47,8 @@ class Checkpointing {
                 bool thread_multiple);
   ~Checkpointing();
 
-  void add(SavedModel model) { models_.push_back(std::move(model)); }
+  // In the order in which a step changes them: a save in the background is written in it.
+  void add(SavedModel model);
 
   // Loads the newest checkpoint, or the one that ckpt.resume names, into the models; nullopt when there is none or the deck
   // says never. A name is obeyed once: what the run saves afterwards says so, and the next start goes on from there. `parts` receives the
@@ -66,9 +67,6 @@ class Checkpointing {
   // What became of a save in the background, as soon as every rank knows: says that it was committed, or that it failed and when it is
   // tried again. After `iteration`; collective.
   void look_after_save(int64_t iteration);
-  // Before the optimizer changes what a save may still read. Local.
-  void before_step();
-
   // Saves of this process that failed.
   int64_t failures() const { return schedule_.failures(); }
   // Seconds that saves have held this rank's main thread up since the last call.
@@ -93,6 +91,10 @@ class Checkpointing {
   // Waits for the save in progress. False: it failed, and may be tried again from what `iteration` leaves.
   bool finish(int64_t iteration);
   void committed(const checkpoint::SaveReport& report, int64_t iteration);
+  // Before the optimizer changes a parameter of a model: what a save may still read of it. Local.
+  void before_change(size_t model, size_t parameter);
+  // Bytes that a save in the background may have in copies.
+  int64_t most_aside() const;
   std::optional<Progress> find_and_load(StoredParts& parts);
   Progress load(checkpoint::Reader& reader, StoredParts& parts);
 
@@ -104,7 +106,7 @@ class Checkpointing {
   checkpoint::SaveSchedule schedule_;
   std::unique_ptr<checkpoint::BackgroundWriter> writer_;
   StoredParts parts_;     // stay alive while the writer reads them
-  size_t datasets_ = 0;   // of the save in progress
+  std::vector<size_t> first_dataset_;  // of each model in a save
   int64_t saving_ = -1;
   int64_t committed_ = -1;
   double stalled_ = 0;

@@ -205,7 +205,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
-                          .before_step = [this] { control_.before_step(), rollouts_.poll(); },
+                          .before_step = [this] { rollouts_.poll(); },
                           .between = [this] { rollouts_.take_between_micro_batches("sequences_received_while_training"); },
                           .skipped = [this, iteration = metrics.iteration](const learn::UpdateStep& step, int64_t number) { bad_batches_.save(step, iteration, number); },
                           .stop = [this] { return control_.agree_to_leave(run_.roles.trainers.all()); }};

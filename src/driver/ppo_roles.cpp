@@ -97,10 +97,10 @@ void PpoRoles::load() {
 
 std::vector<SavedModel> PpoRoles::saved() const {
   std::vector<SavedModel> models;
-  models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr, run.options.train.enable_ema});
   if (critic_start) {
     models.push_back({"critic", &critic_start->spec, trainer ? trainer->critic() : nullptr, false, &TrainingState::critic_steps});
   }
+  models.push_back({"actor", &actor_start.spec, trainer ? &trainer->actor() : nullptr, run.options.train.enable_ema});
   return models;
 }
 

@@ -49,8 +49,6 @@ class RunControl {
 
   // Whether the held-out data is due after this iteration: every eval.steps, and after the last.
   bool evaluation_due(int64_t iteration) const;
-  // Before the optimizer changes what a save may still read. Local.
-  void before_step() { checkpoints_.before_step(); }
   // Adds the seconds by phase, writes the line of metrics.jsonl and the console; `progress` remembers both. Collective.
   void report(report::IterationMetrics& metrics, Progress& progress, double seconds);
   // After each iteration: agrees with the others whether to stop, saves when it is time. The exit code of a run that has to leave.

@@ -146,7 +146,6 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
     });
   }
   const double rate = rate_->at_or_last(model_->steps());
-  control_.before_step();
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));
   std::vector<double> means = sums.read();
   learn::sum_over(run_.roles.trainers.batch(), means);

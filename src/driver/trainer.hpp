@@ -31,7 +31,7 @@ struct UpdateSettings {
   int64_t iteration = 0;      // from 0: seeds the order of the optimizer steps, tells whether the actor waits (critic.freezing_steps)
   double kl_coefficient = 0;  // of the KL in the loss
   learn::PretrainingRows pretraining = {};          // empty without actor.ptx_coef
-  std::function<void()> before_step = [] {};  // called before anything that a checkpoint reads is changed
+  std::function<void()> before_step = [] {};  // on this rank alone
   learn::BetweenMicroBatches between = {};    // behind the passes of each micro-batch, on its own rank
   // After an optimizer step (its number within the iteration) that was left out since its gradient is not finite; on every trainer.
   std::function<void(const learn::UpdateStep&, int64_t)> skipped = [](const learn::UpdateStep&, int64_t) {};

@@ -170,6 +170,7 @@ class RankLedger {
       scoring(scoring_pass_bytes(work(*models.reference, tokens)), Phase::forward);
     }
     if (place_ == Place::device) host_mirrors(group);
+    if (place_ == Place::host || options().train.optimizer_offload) copies_aside(static_cast<int>(group.size()));
   }
 
   // Blocks that are not run again keep all their operators saved (train.recompute).
@@ -286,6 +287,21 @@ class RankLedger {
     }
     if (job_.command != config::Command::ppo) return;
     if (options().weightsync.delta) add_host("weight sync", "weights as sent last", element() * shard_elements(job_.models.actor, ranks));
+  }
+
+  // What an optimizer step overtakes of a save in the background (ckpt.copy_aside).
+  void copies_aside(int ranks) {
+    if (!options().ckpt.background) return;
+    int64_t stage = 0, all = 0;
+    const auto see = [&](const ModelLayout& model, int64_t arrays) {
+      stage = std::max(stage, largest_stage_slice(model, ranks) * arrays * int64_t{4});
+      all += shard_elements(model, ranks) * arrays * int64_t{4};
+    };
+    see(job_.models.actor, options().train.enable_ema ? 4 : 3);
+    if (job_.models.critic) see(*job_.models.critic, 3);
+    const bool one = options().ckpt.copy_aside == config::CopyAside::stage;
+    ledger_.add({"checkpoint", one ? "one stage that a save has not written yet" : "what a save has not written yet", Place::host, one ? stage : all,
+                 phase_bit(Phase::step), Accuracy::estimate});
   }
 
   int degree() const { return static_cast<int>(options().generate.tensor_parallel); }

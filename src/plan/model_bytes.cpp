@@ -44,6 +44,14 @@ int64_t storage(const ModelLayout& model, int ranks, int64_t copies) {
   return sum;
 }
 
+}  // namespace
+
+int64_t elements(const ModelLayout& model) {
+  int64_t sum = 0;
+  for (const auto& tensor : model.tensors) sum = checked_add(sum, tensor.elements());
+  return sum;
+}
+
 int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
   int64_t most = 0;
   for (const auto& stage : model.stages) {
@@ -52,14 +60,6 @@ int64_t largest_stage_slice(const ModelLayout& model, int ranks) {
     most = std::max(most, sum);
   }
   return most;
-}
-
-}  // namespace
-
-int64_t elements(const ModelLayout& model) {
-  int64_t sum = 0;
-  for (const auto& tensor : model.tensors) sum = checked_add(sum, tensor.elements());
-  return sum;
 }
 
 int64_t shard_elements(const ModelLayout& model, int ranks) {

@@ -53,6 +53,7 @@ int64_t update_on_host(OptimizerState& state, const ShardMap& map, comm::ShardEx
   std::vector<uint64_t> step_bits;  // what this step changed of a parameter
   for (size_t p = 0; p < map.parameters(); ++p) {
     if (map.own(p).empty()) continue;
+    state.before_change(p);
     kernels::AdamWShard shard = shard_of(state, map, exchange, compute, p);
     if (!state.changed.empty()) {
       step_bits.resize(static_cast<size_t>((shard.elements + 63) / 64));
@@ -119,6 +120,7 @@ void update_group(OptimizerState& state, const std::vector<Piece>& group, comm::
   std::vector<at::Tensor> masters, gradients, moments1, moments2;
   const std::vector<at::Tensor> steps(group.size(), count);
   for (const Piece& piece : group) {
+    if (offloaded) state.before_change(piece.parameter);
     gradients.push_back(state.gradient.narrow(0, piece.offset, piece.count));
     for (const auto& [flat, list] : {std::pair{&state.master, &masters}, {&state.moment1, &moments1}, {&state.moment2, &moments2}}) {
       const at::Tensor view = flat->narrow(0, piece.offset, piece.count);

@@ -21,6 +21,7 @@ struct OptimizerState {
   std::vector<uint64_t> changed;  // empty unless changes are tracked
   std::vector<comm::PinnedBuffer> host;  // what master and moments lie in when they are not on the gradient's device
   int64_t steps = 0;
+  BeforeChange before_change = [](size_t) {};  // state on the host only
 };
 
 // This rank's part of one AdamW step; returns how many of its compute-dtype values changed. Call between the exchange's

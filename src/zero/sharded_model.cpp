@@ -213,7 +213,10 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
   auto& state = impl_->state;
   if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
   if (base::nan_wanted("grad")) impl_->spoil(state.gradient);
-  if (base::nan_wanted("weight")) impl_->spoil(state.master);
+  if (base::nan_wanted("weight")) {
+    if (kernels::on_host(state.master.device())) state.before_change(0);
+    impl_->spoil(state.master);
+  }
   StepResult result;
   result.grad_norm = std::sqrt(impl_->shard.sum(squared_gradients(state)));
   result.elements = impl_->map.layout().total_elements();
@@ -239,6 +242,11 @@ void ShardedModel::zero_gradients() {
   impl_->state.gradient.zero_();
 }
 
+void ShardedModel::before_change(BeforeChange call) {
+  impl_->require_trainable("before_change()");
+  impl_->state.before_change = std::move(call);
+}
+
 void ShardedModel::enable_average(double beta) {
   impl_->require_trainable("enable_average()");
   VALIDATE(beta >= 0 && beta < 1, ExitCode::configuration, "train.ema_beta = ", beta, " is not in [0, 1)");
@@ -248,6 +256,15 @@ void ShardedModel::enable_average(double beta) {
 
 const model::ModelSpec& ShardedModel::spec() const { return impl_->spec; }
 base::Block ShardedModel::own(size_t parameter) const { return impl_->map.own(parameter); }
+int64_t ShardedModel::largest_stage() const {
+  int64_t most = 0;
+  for (const model::Stage& stage : impl_->spec.stages) {
+    int64_t sum = 0;
+    for (const size_t p : stage.parameters) sum += own(p).elements();
+    most = std::max(most, sum);
+  }
+  return most;
+}
 float* ShardedModel::master(size_t p) { return impl_->map.data(impl_->state.master, p); }
 float* ShardedModel::gradient(size_t p) { return impl_->map.data(impl_->state.gradient, p); }
 float* ShardedModel::moment1(size_t p) { return impl_->map.data(impl_->state.moment1, p); }

@@ -26,7 +26,7 @@ for line in sys.stdin:
     request = json.loads(line)
     if request["iteration"] not in seen:
         seen.add(request["iteration"])
-        time.sleep(float(os.environ["ITERATION_SECONDS"]))
+        time.sleep(float(os.environ.get("ITERATION_SECONDS", "0")))
     print(json.dumps({"id": request["id"], "reward": 0.0}), flush=True)
 """
 SLEEPING_SOURCE = f"""
@@ -77,6 +77,7 @@ class Workshop(ProgramTest):
         self.reference = {}
         self.one_at_a_time = {}
         self.at_the_end = []  # what to do then
+        self.stood = []  # launchers that did not end behind their ranks; append() is safe for several threads
 
     def keep(self):
         """unittest wants a method to be made for."""
@@ -142,6 +143,16 @@ class Workshop(ProgramTest):
         if self.samples(run) != samples:
             raise Failure(f"{run}: its samples are not those of an undisturbed run")
 
+    def end_of_killed(self, job):
+        """Ranks that stay are a failure; a launcher that stays without them is killed, as the batch scripts do, and counted."""
+        deadline = time.monotonic() + 60
+        while job.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if job.process.poll() is None and not ranks_of(job):
+            self.stood.append(job.process.args)
+            job.process.kill()
+        return job.wait(1)
+
     def remove(self, run):
         shutil.rmtree(self.path(run), ignore_errors=True)
 
@@ -161,6 +172,16 @@ class Workshop(ProgramTest):
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+
+def end_of(job, metrics):
+    """Of a run that may be slow, not one that hangs: LONGEST seconds without another iteration."""
+    lines, since = lines_in(metrics), time.monotonic()
+    while job.process.poll() is None and time.monotonic() < since + LONGEST:
+        time.sleep(0.05)
+        if lines_in(metrics) != lines:
+            lines, since = lines_in(metrics), time.monotonic()
+    return job.wait(1)
 
 
 def wait_until(condition, job, seconds=60):

@@ -4,7 +4,7 @@ import random
 import signal
 import time
 
-from chaos import DONE, IO_ERROR, KILLED, LOCKED, LONGEST, STOPPED, Failure, adversity, after_power_loss, began_behind, lines_in, must_go_on_behind, timeless, wait_until
+from chaos import DONE, IO_ERROR, KILLED, LOCKED, STOPPED, Failure, adversity, after_power_loss, began_behind, end_of, lines_in, must_go_on_behind, timeless, wait_until
 
 ITERATIONS = 12
 POINTS = ("ckpt.begin", "ckpt.preflight", "ckpt.tmp_created", "ckpt.laid_out", "ckpt.half_written", "ckpt.written", "ckpt.synced", "ckpt.verified",
@@ -28,7 +28,7 @@ def random_kills(shop, count, seed):
         if job.process.poll() is None:
             shop.hit(job, kind, dice)
             done += 1
-        result = job.wait(60)
+        result = shop.end_of_killed(job)
         must_go_on_behind(result, before - 2)
         if result.code == DONE:
             shop.must_equal_undisturbed(run, iterations=ITERATIONS)
@@ -103,7 +103,7 @@ def combined(shop, count, seed):
                 words += f", kill of {kind}"
             else:
                 kind = "none"
-        result = job.wait(LONGEST)
+        result = end_of(job, shop.path(run) / "metrics.jsonl")
         if kind == "none" and result.code not in (DONE, IO_ERROR, LOCKED):
             raise Failure(f"{words}: exit code {result.code}\n{result.text[-3000:]}")
         check(result, before, words)

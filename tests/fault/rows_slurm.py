@@ -16,15 +16,22 @@ from trireme_run import PROGRAM  # noqa: E402
 LONGEST_SAVE = 45  # the first case of a few
 
 
+def home_of(shop):
+    """What the scripts take for TRIREME_HOME."""
+    with shop.mutex:
+        program = shop.folder / "home" / "build" / "release" / "trireme"
+        if not program.exists():
+            program.parent.mkdir(parents=True)
+            program.symlink_to(PROGRAM)
+    return shop.folder / "home"
+
+
 def cluster_of(shop):
     """One for all cases; None where Slurm is not installed."""
     with shop.mutex:
         if not hasattr(shop, "slurm"):
             shop.slurm = None
             if not missing_programs():
-                program = shop.folder / "home" / "build" / "release" / "trireme"
-                program.parent.mkdir(parents=True)
-                program.symlink_to(PROGRAM)
                 shop.slurm = OneBoxSlurm(nodes=8)
                 shop.slurm.start()
                 shop.at_the_end.append(shop.slurm.stop)
@@ -51,7 +58,7 @@ def warning(shop, longest, number, seed):
     if in_a_step:  # two steps an iteration
         overrides += f' fault.at=["delay:*:actor\\u0020step:*:{500 * iteration:.0f}"]'
     env = ONE_BOX | adversity("slow_disk", SLOW_DISK_MS=f"{1000 * save:.0f}-{1000 * save:.0f}") | {
-        "TRIREME_HOME": str(shop.folder / "home"), "TRIREME_DECK": str(shop.folder / "sleepy.toml"), "TRIREME_RUN_DIR": str(shop.path(run)),
+        "TRIREME_HOME": str(home_of(shop)), "TRIREME_DECK": str(shop.folder / "sleepy.toml"), "TRIREME_RUN_DIR": str(shop.path(run)),
         "TRIREME_GPUS_PER_NODE": "0", "TRIREME_LOCK_WAIT": "0", "TRIREME_MAX_RESTARTS": "0", "TRIREME_OVERRIDES": overrides,
         "ITERATION_SECONDS": "0" if in_a_step else f"{iteration:.2f}"}
     case = f"{'steps' if in_a_step else 'a judge'} of {iteration:.1f} s, saves of {save:.1f} s"

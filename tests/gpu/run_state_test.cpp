@@ -107,7 +107,6 @@ TEST(GpuCheckpoint, ALoadedModelIsTheSavedOneThoughTrainingWentOn) {
     progress.iteration = 1;
     progress.training.actor_steps = model.steps();
     saver.save(progress, {}, false);
-    saver.before_step();
     step(model);  // the writer has copies
   }               // and is waited for
 

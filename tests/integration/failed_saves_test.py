@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 
 from trireme_run import ProgramTest, adversity, lines_in, main, timeless
 
@@ -41,6 +42,20 @@ class FailedSaves(ProgramTest):
                 self.assertEqual(counts[:3], [0, 0, 0])
                 self.assertTrue(all("checkpoint_stall" in line["seconds"] for line in self.metrics(run)))
                 self.assertIn("resumed after iteration 9", self.go(run, 10).text)
+
+    def test_what_a_step_overtakes_is_saved_as_it_was(self):
+        """A disk that takes seconds for a save beside steps that take none: what is committed is what a run has whose steps wait for each save."""
+        settings = ("ckpt.interval=2", "ckpt.keep=3")
+        self.go("waits", 5, *settings, "ckpt.background=false", ranks=2)
+        for copies in ("stage", "all"):
+            slow = self.storage("data.h5", "delay:30", ops="write")
+            result = self.go(f"beside-{copies}", 5, *settings, f"ckpt.copy_aside={copies}", ranks=2, env=slow)
+            copied = re.search(r"; steps copied (.+) before they changed it, at most (.+) at a time", result.text)
+            self.assertIsNotNone(copied, result.text)
+            self.assertEqual(copied[1] == copied[2], copies == "all", copied[0])
+            for step in (2, 4):
+                data = [self.folder / run / f"ckpt/step-{step:06}/data.h5" for run in ("waits", f"beside-{copies}")]
+                subprocess.run(["h5diff", "--exclude-path", "/state", *data], check=True)
 
     def test_a_disk_that_stays_full(self):
         """The run goes on, tries less and less often, and its last save decides."""

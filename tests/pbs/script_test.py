@@ -6,6 +6,7 @@ launched under which MPI, which GPU and network card each rank gets, and what it
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -58,6 +59,17 @@ class Script(StandInTest):
         self.assertIn("term walltime", self.pbs.events())
         self.assertEqual(exits, [-29, 0], self.log)
         self.assertIn("ended by PBS at the walltime (exit code 1), from step 0 to step 3", self.log)
+
+    def test_a_launcher_that_does_not_end(self):
+        """mpirun stands there when its ranks are gone: it is killed, and the run comes back."""
+        rank = self.folder / "home" / "build" / "release" / "trireme-rank"
+        shutil.copy(shutil.which("sleep"), rank)  # a process of the program, as the system sees it
+        for name in ("mpiexec", "mpirun"):
+            path = self.folder / "bin" / name
+            path.write_text(path.read_text().replace("while [", f'mkdir {self.folder}/once 2>/dev/null && {{ {rank} 2; exec sleep 100; }}\nwhile [', 1))
+        self.assertEqual(self.run_jobs("0 8", TRIREME_LAUNCHER_GRACE=2), [137, 0])
+        self.assertIn("the launcher has not ended in 2 s behind the ranks of this node: killed", self.log)
+        self.assertIn("finished at step 8", self.log)
 
     def test_wrong_settings(self):
         exits = self.run_jobs(TRIREME_RUN_DIR="", TRIREME_MODEL="/no/such/model", TRIREME_MAX_RETRIES="many")

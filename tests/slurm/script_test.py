@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -22,6 +23,7 @@ SCRIPT = pathlib.Path(sys.argv[1]).resolve() / "slurm" / "ppo_70b.sh"
 
 STUBS = {
     "srun": '#!/bin/bash\n[ "$1" = --mpi=list ] && { echo pmix; exit; }\nwhile [[ $1 == --* ]]; do shift; done\n'
+            '[ -z "${STUB_HANGS:-}" ] || { "$STUB_DIR/home/build/release/trireme-rank" 2; "$@"; exec sleep 100; }\n'
             '[ -n "${STUB_APART:-}" ] || exec "$@"\n"$@" & first=$!; STUB_LATE=1 "$@" & late=$!\n'
             'wait $first; rc=$?; [ $rc = 0 ] || kill -TERM $late; wait $late || rc=$?; exit $rc\n',
     "squeue": '#!/bin/bash\ncase "$*" in *%T*) echo "${STUB_STATE:-RUNNING, None}";; *%L*) echo "${STUB_LEFT:-1:02:03}";; esac\n',
@@ -78,6 +80,7 @@ class Job:
             self.executable(f"bin/{name}", text)
         self.executable("bin/waiter", WAITER)
         self.executable("home/build/release/trireme", PROGRAM)
+        shutil.copy(shutil.which("sleep"), self.folder / "home/build/release/trireme-rank")  # a process of the program, as the system sees it
         (self.folder / "home/inputs").mkdir(parents=True)
         (self.folder / "home/inputs/deck.toml").write_text('[ranks]\ntrainer = "1"\n')
         environment = {
@@ -160,6 +163,9 @@ CASES = [
     ({"STUB_RC": "75", "STUB_APART": "1", "STUB_VERDICT": "75", "STUB_STEP": "000007"}, [], 75, True, "stopped at step 7 before the walltime"),
     ({"STUB_RC": "73", "STUB_APART": "1"}, [], 143, True, "exit code 143, from step 0 to step 0 (retry 1"),
     ({"STUB_RC": "137", "STUB_VERDICT": "rubbish", "STUB_STEP": "000007"}, [], 137, True, "retry 1 of 3"),
+    # a launcher that stands there when its ranks are gone
+    ({"STUB_HANGS": "1", "STUB_STEP": "000007", "TRIREME_LAUNCHER_GRACE": "2"}, [], 137, True, "has not ended in 2 s behind the ranks of this node: killed"),
+    ({"STUB_HANGS": "1", "STUB_RC": "75", "STUB_VERDICT": "75", "STUB_STEP": "000007", "TRIREME_LAUNCHER_GRACE": "2"}, [], 75, True, "the program 75: 75 counts"),
     ({"TRIREME_RUN_DIR": "", "TRIREME_MODEL": "/no/such/model"}, [], 78, False, "TRIREME_RUN_DIR is empty"),
     ({"TRIREME_MAX_RETRIES": "many"}, [], 78, False, "TRIREME_MAX_RETRIES=many is not a number"),
 ]

@@ -255,7 +255,7 @@ def named_tests_exist(root):
         return
     module = ""
     for name in re.findall(r"`([^`\n]+)`", page.read_text()):
-        method = re.fullmatch(r"(?:tests/slurm/)?(?:(\w+_test)\.)?(test_\w+)", name)
+        method = re.fullmatch(r"(?:tests/(?:slurm|pbs)/)?(?:(\w+_test)\.)?(test_\w+)", name)
         if method:
             module = method[1] or module
             found = any(f"def {method[2]}(" in path.read_text() for path in (root / "tests").glob(f"*/{module}.py"))

@@ -1,5 +1,5 @@
 // A save beside training. Shards do not change between a save and the next optimizer step, so the writer reads them
-// where they are; an optimizer that overtakes it says so and the rest of that tensor is copied aside first.
+// where they are; an optimizer that overtakes it says so and that tensor is copied aside first, as far as copies are allowed, or waited for.
 //
 // One writer thread per rank makes all HDF5 calls and uses a communicator of its own, so it needs MPI_THREAD_MULTIPLE.
 #pragma once
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "trireme/checkpoint/writer.hpp"
 
@@ -22,11 +23,13 @@ class BackgroundWriter {
   ~BackgroundWriter();
 
   // Starts a save; collective, and returns once the thread has the work. A save still in progress is waited for first, so the
-  // errors of the one before may be thrown here. The data must stay readable until wait() or before_change().
-  void start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options);
+  // errors of the one before may be thrown here. The data must stay readable until wait() or before_change(). `most_aside`: bytes that
+  // before_change() may hold in copies at a time; one dataset may always be.
+  void start(std::filesystem::path folder, int64_t step, Content content, SaveOptions options, int64_t most_aside);
 
-  // Must be called before dataset `i` of the content given to start() changes: returns at once when it is written or no save runs,
-  // waits while it is being written, copies it aside otherwise. Not collective, any thread.
+  // Must be called before dataset `i` of the content given to start() changes: returns at once when it is written or no save runs;
+  // waits while it is being written; otherwise copies it aside, behind the copies that have to be written before there is room for it.
+  // Datasets are written in their order: call it in that order. Not collective, any thread.
   void before_change(size_t i);
   // Whether dataset `i` has left the caller's memory.
   bool written(size_t i) const;
@@ -38,8 +41,11 @@ class BackgroundWriter {
   std::optional<double> last_seconds() const;
   // Saves that were committed so far. Any thread.
   int64_t committed() const;
-  // Bytes that before_change() copied in the last save.
+  // Bytes that before_change() copied in the last save, and the most that were held at a time.
   int64_t copied_aside() const;
+  int64_t peak_aside() const;
+  // Both, to be put behind what is said of the save; empty where nothing was copied.
+  std::string copies_in_words() const;
 
  private:
   class State;

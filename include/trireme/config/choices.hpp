@@ -248,6 +248,13 @@ struct Words<SaveHf> {
   static constexpr std::string_view list[] = {"never", "end", "checkpoint"};
 };
 
+// How much of the optimizer's state may wait for a save in the background as a copy.
+enum class CopyAside { stage, all };
+template <>
+struct Words<CopyAside> {
+  static constexpr std::string_view list[] = {"stage", "all"};
+};
+
 enum class PreferenceLoss { sigmoid, logexp };
 template <>
 struct Words<PreferenceLoss> {

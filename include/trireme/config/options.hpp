@@ -1,8 +1,7 @@
 // What a deck says, as plain structs: one per section, the initialiser of a member is the default of its key, and the member's
 // path in `Options` is the key's dotted name (`actor.adam.lr` is Options::actor.adam.lr). The meaning of each key stands once, in
 // the key table (src/config/keys_*.cpp, see key_table.hpp and docs/user/deck_keys.md); here only what C++ code needs.
-// Names and defaults are OpenRLHF's where it has the key; departures are marked in the key table.
-// std::nullopt is "none" in a deck.
+// Names and defaults are OpenRLHF's where it has the key; departures are marked in the key table. std::nullopt is "none" in a deck.
 #pragma once
 
 #include <array>
@@ -333,6 +332,7 @@ struct CkptOptions {
   std::optional<double> target;  // of best_metric, at which the run ends
   int64_t patience = 0;     // evaluations without a better best_metric after which the run ends; 0: never
   bool background = true;
+  CopyAside copy_aside = CopyAside::stage;
   int64_t max_failures = 0;  // failed saves in a row that end the run; 0: it goes on
   bool operator==(const CkptOptions&) const = default;
 };

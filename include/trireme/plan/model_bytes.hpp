@@ -50,6 +50,9 @@ inline constexpr int64_t offload_piece = int64_t{1} << 24;
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
+// Elements of the stage that has most on one rank.
+int64_t largest_stage_slice(const ModelLayout& model, int ranks);
+
 // Page-locked memory through which a rank's arrays on a GPU are copied (machine::HostMirror): slabs that arrays share one after the other, each of 64 MiB, or of
 // the next power of two where one array is larger: LibTorch rounds page-locked memory up to that.
 class MirrorBytes {

@@ -84,6 +84,9 @@ using Loss = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor
 // Fills `out` with rows `block` of a parameter (index into ModelSpec::parameters), block.elements() values.
 using ReadRows = std::function<void(size_t parameter, const base::Block& block, float* out)>;
 
+// Called before weight, moments and average of a parameter change.
+using BeforeChange = std::function<void(size_t parameter)>;
+
 class ShardedModel {
  public:
   // Collective over both communicators. `shard` cuts the model; `replicas`, when given, joins the ranks that hold the same
@@ -106,11 +109,16 @@ class ShardedModel {
   StepResult step(const AdamWOptions& options);
   void zero_gradients();
 
+  // From now on step() calls it for every parameter that this rank has rows of, mostly in their order, where master(), moments and average are on the host;
+  // it may wait, but not for another rank's step(). Never null.
+  void before_change(BeforeChange call);
+
   // Keeps an average of the weights, e = beta e + (1 - beta) p after each step (F27), starting from the weights now.
   void enable_average(double beta);
 
   const model::ModelSpec& spec() const;
   base::Block own(size_t parameter) const;
+  int64_t largest_stage() const;  // most elements of a stage's parameters on this rank
   // fp32 shards, own(parameter).elements() values; nullptr for a rank without rows of it, or where the model has none (frozen,
   // no average). On state_device(). Written by checkpoint's reader, followed by refresh().
   float* master(size_t parameter);

@@ -112,9 +112,9 @@ TEST_F(Claims, EveryFieldIsNeededAndOfItsType) {
     auto without = whole;
     without.erase(key);
     EXPECT_EQ(code(without, &message), key == "folder" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
-    for (const auto& value : {nlohmann::ordered_json::array(), nlohmann::ordered_json(1.5555e66)}) {
+    for (const auto& wrong : {nlohmann::ordered_json::array(), nlohmann::ordered_json(1.5555e66)}) {
       auto other = whole;
-      other[key] = value;
+      other[key] = wrong;
       message.clear();
       EXPECT_EQ(code(other, &message), ExitCode::locked) << key;
       EXPECT_THAT(message, HasSubstr(file(".run.lock.3").string() + " is not a run lock")) << key;

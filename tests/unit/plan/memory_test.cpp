@@ -180,13 +180,27 @@ TEST(MemoryLedger, ACriticLargerThanTheActorCountsForValues) {
 
 TEST(MemoryLedger, TheCheckpointsCopyHasTheMovingAverage) {
   Job70b job(4);
-  const auto copied = [&] { return gigabytes(job.ledger(), "checkpoint", ""); };
+  const auto copied = [&] { return gigabytes(job.ledger(), "checkpoint", "page-locked copy of weights and moments"); };
   const double without = copied();
   job.options.train.enable_ema = true;
   EXPECT_GT(copied() - without, 4 * 70.55 / 32) << "4 bytes of each of the actor's parameters";
   EXPECT_LT(copied() - without, 1.3 * 4 * 70.55 / 32) << "and what slabs of 64 MiB lose, in which two slices of the feed-forward weights fill 56";
   job.options.train.optimizer_offload = true;
   EXPECT_EQ(copied(), 0) << "the state is there already";
+}
+
+TEST(MemoryLedger, HasWhatStepsCopyOfASave) {
+  Job70b job(4);
+  job.options.train.optimizer_offload = true;
+  const auto stage = [&] { return gigabytes(job.ledger(), "checkpoint", "one stage that a save has not written yet"); };
+  const double without = stage();
+  EXPECT_GT(without, 12e-9 * 128256 * 8192 / 32) << "weights and both moments of the embedding's rows";
+  EXPECT_LT(without, 12e-9 * 1.01 * 128256 * 8192 / 32);
+  job.options.ckpt.copy_aside = config::CopyAside::all;
+  EXPECT_EQ(stage(), 0);
+  EXPECT_GT(gigabytes(job.ledger(), "checkpoint", "what a save has not written yet"), 12 * 70.55 / 32) << "of the actor, and the critic's";
+  job.options.ckpt.background = false;
+  EXPECT_EQ(gigabytes(job.ledger(), "checkpoint", ""), 0);
 }
 
 TEST(MirrorBytes, AreSlabsThatArraysShare) {
