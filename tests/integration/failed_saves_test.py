@@ -48,7 +48,7 @@ class FailedSaves(ProgramTest):
         settings = ("ckpt.interval=2", "ckpt.keep=3")
         self.go("waits", 5, *settings, "ckpt.background=false", ranks=2)
         for copies in ("stage", "all"):
-            slow = self.storage("data.h5", "delay:30", ops="write")
+            slow = self.storage("data.h5", "delay:8", ops="write")
             result = self.go(f"beside-{copies}", 5, *settings, f"ckpt.copy_aside={copies}", ranks=2, env=slow)
             copied = re.search(r"; steps copied (.+) before they changed it, at most (.+) at a time", result.text)
             self.assertIsNotNone(copied, result.text)
