@@ -82,6 +82,19 @@ Isa best_isa() {
 
 Isa active_isa() { return isa_in_use().load(std::memory_order_relaxed); }
 
+bool has_matrix_units() {
+#if defined(__x86_64__)
+  static const bool found = [] {
+    __builtin_cpu_init();
+    const bool processor = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+    return processor && std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr;
+  }();
+  return found && active_isa() == Isa::avx512_bf16;
+#else
+  return false;
+#endif
+}
+
 void use_isa(Isa isa) {
   VALIDATE(isa <= processor_isa(), ExitCode::unfit_environment, "this processor has no ", to_string(isa), " (it offers ",
            to_string(processor_isa()), "): ask for that or a lower one");

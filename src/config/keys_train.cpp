@@ -95,6 +95,10 @@ void add_memory_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
   keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")
       .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
+  keys.add(KEY(train.exact_products),
+           "On processors with matrix units for bf16 (AMX), with a LibTorch over MKL: products of bf16 go into fp32 weight gradients as they are, added by the product "
+           "itself. false: each is rounded to bf16 first, as LibTorch does it and as it is on other processors with native bf16.")
+      .departs("OpenRLHF: rounded.");
   keys.add(KEY(train.keep_memory),
            "Memory for blocks whose activations are kept, instead of a number in train.recompute: by how much they may raise the planned peak, as a share "
            "of what the plan leaves free, or in bytes a rank. As many are kept as fit, the others are computed again; no bit of the results depends on "

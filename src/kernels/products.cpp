@@ -5,6 +5,8 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 
 #include "kernels/lane_kernels.hpp"
 #include "trireme/base/checked.hpp"
@@ -15,6 +17,9 @@
 // MKL's number of threads for this thread alone; LibTorch's wheels export it. Where there is another library the reference is
 // null: inside a parallel region those run sequentially by themselves.
 extern "C" int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
+// MKL's C = alpha A B + beta C, bf16 into fp32; likewise.
+extern "C" void cblas_gemm_bf16bf16f32(int layout, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const uint16_t* a, int lda,
+                                       const uint16_t* b, int ldb, float beta, float* c, int ldc) __attribute__((weak));
 
 namespace trireme::kernels {
 namespace {
@@ -114,6 +119,37 @@ void add_bf16(Tensor& into, const Tensor& values) {
   parallel_for(0, into.numel(), grain_values, [&](int64_t first, int64_t last) { add(sums + first, terms + first, last - first); });
 }
 
+std::atomic<bool>& exact_wanted() {
+  static std::atomic<bool> wanted{true};
+  return wanted;
+}
+
+// A matrix as BLAS takes it: rows one after the other, or columns.
+struct Layout {
+  bool transposed = false;
+  int64_t stride = 0;
+};
+std::optional<Layout> layout_of(const Tensor& x) {
+  constexpr int64_t most = std::numeric_limits<int>::max();
+  for (const bool transposed : {false, true}) {
+    const int64_t along = transposed ? 0 : 1, line = x.size(along), stride = x.size(1 - along) > 1 ? x.stride(1 - along) : std::max<int64_t>(line, 1);
+    if ((x.stride(along) == 1 || line <= 1) && stride >= line && stride <= most && x.size(0) <= most && x.size(1) <= most) return Layout{transposed, stride};
+  }
+  return std::nullopt;
+}
+
+// out = a b, or out += a b, unrounded. False: it lies in memory as BLAS cannot take it.
+bool multiply_exactly(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
+  const auto to = layout_of(out), left = layout_of(a), right = layout_of(b);
+  if (!to || to->transposed || !left || !right) return false;
+  constexpr int row_major = 101, plain = 111, transposed = 112;
+  const auto values = [](const Tensor& x) { return reinterpret_cast<const uint16_t*>(x.const_data_ptr<at::BFloat16>()); };
+  cblas_gemm_bf16bf16f32(row_major, left->transposed ? transposed : plain, right->transposed ? transposed : plain, static_cast<int>(out.size(0)),
+                         static_cast<int>(out.size(1)), static_cast<int>(a.size(1)), 1, values(a), static_cast<int>(left->stride), values(b),
+                         static_cast<int>(right->stride), sum == Sum::add ? 1 : 0, out.mutable_data_ptr<float>(), static_cast<int>(to->stride));
+  return true;
+}
+
 void multiply_blocks(const Operands& o) {
   const int64_t m = o.out.size(0), n = o.out.size(1);
   if (m == 0 || n == 0) return;
@@ -136,6 +172,9 @@ void multiply_blocks(const Operands& o) {
 
 bool multiplies_bf16(at::Device device) { return !device.is_cpu() || base::active_isa() >= base::Isa::avx512_bf16; }
 
+bool exact_products() { return exact_wanted().load(std::memory_order_relaxed) && cblas_gemm_bf16bf16f32 != nullptr && base::has_matrix_units(); }
+void use_exact_products(bool wanted) { exact_wanted().store(wanted, std::memory_order_relaxed); }
+
 void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
   EXPECT(a.scalar_type() == b.scalar_type() && (sum == Sum::overwrite || out.scalar_type() == at::kFloat));
   const at::NoGradGuard no_grad;
@@ -143,8 +182,10 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
     multiply_blocks({out, a, b, std::nullopt, sum, true});
     return;
   }
+  const bool converts = out.scalar_type() != a.scalar_type();
+  if (converts && out.scalar_type() == at::kFloat && out.is_cpu() && out.numel() > 0 && a.size(1) > 0 && exact_products() && multiply_exactly(out, a, b, sum)) return;
   Tensor target = out;
-  if (out.scalar_type() != a.scalar_type()) {  // native bf16 into fp32: rounded on the way, as the library does it
+  if (converts) {  // native bf16 into fp32: rounded on the way, as the library does it
     const Tensor product = at::mm(a, b);
     if (sum == Sum::add) {
       add_bf16(target, product);

@@ -98,7 +98,9 @@ DType settle_compute_type(ComputeType asked, std::optional<DType> stored, const 
   const auto decision = agree_on_compute_type(asked, stored, compute_device(device), world);
   const std::string measured = ratio_text(world, topology, device);
   if (world.rank() == 0) {
-    const std::string line = base::text("compute type: ", config::to_string(decision.type), " (", decision.reason, measured, ")");
+    const bool exact = decision.type == DType::bf16 && device.is_cpu() && kernels::exact_products();
+    const std::string line = base::text("compute type: ", config::to_string(decision.type), " (", decision.reason, measured,
+                                        exact ? "; weight gradients are added unrounded, by AMX)" : ")");
     decision.warning ? log::warning(line) : log::info(line);
   }
   return decision.type;

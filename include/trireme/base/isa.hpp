@@ -33,6 +33,9 @@ Isa active_isa();
 // Throws UserError(unfit_environment) when it is above best_isa(). Not while kernels run on other threads.
 void use_isa(Isa isa);
 
+// Whether the processor has matrix units that multiply bf16 (AMX), and nothing caps what may be used: neither TRIREME_ISA nor MKL's own variables.
+bool has_matrix_units();
+
 // Makes LibTorch, oneDNN and MKL use no more than active_isa(), by the environment variables that they read at their first
 // operation: before that, and before other threads start. Does nothing where nothing was asked for. Child processes inherit it.
 void cap_libraries();

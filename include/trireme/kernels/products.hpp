@@ -17,13 +17,20 @@ namespace trireme::kernels {
 // base::active_isa() allows it. Every processor with AMX has AVX512-BF16.
 bool multiplies_bf16(at::Device device);
 
+// Whether native products of bf16 with a result in fp32 (weight gradients, those of the head's input) are added there unrounded, by the product itself. That is so
+// where base::has_matrix_units() and LibTorch's library is MKL, unless it is switched off: elsewhere MKL's product of this kind is several times slower than one
+// that rounds to bf16 and an addition. Bits depend neither on threads nor on where operands lie. Process-wide; on at first, not to be switched while kernels run.
+bool exact_products();
+void use_exact_products(bool wanted);
+
 enum class Sum : uint8_t {
   overwrite,
   add,  // to what `out` holds; out must be f32
 };
 
 // out [M, N] = a [M, K] b [K, N]. a and b are both f32 or both bf16, with any strides; out is of their type, or f32. Not
-// differentiable. Sums are in fp32; no promise about their order.
+// differentiable. Sums are in fp32; no promise about their order. bf16 into fp32: rounded to bf16 first, but where exact_products() or
+// widened operands.
 void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, Sum sum = Sum::overwrite);
 
 // Least rows of a block of multiply_rows() on CPUs: sequential kernels of the library take other paths for fewer (MKL: fewer than

@@ -66,6 +66,40 @@ TEST_P(Products, WidenedProductsAreFp64RoundedOnce) {
   }
 }
 
+// bf16 into fp32 by the processor's matrix units, against fp64 and against what it replaces: operands in all layouts, results that are parts of larger matrices, bits
+// that depend on neither threads nor places.
+TEST(ExactProducts, AddUnrounded) {
+  if (!kernels::exact_products()) GTEST_SKIP() << "no AMX here, or no MKL";
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
+  const auto random = [&](at::IntArrayRef shape) { return at::normal(0.0, 1.0, shape, generator).to(at::kBFloat16); };
+  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {3, 70, 5}, {64, 33, 100}, {576, 300, 192}, {5000, 40, 64}, {7, 1, 9}, {1, 50, 1}}) {
+    const Tensor a = random({m, k}), b = random({k, n}), c = random({n, k}), d = random({k, m}), wide = random({m, k + 3});
+    for (const auto& [left, right] : {std::pair{a, b}, {a, c.t()}, {d.t(), b}, {d.t(), c.t()}, {wide.narrow(1, 2, k), b}}) {
+      const Tensor exact = at::matmul(left.to(at::kDouble), right.to(at::kDouble)), magnitude = at::matmul(left.abs().to(at::kDouble), right.abs().to(at::kDouble));
+      std::vector<Tensor> results;
+      for (const int threads : {1, 2, 3}) {
+        at::set_num_threads(threads);
+        Tensor whole = at::ones({m + 2, n + threads}, at::kFloat);
+        kernels::multiply(whole.narrow(0, 1, m).narrow(1, threads, n), left, right, Sum::add);
+        EXPECT_EQ(at::sum(whole.narrow(0, 0, 1)).item<float>(), n + threads) << "nothing beside it is touched";
+        EXPECT_TRUE(at::all(at::eq(whole.narrow(1, 0, threads), 1)).item<bool>());
+        results.push_back(whole.narrow(0, 1, m).narrow(1, threads, n).clone());
+        EXPECT_LT(at::max(at::abs(results.back().to(at::kDouble) - 1 - exact) / (magnitude + 1)).item<double>(), 2e-6);
+      }
+      at::set_num_threads(1);
+      EXPECT_TRUE(at::equal(results[0], results[1]) && at::equal(results[0], results[2]));
+      const Tensor fresh = at::full({m, n}, std::numeric_limits<float>::quiet_NaN());
+      kernels::multiply(fresh, left, right);
+      EXPECT_LT(at::max(at::abs(fresh.to(at::kDouble) - exact) / (magnitude + 1)).item<double>(), 2e-6);
+      kernels::use_exact_products(false);
+      const Tensor rounded = at::ones({m, n}, at::kFloat);
+      kernels::multiply(rounded, left, right, Sum::add);
+      kernels::use_exact_products(true);
+      EXPECT_TRUE(at::equal(rounded, at::mm(left, right).to(at::kFloat) + 1)) << "as LibTorch does it";
+    }
+  }
+}
+
 TEST_P(Products, BiasIsAddedBeforeTheRounding) {
   const Tensor x = random({130, 96}), weight = random({72, 96}), bias = random({72});
   const Tensor y = kernels::linear(x, weight, bias);
