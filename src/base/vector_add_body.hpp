@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/vector_add_table.hpp"
+#include "trireme/base/bf16.hpp"
 
 namespace {
 
@@ -14,6 +15,18 @@ void add_pair(float* into, const float* a, const float* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) into[i] += a[i] + b[i];
 }
 
-constexpr trireme::base::VectorAdd vector_add{add, add_pair};
+void add_bf16(float* into, const uint16_t* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) into[i] += trireme::base::bf16_to_float(values[i]);
+}
+
+void widen(float* to, const uint16_t* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = trireme::base::bf16_to_float(from[i]);
+}
+
+void to_bf16(uint16_t* to, const float* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = trireme::base::float_to_bf16(from[i]);
+}
+
+constexpr trireme::base::VectorAdd vector_add{add, add_pair, add_bf16, widen, to_bf16};
 
 }  // namespace

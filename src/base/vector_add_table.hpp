@@ -8,6 +8,9 @@ namespace trireme::base {
 struct VectorAdd {
   void (*add)(float*, const float*, int64_t);
   void (*add_pair)(float*, const float*, const float*, int64_t);
+  void (*add_bf16)(float*, const uint16_t*, int64_t);
+  void (*widen)(float*, const uint16_t*, int64_t);
+  void (*round)(uint16_t*, const float*, int64_t);
 };
 
 extern const VectorAdd vector_add_portable;

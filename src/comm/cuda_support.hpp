@@ -17,8 +17,11 @@ void check_nccl(ncclResult_t code, const char* call);
 #define TRIREME_CUDA_CALL(call) ::trireme::comm::check_cuda((call), #call)
 #define TRIREME_NCCL_CALL(call) ::trireme::comm::check_nccl((call), #call)
 
-// into[i] += values[i] on a stream; device pointers. In shard_exchange_add.cu.
+// into[i] += values[i] on a stream, bf16 values as their bits; device pointers. In shard_exchange_add.cu.
 cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream);
+cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream);
+// to[i] = from[i] in bf16; the arrays do not overlap.
+cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream);
 
 // What start_copy() and finish_copies() (device_copies.hpp) do: work of the default stream.
 void start_rows(const RowCopy& copy);

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "comm/shard_exchange_parts.hpp"
-#include "trireme/base/bf16.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::comm {
@@ -16,27 +15,14 @@ class HostSums final : public RankSums {
 
   void add_up(void* values, int64_t count, DType type) override {
     RankSums::count(count * static_cast<int64_t>(size_of(type)), true);
-    all_.resize(static_cast<size_t>(comm_.size() * count));
-    float* own = all_.data() + comm_.rank() * count;
-    if (type == DType::f32) {
-      std::memcpy(own, values, static_cast<size_t>(count) * sizeof(float));
-    } else {
-      EXPECT(type == DType::bf16);
-      const auto* from = static_cast<const uint16_t*>(values);
-      for (int64_t i = 0; i < count; ++i) own[i] = base::bf16_to_float(from[i]);
-    }
-    comm_.all_gather_in_place(all_.data(), count, DType::f32);
-    float* sum = all_.data();
-    for (int r = 1; r < comm_.size(); ++r) {
-      const float* part = all_.data() + r * count;
-      for (int64_t i = 0; i < count; ++i) sum[i] += part[i];
-    }
-    if (type == DType::f32) {
-      std::memcpy(values, sum, static_cast<size_t>(count) * sizeof(float));
-    } else {
-      auto* out = static_cast<uint16_t*>(values);
-      for (int64_t i = 0; i < count; ++i) out[i] = base::float_to_bf16(sum[i]);
-    }
+    EXPECT(type == DType::f32 || type == DType::bf16);
+    const int64_t bytes = count * static_cast<int64_t>(size_of(type));
+    all_.resize(static_cast<size_t>(comm_.size() * bytes));
+    std::memcpy(all_.data() + comm_.rank() * bytes, values, static_cast<size_t>(bytes));
+    comm_.all_gather_in_place(all_.data(), count, type);
+    Sources sources;
+    for (int rank = 0; rank < comm_.size(); ++rank) sources.push_back(all_.data() + rank * bytes);
+    sum_in_order(static_cast<std::byte*>(values), type, false, sources, count);
   }
 
   void gather(void* all, int64_t bytes) override {
@@ -47,7 +33,7 @@ class HostSums final : public RankSums {
 
  private:
   CommView comm_;
-  std::vector<float> all_;  // [ranks][count]
+  std::vector<std::byte> all_;  // of [ranks][count] values
 };
 
 }  // namespace

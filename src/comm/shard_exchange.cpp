@@ -15,17 +15,42 @@ namespace {
 
 constexpr int64_t align_elements = 32;  // 64 bytes of bf16, 128 of fp32
 
-// Two ranks on a node and a single rank are the common cases: one pass, no intermediate sum in memory.
-void add_range(float* into, const std::vector<const float*>& sources, int64_t offset, int64_t count) {
-  constexpr int64_t chunk_elements = 2048;  // 8 KiB: the running sum stays in the first-level cache
-  if (sources.size() == 1) return base::add(into, sources[0] + offset, count);
-  if (sources.size() == 2) return base::add_pair(into, sources[0] + offset, sources[1] + offset, count);
+constexpr int64_t chunk_elements = 2048;  // 8 KiB: a running sum stays in the first-level cache
+
+const float* floats(const std::byte* values, int64_t first) { return reinterpret_cast<const float*>(values) + first; }
+const uint16_t* halves(const std::byte* values, int64_t first) { return reinterpret_cast<const uint16_t*>(values) + first; }
+
+void read(float* to, DType type, const std::byte* values, int64_t first, int64_t count) {
+  if (type == DType::bf16) return base::widen(to, halves(values, first), count);
+  std::memcpy(to, floats(values, first), static_cast<size_t>(count) * sizeof(float));
+}
+
+void add(float* into, DType type, const std::byte* values, int64_t first, int64_t count) {
+  type == DType::bf16 ? base::add(into, halves(values, first), count) : base::add(into, floats(values, first), count);
+}
+
+// Two ranks on a node and a single rank are the common cases: in fp32 one pass, no intermediate sum in memory.
+void add_range(float* into, DType type, const Sources& sources, int64_t offset, int64_t count) {
+  if (sources.size() == 1) return add(into, type, sources[0], offset, count);
+  if (sources.size() == 2 && type == DType::f32) return base::add_pair(into, floats(sources[0], offset), floats(sources[1], offset), count);
   float sum[chunk_elements];
   for (int64_t begin = 0; begin < count; begin += chunk_elements) {
     const int64_t n = std::min(chunk_elements, count - begin);
-    std::memcpy(sum, sources[0] + offset + begin, static_cast<size_t>(n) * sizeof(float));
-    for (size_t s = 1; s < sources.size(); ++s) base::add(sum, sources[s] + offset + begin, n);
+    read(sum, type, sources[0], offset + begin, n);
+    for (size_t s = 1; s < sources.size(); ++s) add(sum, type, sources[s], offset + begin, n);
     base::add(into + begin, sum, n);
+  }
+}
+
+// Values first ... last in bf16, to where they lie when all are; what is written lies before all that is still to be read.
+void round_range(float* values, int64_t first, int64_t last) {
+  uint16_t rounded[chunk_elements];
+  auto* out = reinterpret_cast<std::byte*>(values);
+  constexpr auto half = static_cast<int64_t>(sizeof(uint16_t));
+  for (int64_t begin = first; begin < last; begin += chunk_elements) {
+    const int64_t n = std::min(chunk_elements, last - begin);
+    base::round(rounded, values + begin, n);
+    std::memcpy(out + begin * half, rounded, static_cast<size_t>(n * half));
   }
 }
 
@@ -85,9 +110,9 @@ int64_t RingLayout::largest_slice() const {
   return largest;
 }
 
-RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices) const {
+RingMemory::Bytes RingLayout::ring_bytes(bool with_gradients, int64_t received_slices, DType reduce_type) const {
   if (!with_gradients) return {arena_bytes(), 0, 0};
-  return {arena_bytes(), gradient_bytes(), received_slices * largest_slice() * float_bytes};
+  return {arena_bytes(), gradient_bytes(), received_slices * largest_slice() * static_cast<int64_t>(size_of(reduce_type))};
 }
 
 RingPlace::RingPlace(const ExchangeOptions& options, RingMemory::Tenant& of, const RingMemory::Bytes& bytes, const RingMemory::Allocate& allocate,
@@ -154,18 +179,33 @@ void RingLayout::end_reduction(int stage) {
   reducing_ = -1;
 }
 
-void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for) {
+void add_in_order(float* into, DType type, const Sources& sources, int64_t count, const ParallelFor& parallel_for) {
   in_pieces(count, parallel_for, [&](int64_t first, int64_t last) {
-    add_range(into + first, sources, first, last - first);
+    add_range(into + first, type, sources, first, last - first);
   });
 }
 
-void sum_in_order(float* sum, bool onto, const std::vector<const float*>& sources, int64_t count) {
-  constexpr int64_t chunk_elements = 2048;  // 8 KiB: the running sum stays in the first-level cache
+void sum_in_order(std::byte* sum, DType type, bool onto, const Sources& sources, int64_t count) {
+  float chunk[chunk_elements];
   for (int64_t begin = 0; begin < count; begin += chunk_elements) {
     const int64_t n = std::min(chunk_elements, count - begin);
-    if (!onto) std::memcpy(sum + begin, sources[0] + begin, static_cast<size_t>(n) * sizeof(float));
-    for (size_t s = onto ? 0 : 1; s < sources.size(); ++s) base::add(sum + begin, sources[s] + begin, n);
+    float* running = type == DType::f32 ? reinterpret_cast<float*>(sum) + begin : chunk;
+    if (!onto) read(running, type, sources[0], begin, n);
+    if (onto && type == DType::bf16) read(running, type, sum, begin, n);
+    for (size_t s = onto ? 0 : 1; s < sources.size(); ++s) add(running, type, sources[s], begin, n);
+    if (type == DType::bf16) base::round(reinterpret_cast<uint16_t*>(sum) + begin, chunk, n);
+  }
+}
+
+// In parts that double, so that threads may share one: its bf16 values lie where those before it lay.
+void round_in_place(float* values, int64_t count, const ParallelFor& parallel_for) {
+  constexpr int64_t first_part = 1 << 16;
+  for (int64_t done = 0, end = std::min(count, first_part); done < count; done = end, end = std::min(count, 2 * end)) {
+    if (done == 0) {
+      round_range(values, 0, end);
+    } else {
+      in_pieces(end - done, parallel_for, [&](int64_t first, int64_t last) { round_range(values, done + first, done + last); });
+    }
   }
 }
 
@@ -181,9 +221,11 @@ DeviceSupport& device_support() {
 }
 
 std::unique_ptr<ShardExchange> make_shard_exchange(const CommView& comm, std::vector<SlotGeometry> stages,
-                                                   const ExchangeOptions& options) {
+                                                   const ExchangeOptions& wanted) {
   EXPECT(!stages.empty());
-  EXPECT(options.weight_type == DType::bf16 || options.weight_type == DType::f32);
+  ExchangeOptions options = wanted;
+  for (const DType type : {options.weight_type, options.reduce_type}) EXPECT(type == DType::bf16 || type == DType::f32);
+  if (comm.size() == 1) options.reduce_type = DType::f32;
   const auto duplicate = [&comm] { return Comm::duplicate(comm, comm.name() + " exchange"); };
   const bool device = options.device || options.kind == ExchangeKind::device_ring;
   if (device) {

@@ -2,17 +2,28 @@
 
 #include <cstdint>
 
+#include "trireme/base/bf16.hpp"
+
 namespace trireme::comm {
 namespace {
 
-__global__ void add(float* into, const float* values, int64_t count) {
+struct Add {
+  __device__ static void at(float* into, const float* values, int64_t i) { into[i] += values[i]; }
+  __device__ static void at(float* into, const uint16_t* values, int64_t i) { into[i] += base::bf16_to_float(values[i]); }
+};
+
+struct Round {
+  __device__ static void at(uint16_t* to, const float* from, int64_t i) { to[i] = base::float_to_bf16(from[i]); }
+};
+
+template <class Step, class To, class From>
+__global__ void for_each(To* to, const From* from, int64_t count) {
   const int64_t stride = int64_t{blockDim.x} * gridDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) into[i] += values[i];
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) Step::at(to, from, i);
 }
 
-}  // namespace
-
-cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
+template <class Step, class To, class From>
+cudaError_t launch(To* to, const From* from, int64_t count, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   constexpr int threads_per_block = 256;
   constexpr int64_t most_blocks = 2048;
@@ -21,7 +32,13 @@ cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStre
   config.gridDim = dim3(static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks));
   config.blockDim = dim3(threads_per_block);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, add, into, values, count);
+  return cudaLaunchKernelEx(&config, for_each<Step, To, From>, to, from, count);
 }
+
+}  // namespace
+
+cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) { return launch<Add>(into, values, count, stream); }
+cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream) { return launch<Add>(into, values, count, stream); }
+cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream) { return launch<Round>(to, from, count, stream); }
 
 }  // namespace trireme::comm

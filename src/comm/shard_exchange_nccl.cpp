@@ -4,6 +4,7 @@
 //   finish   waits for what wrote into the sums until then; compute waits for it
 // The host waits for NCCL to enqueue, for nothing that runs on the device. One stream is enough: NCCL runs the kernels of a communicator, and of all that
 // share its connections, one after the other.
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <string>
@@ -35,7 +36,7 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
       : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type),
         compute_(static_cast<cudaStream_t>(options.compute_stream)), waits_(compute_), gathered_(static_cast<size_t>(layout_.stages())),
         own_(layout_.own_bytes(), DeviceBuffer::Kind::plain),
-        ring_(options, *this, layout_.ring_bytes(options.gradients, 1), registered_memory, counters_), nccl_(comm_) {
+        ring_(options, *this, layout_.ring_bytes(options.gradients, 1, options.reduce_type), registered_memory, counters_), nccl_(comm_) {
     counters_.weight_memory += own_.bytes();
   }
   ~NcclRingExchange() override {
@@ -66,6 +67,8 @@ class NcclRingExchange final : public ShardExchange, private RingMemory::Tenant 
   void leave() override;
   void lose() override;
   void take_ring();  // and makes it known to NCCL
+  void round_gradients(int stage);
+  int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
   // What is enqueued on `later` from now on waits for what is on `earlier` now.
   void follow(cudaStream_t later, cudaStream_t earlier) {
     order_.record(earlier);
@@ -156,31 +159,51 @@ std::vector<float*> NcclRingExchange::gradients(int stage) {
   return layout_.gradient_pointers(ring_[RingMemory::gradients], stage);
 }
 
+// To bf16, at the beginning of the stage's memory: the first part by way of the memory for sums, which nobody uses now, then parts that double, each of
+// which is written where those before it lay.
+void NcclRingExchange::round_gradients(int stage) {
+  const int64_t count = layout_.elements(stage);
+  const float* from = layout_.gradients(ring_[RingMemory::gradients], stage);
+  auto* to = reinterpret_cast<uint16_t*>(layout_.gradients(ring_[RingMemory::gradients], stage));
+  auto* aside = reinterpret_cast<uint16_t*>(ring_[RingMemory::received]);
+  const int64_t first = std::min(count, layout_.slice_elements(stage));
+  TRIREME_CUDA_CALL(launch_round(aside, from, first, stream_));
+  TRIREME_CUDA_CALL(cudaMemcpyAsync(to, aside, static_cast<size_t>(first) * sizeof(uint16_t), cudaMemcpyDeviceToDevice, stream_));
+  for (int64_t done = first; done < count; done = std::min(count, 2 * done)) {
+    TRIREME_CUDA_CALL(launch_round(to + done, from + done, std::min(count, 2 * done) - done, stream_));
+  }
+}
+
 void NcclRingExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   trace::Region region{"reduce gradients", stage, trace::Category::communication};
   follow(stream_, compute_);
-  const float* gradients = layout_.gradients(ring_[RingMemory::gradients], stage);
-  auto* out = reinterpret_cast<float*>(ring_[RingMemory::received]);
+  const bool rounds = options_.reduce_type == DType::bf16;
+  if (rounds) round_gradients(stage);
+  const auto* gradients = reinterpret_cast<const std::byte*>(layout_.gradients(ring_[RingMemory::gradients], stage));
+  std::byte* out = ring_[RingMemory::received];
   NcclGroup group;
   for (const auto& p : layout_.parameters(stage)) {
-    nccl_.complete(ncclReduceScatter(gradients + p.offset, out, static_cast<size_t>(p.per_rank), ncclFloat, ncclSum, nccl_.handle(), stream_),
+    nccl_.complete(ncclReduceScatter(gradients + p.offset * reduced_element(), out, static_cast<size_t>(p.per_rank), rounds ? ncclBfloat16 : ncclFloat, ncclSum,
+                                     nccl_.handle(), stream_),
                    "ncclReduceScatter");
-    out += p.per_rank;
+    out += p.per_rank * reduced_element();
   }
   group.end(nccl_);
 }
 
 void NcclRingExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   layout_.end_reduction(stage);
-  const auto* sums = reinterpret_cast<const float*>(ring_[RingMemory::received]);
+  const std::byte* sums = ring_[RingMemory::received];
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   follow(stream_, compute_);  // `into` may have been written since reduce()
   for (size_t i = 0; i < parameters.size(); ++i) {
-    TRIREME_CUDA_CALL(launch_add(into[i], sums, parameters[i].per_rank, stream_));
-    sums += parameters[i].per_rank;
-    counters_.reduced_bytes += (comm_->size() - 1) * parameters[i].per_rank * static_cast<int64_t>(sizeof(float));
+    const int64_t count = parameters[i].per_rank;
+    TRIREME_CUDA_CALL(options_.reduce_type == DType::bf16 ? launch_add(into[i], reinterpret_cast<const uint16_t*>(sums), count, stream_)
+                                                          : launch_add(into[i], reinterpret_cast<const float*>(sums), count, stream_));
+    sums += count * reduced_element();
+    counters_.reduced_bytes += (comm_->size() - 1) * count * reduced_element();
   }
   order_.record(stream_);
   compute_waits_for(order_);

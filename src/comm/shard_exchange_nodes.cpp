@@ -4,7 +4,7 @@
 //
 // Gradients are summed in rank order, so that their bits are those of one node: for each owner a running sum goes from node to node. On each
 // node one rank takes it over, adds its node's gradients by direct reads and sends it on; from the last node it goes to the owner. A thread
-// does that while the stage before is computed.
+// does that while the stage before is computed. A sum that travels in bf16 is rounded behind each node: its bits depend on the nodes, too.
 //
 // Counters in the window, each written by one rank:
 //   ready    reductions whose gradients it has written          (release after the gradients, acquire before reading them)
@@ -101,7 +101,8 @@ class NodeExchange final : public ShardExchange {
   void complete(int stage);
   void wait_until(const SharedCounter& counter, uint64_t value) { counters_.wait_seconds += wait_for_counter(comm_, counter, value); }
   void sum(int stage, uint64_t number);
-  void add_node(float* sum, int stage, int owner, bool onto) const;
+  void add_node(std::byte* sum, int stage, int owner, bool onto) const;
+  int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
 
   Comm comm_, sums_, node_;
   Nodes nodes_;
@@ -147,7 +148,7 @@ void NodeExchange::open_windows() {
   for (int index = 0; index < 2 + layout_.stages(); ++index) new (&counter(node_->rank(), index)) SharedCounter{};
   if (!options_.gradients) return;
   gradients_ = SharedWindow(node_, layout_.gradient_bytes(), "trireme-gradients");
-  const int64_t slice = layout_.largest_slice() * float_bytes;
+  const int64_t slice = layout_.largest_slice() * reduced_element();
   for (auto& buffer : buffers_) buffer = HostBuffer(slice);
   counters_.gradient_memory = layout_.gradient_bytes() + static_cast<int64_t>(buffers_.size()) * slice;
 }
@@ -255,18 +256,20 @@ std::vector<float*> NodeExchange::gradients(int stage) {
 
 void NodeExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
+  if (options_.reduce_type == DType::bf16) round_in_place(gradient_base(node_->rank(), stage), layout_.elements(stage), options_.parallel_for);
   last_use_[static_cast<size_t>(stage)] = ++begun_;
   ready(node_->rank()).value.store(begun_, std::memory_order_release);
   reduction_ = std::async(std::launch::async, [this, stage, number = begun_] { sum(stage, number); });
 }
 
 // The part of this node in the sum for `owner`, packed by parameter: onto what came, or as its beginning.
-void NodeExchange::add_node(float* sum, int stage, int owner, bool onto) const {
+void NodeExchange::add_node(std::byte* sum, int stage, int owner, bool onto) const {
   for (const auto& parameter : layout_.parameters(stage)) {
-    std::vector<const float*> sources;
-    for (int mate = 0; mate < node_->size(); ++mate) sources.push_back(gradient_base(mate, stage) + parameter.offset + owner * parameter.per_rank);
-    sum_in_order(sum, onto, sources, parameter.per_rank);
-    sum += parameter.per_rank;
+    const int64_t offset = (parameter.offset + owner * parameter.per_rank) * reduced_element();
+    Sources sources;
+    for (int mate = 0; mate < node_->size(); ++mate) sources.push_back(reinterpret_cast<const std::byte*>(gradient_base(mate, stage)) + offset);
+    sum_in_order(sum, options_.reduce_type, onto, sources, parameter.per_rank);
+    sum += parameter.per_rank * reduced_element();
   }
 }
 
@@ -278,9 +281,10 @@ void NodeExchange::sum(int stage, uint64_t number) {
   const int me = comm_->rank(), last = nodes_.count() - 1;
   const auto count = static_cast<int>(layout_.slice_elements(stage));
   const auto comm = static_cast<MPI_Comm>(sums_->native());
-  const auto buffer = [this](size_t i) { return reinterpret_cast<float*>(buffers_[i].data()); };
+  MPI_Datatype type = to_mpi(options_.reduce_type);
+  const auto buffer = [this](size_t i) { return buffers_[i].data(); };
   std::array<MPI_Request, 3> requests{MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};  // of the buffers
-  if (here_ != last) TRIREME_MPI(MPI_Irecv(buffer(2), count, MPI_FLOAT, nodes_.agent(last, me), total_tag, comm, &requests[2]));
+  if (here_ != last) TRIREME_MPI(MPI_Irecv(buffer(2), count, type, nodes_.agent(last, me), total_tag, comm, &requests[2]));
   size_t turn = 0;
   for (int owner = 0; owner < comm_->size(); ++owner) {
     if (nodes_.agent(here_, owner) != me) continue;
@@ -288,17 +292,17 @@ void NodeExchange::sum(int stage, uint64_t number) {
     const size_t use = stays ? 2 : turn++ % 2;
     TRIREME_MPI(MPI_Wait(&requests[use], MPI_STATUS_IGNORE));
     if (here_ > 0) {
-      TRIREME_MPI(MPI_Recv(buffer(use), count, MPI_FLOAT, nodes_.agent(here_ - 1, owner), sum_tag, comm, MPI_STATUS_IGNORE));
-      received_ += count * float_bytes;
+      TRIREME_MPI(MPI_Recv(buffer(use), count, type, nodes_.agent(here_ - 1, owner), sum_tag, comm, MPI_STATUS_IGNORE));
+      received_ += count * reduced_element();
     }
     add_node(buffer(use), stage, owner, here_ > 0);
     if (stays) continue;
     const bool ends = here_ == last;
-    TRIREME_MPI(MPI_Isend(buffer(use), count, MPI_FLOAT, ends ? owner : nodes_.agent(here_ + 1, owner), ends ? total_tag : sum_tag, comm, &requests[use]));
+    TRIREME_MPI(MPI_Isend(buffer(use), count, type, ends ? owner : nodes_.agent(here_ + 1, owner), ends ? total_tag : sum_tag, comm, &requests[use]));
   }
   done(node_->rank()).value.store(number, std::memory_order_release);
   TRIREME_MPI(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
-  if (here_ != last) received_ += count * float_bytes;
+  if (here_ != last) received_ += count * reduced_element();
 }
 
 void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
@@ -313,10 +317,10 @@ void NodeExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   }
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
-  const auto* total = reinterpret_cast<const float*>(buffers_[2].data());
+  const std::byte* total = buffers_[2].data();
   for (size_t p = 0; p < parameters.size(); ++p) {
-    add_in_order(into[p], {total}, parameters[p].per_rank, options_.parallel_for);
-    total += parameters[p].per_rank;
+    add_in_order(into[p], options_.reduce_type, {total}, parameters[p].per_rank, options_.parallel_for);
+    total += parameters[p].per_rank * reduced_element();
   }
   ++counters_.reductions;
 }

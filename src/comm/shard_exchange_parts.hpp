@@ -56,7 +56,7 @@ class RingLayout {
   int64_t gradient_bytes() const { return arena_.elements() * static_cast<int64_t>(sizeof(float)); }
   int64_t own_bytes() const { return storage_.elements * element_; }
   const ParameterStorage& storage() const { return storage_; }
-  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices) const;
+  RingMemory::Bytes ring_bytes(bool with_gradients, int64_t received_slices, DType reduce_type) const;
   // Elements of one rank's slices of a stage: what one rank sends to another in a reduction.
   int64_t slice_elements(int stage) const;
   int64_t largest_slice() const;  // of slice_elements over stages
@@ -91,11 +91,18 @@ class RingLayout {
   int reducing_ = -1;
 };
 
-// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, from left to right: the same bits for any threads.
-void add_in_order(float* into, const std::vector<const float*>& sources, int64_t count, const ParallelFor& parallel_for);
+// Values of `type` (f32 or bf16), which lie in memory as bytes.
+using Sources = std::vector<const std::byte*>;
 
-// sum[i] = sources[0][i] + sources[1][i] + ..., or, `onto` what is there, sum[i] + sources[0][i] + ...: from left to right, on this thread.
-void sum_in_order(float* sum, bool onto, const std::vector<const float*>& sources, int64_t count);
+// into[i] += sources[0][i] + sources[1][i] + ..., the sum taken first, in fp32 and from left to right: the same bits for any threads.
+void add_in_order(float* into, DType type, const Sources& sources, int64_t count, const ParallelFor& parallel_for);
+
+// sum[i] = sources[0][i] + sources[1][i] + ..., or, `onto` what is there, sum[i] + sources[0][i] + ...: from left to right, on this thread, in fp32; rounded
+// at the end where the type is bf16.
+void sum_in_order(std::byte* sum, DType type, bool onto, const Sources& sources, int64_t count);
+
+// The same values in bf16, which lie at the beginning of their memory.
+void round_in_place(float* values, int64_t count, const ParallelFor& parallel_for);
 
 void zero_fill(float* values, int64_t count, const ParallelFor& parallel_for);
 

@@ -19,17 +19,17 @@ std::shared_ptr<std::byte> host_memory(int64_t bytes) {
   return {buffer, buffer->data()};
 }
 
-RingMemory::Bytes ring_bytes(const RingLayout& layout, bool gradients, int ranks) {
+RingMemory::Bytes ring_bytes(const RingLayout& layout, const ExchangeOptions& options, int ranks) {
   VALIDATE(layout.largest_slice() <= std::numeric_limits<int>::max(), ExitCode::configuration, "one rank would send ", layout.largest_slice(),
            " values of a stage to another in one message, more than MPI counts: use more ranks per shard group");
-  return layout.ring_bytes(gradients, ranks - 1);
+  return layout.ring_bytes(options.gradients, ranks - 1, options.reduce_type);
 }
 
 }  // namespace
 
 MpiRingExchange::MpiRingExchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options)
     : comm_(std::move(comm)), options_(options), layout_(std::move(stages), options.weight_type), own_(layout_.own_bytes()),
-      ring_(options, *this, ring_bytes(layout_, options.gradients, comm_->size()), host_memory, counters_),
+      ring_(options, *this, ring_bytes(layout_, options, comm_->size()), host_memory, counters_),
       gathering_(static_cast<size_t>(layout_.stages())) {
   counters_.weight_memory += own_.bytes();
 }
@@ -110,10 +110,10 @@ MPI_Datatype MpiRingExchange::slices_of(int stage, int to) const {
   std::vector<MPI_Aint> offsets;
   for (const auto& parameter : layout_.parameters(stage)) {
     lengths.push_back(base::checked_cast<int>(parameter.per_rank));
-    offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * float_bytes));
+    offsets.push_back(static_cast<MPI_Aint>((parameter.offset + to * parameter.per_rank) * reduced_element()));
   }
   MPI_Datatype type = MPI_DATATYPE_NULL;
-  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), offsets.data(), MPI_FLOAT, &type));
+  TRIREME_MPI(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), offsets.data(), to_mpi(options_.reduce_type), &type));
   TRIREME_MPI(MPI_Type_commit(&type));
   return type;
 }
@@ -123,20 +123,19 @@ void MpiRingExchange::reduce(int stage) {
   layout_.begin_reduction(stage);
   trace::Region region{"send gradients", stage, trace::Category::communication};
   const int64_t count = layout_.slice_elements(stage);
-  auto* into = reinterpret_cast<float*>(ring_[RingMemory::received]);
   for (int step = 1; step < comm_->size(); ++step) {
     const int from = (comm_->rank() + step) % comm_->size();
-    float* place = into + (from < comm_->rank() ? from : from - 1) * count;
     reducing_.push_back(MPI_REQUEST_NULL);
-    TRIREME_MPI(MPI_Irecv(place, static_cast<int>(count), MPI_FLOAT, from, gradients_tag, handle(), &reducing_.back()));
+    TRIREME_MPI(MPI_Irecv(received_from(from, count), static_cast<int>(count), to_mpi(options_.reduce_type), from, gradients_tag, handle(), &reducing_.back()));
   }
+  if (options_.reduce_type == DType::bf16) round_in_place(gradient_base(stage), layout_.elements(stage), options_.parallel_for);
   for (int step = 1; step < comm_->size(); ++step) {
     const int to = (comm_->rank() + comm_->size() - step) % comm_->size();
     MPI_Datatype type = slices_of(stage, to);
     reducing_.push_back(MPI_REQUEST_NULL);
     TRIREME_MPI(MPI_Isend(gradient_base(stage), 1, type, to, gradients_tag, handle(), &reducing_.back()));
     TRIREME_MPI(MPI_Type_free(&type));  // after the send, says the standard
-    region.add_bytes(count * float_bytes);
+    region.add_bytes(count * reduced_element());
   }
 }
 
@@ -146,21 +145,20 @@ void MpiRingExchange::finish_reduce(int stage, const std::vector<float*>& into) 
   const auto& parameters = layout_.parameters(stage);
   EXPECT(into.size() == parameters.size());
   const int64_t count = layout_.slice_elements(stage);
-  const auto* received = reinterpret_cast<const float*>(ring_[RingMemory::received]);
-  std::vector<const float*> sources(static_cast<size_t>(comm_->size()));
+  const auto* own = reinterpret_cast<const std::byte*>(gradient_base(stage));
+  Sources sources(static_cast<size_t>(comm_->size()));
   int64_t packed = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const auto& parameter = parameters[p];
     for (int rank = 0; rank < comm_->size(); ++rank) {
-      sources[static_cast<size_t>(rank)] =
-          rank == comm_->rank() ? gradient_base(stage) + parameter.offset + rank * parameter.per_rank
-                                : received + (rank < comm_->rank() ? rank : rank - 1) * count + packed;
+      sources[static_cast<size_t>(rank)] = rank == comm_->rank() ? own + (parameter.offset + rank * parameter.per_rank) * reduced_element()
+                                                                 : received_from(rank, count) + packed * reduced_element();
     }
-    add_in_order(into[p], sources, parameter.per_rank, options_.parallel_for);
+    add_in_order(into[p], options_.reduce_type, sources, parameter.per_rank, options_.parallel_for);
     packed += parameter.per_rank;
   }
   ++counters_.reductions;
-  counters_.reduced_bytes += (comm_->size() - 1) * count * float_bytes;
+  counters_.reduced_bytes += (comm_->size() - 1) * count * reduced_element();
 }
 
 std::unique_ptr<ShardExchange> make_ring_exchange(Comm comm, std::vector<SlotGeometry> stages, const ExchangeOptions& options) {

@@ -36,8 +36,13 @@ class MpiRingExchange final : public ShardExchange, private RingMemory::Tenant {
   void leave() override;
   void lose() override {}
   float* gradient_base(int stage) const { return layout_.gradients(ring_[RingMemory::gradients], stage); }
+  int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
   // The slices of rank `to` in a stage's gradients, as one MPI type relative to the stage's first element.
   MPI_Datatype slices_of(int stage, int to) const;
+  // What another rank sent of a stage whose slices have `count` elements.
+  std::byte* received_from(int rank, int64_t count) const {
+    return ring_[RingMemory::received] + (rank < comm_->rank() ? rank : rank - 1) * count * reduced_element();
+  }
   MPI_Comm handle() const { return static_cast<MPI_Comm>(comm_->native()); }
   void wait(std::vector<MPI_Request>& requests);
 

@@ -83,6 +83,7 @@ class WindowExchange final : public ShardExchange {
   float* gradient_base(int rank, int stage) const {
     return reinterpret_cast<float*>(gradients_.part(rank) + control_bytes) + arena_.begin(stage);
   }
+  int64_t reduced_element() const { return static_cast<int64_t>(size_of(options_.reduce_type)); }
   void barrier() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     comm_->barrier();
@@ -123,6 +124,9 @@ std::vector<float*> WindowExchange::gradients(int stage) {
 }
 
 void WindowExchange::reduce(int stage) {
+  if (options_.reduce_type == DType::bf16) {
+    round_in_place(gradient_base(comm_->rank(), stage), stages_[static_cast<size_t>(stage)].elements, options_.parallel_for);
+  }
   last_use_[static_cast<size_t>(stage)] = ++begun_;
   control(comm_->rank()).ready.value.store(begun_, std::memory_order_release);
 }
@@ -136,14 +140,14 @@ void WindowExchange::finish_reduce(int stage, const std::vector<float*>& into) {
   const auto& slot = stages_[static_cast<size_t>(stage)];
   EXPECT(into.size() == slot.parameters.size());
   trace::Region region{"sum gradients", stage, trace::Category::communication};
-  std::vector<const float*> sources(static_cast<size_t>(size));
+  Sources sources(static_cast<size_t>(size));
   for (size_t p = 0; p < slot.parameters.size(); ++p) {
     const auto& parameter = slot.parameters[p];
-    const int64_t offset = parameter.offset + comm_->rank() * parameter.per_rank;
-    for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = gradient_base(rank, stage) + offset;
-    add_in_order(into[p], sources, parameter.per_rank, options_.parallel_for);
-    region.add_bytes((size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float)));
-    counters_.reduced_bytes += (size - 1) * parameter.per_rank * static_cast<int64_t>(sizeof(float));
+    const int64_t offset = (parameter.offset + comm_->rank() * parameter.per_rank) * reduced_element();
+    for (int rank = 0; rank < size; ++rank) sources[static_cast<size_t>(rank)] = reinterpret_cast<const std::byte*>(gradient_base(rank, stage)) + offset;
+    add_in_order(into[p], options_.reduce_type, sources, parameter.per_rank, options_.parallel_for);
+    region.add_bytes((size - 1) * parameter.per_rank * reduced_element());
+    counters_.reduced_bytes += (size - 1) * parameter.per_rank * reduced_element();
   }
   finished_ = number;
   ++counters_.reductions;

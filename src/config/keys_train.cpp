@@ -93,7 +93,7 @@ void add_memory_keys(KeyList<Options>& keys) {
            "must divide their number. Reference and reward models are cut over as many reward ranks, where it divides these, else over all.")
       .at_least(0)
       .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
-  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks.")
+  keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks: bf16 halves what is sent and rounds each rank's part; the sum over micro-batches stays fp32.")
       .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
   keys.add(KEY(train.exact_products),
            "On processors with matrix units for bf16 (AMX), with a LibTorch over MKL: products of bf16 go into fp32 weight gradients as they are, added by the product "

@@ -13,7 +13,6 @@ void refuse_unbuilt(const Options& options, Command command) {
   const auto refuse = [&reasons](bool when, const char* what) {
     if (when) reasons.emplace_back(what);
   };
-  refuse(options.train.reduce_dtype != DType::f32, "train.reduce_dtype = \"bf16\": gradients are reduced in fp32 only");
   refuse(command == Command::ppo && options.train.async_depth > 0 && options.algo.dynamic_filtering_enable,
          "train.async_depth >= 1 with algo.dynamic_filtering_enable: filtering needs the rewards before the next rollout begins");
   refuse(options.run.production && std::getenv("TRIREME_CRASH_AT") != nullptr,

@@ -83,6 +83,7 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
                        .compute = run_.options.model.compute(),
                        .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
                        .node_weights = run_.options.train.node_weights,
+                       .reduce = run_.options.train.reduce_dtype,
                        .offload = run_.options.train.optimizer_offload,
                        .rings = run_.roles.rings});
 }

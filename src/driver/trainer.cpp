@@ -29,6 +29,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
                                                       .track_changes = device.is_cpu() && sends_deltas(options, roles),
                                                       .node_weights = options.train.node_weights,
+                                                      .reduce = options.train.reduce_dtype,
                                                        .offload = options.train.optimizer_offload,
                                                        .rings = roles.rings});
 }

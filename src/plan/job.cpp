@@ -103,7 +103,8 @@ class RankLedger {
     const auto count = static_cast<int64_t>(ranks.size());
     const bool shares = how == Exchange::window || how == Exchange::node_windows;
     const int64_t sharing = shares ? count_on_node(ranks) : 1;
-    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how, static_cast<int>(sharing));
+    const auto bytes = sharded_model_bytes(model, static_cast<int>(count), element(), kind, average, how, static_cast<int>(sharing),
+                                           config::bytes_per_element(options().train.reduce_dtype));
     add_exchange(owner, shares ? "weights, share of the node's" : "own weight slices", bytes.weights_own, (sharing - 1) * bytes.weights_own);
     if (shares) {
       add_exchange(owner, "gradients of two stages", bytes.gradient_slots, (sharing - 1) * bytes.gradient_slots / sharing);
@@ -114,6 +115,10 @@ class RankLedger {
       ring_.received = std::max(ring_.received, bytes.receive);
     }
     add(owner, "fp32 gradients", bytes.gradients);
+    if (kind == Training::trainable && options().train.reduce_dtype == config::DType::bf16 && ranks.size() < job_.roles.trainer.size()) {
+      add(owner, "step: gradients in bf16 for the sum over copies", 2 * std::min(replica_piece, shard_elements(model, static_cast<int>(count))),
+          phase_bit(Phase::step), Accuracy::estimate);
+    }
     if (place_ == Place::device) {  // made by the first pass
       add(owner, "tables of the rotation", rotation_bytes(model.shape, longest), every_phase & ~phase_bit(Phase::start));
     }

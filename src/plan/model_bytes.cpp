@@ -69,7 +69,7 @@ int64_t shard_elements(const ModelLayout& model, int ranks) {
 }
 
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange, int ranks_of_node) {
+                                      Exchange exchange, int ranks_of_node, int64_t reduced_bytes) {
   ShardedModelBytes out;
   if (exchange == Exchange::window || exchange == Exchange::node_windows) {
     const int sharing = exchange == Exchange::window ? ranks : ranks_of_node;
@@ -80,9 +80,10 @@ ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64
   }
   if (training == Training::frozen) return out;
   out.gradient_slots = two_stages(model, ranks) * fp32;
-  if (exchange == Exchange::host_ring) out.receive = (ranks - 1) * largest_stage_slice(model, ranks) * fp32;
-  if (exchange == Exchange::node_windows) out.receive = 3 * largest_stage_slice(model, ranks) * fp32;
-  if (exchange == Exchange::device_ring) out.receive = largest_stage_slice(model, ranks) * fp32;
+  const int64_t reduced = largest_stage_slice(model, ranks) * (ranks == 1 ? fp32 : reduced_bytes);
+  if (exchange == Exchange::host_ring) out.receive = (ranks - 1) * reduced;
+  if (exchange == Exchange::node_windows) out.receive = 3 * reduced;
+  if (exchange == Exchange::device_ring) out.receive = reduced;
   const int64_t shard = shard_elements(model, ranks) * fp32;
   out.master = out.gradients = shard;
   out.moments = 2 * shard;

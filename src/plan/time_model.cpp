@@ -66,7 +66,7 @@ ModelWork work_of(const ModelLayout& model, double kv_element_bytes) {
 }
 
 double pass_seconds(const Machine& machine, const TrainingWork& work) {
-  return pass(machine, work, work.recompute ? 4 : 3, 8);  // bf16 weights twice, fp32 gradients once
+  return pass(machine, work, work.recompute ? 4 : 3, 4 + work.reduced_bytes);  // bf16 weights twice, gradients once
 }
 
 double forward_seconds(const Machine& machine, const TrainingWork& work) { return pass(machine, work, 1, 2); }
@@ -117,10 +117,11 @@ struct Shape {
     sequences = static_cast<double>(j.options.sequences_per_iteration());
   }
   double tokens() const { return sequences * (input + output); }
+  double reduced_bytes() const { return static_cast<double>(config::bytes_per_element(job.options.train.reduce_dtype)); }
 
   TrainingWork pass(const ModelLayout& model, int ranks, int64_t micro_batch) const {
     return {.model = work_of(model, 2), .length = input + output, .tokens = static_cast<double>(micro_batch), .ranks = ranks,
-            .per_node = per_node};
+            .per_node = per_node, .reduced_bytes = reduced_bytes()};
   }
   // All tokens of the iteration through `ranks`, of which `group` cut the model.
   double scores(const ModelLayout& model, int ranks, int group, int64_t micro_batch) const {
@@ -144,7 +145,7 @@ struct Shape {
                   optimizer_seconds(job.machine, work.model, group, job.options.train.optimizer_offload);
     if (group < ranks) {  // gradients are summed over the copies
       const double copies = static_cast<double>(ranks) / group;
-      step += 2 * 4 * work.model.parameters / group * (copies - 1) / copies / (job.machine.network * link_share);
+      step += 2 * reduced_bytes() * work.model.parameters / group * (copies - 1) / copies / (job.machine.network * link_share);
     }
     return static_cast<double>(job.options.train.max_epochs) * steps * step;
   }

@@ -16,6 +16,7 @@
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 #include "trireme/kernels/scalar_type.hpp"
+#include "trireme/plan/model_bytes.hpp"
 #include "trireme/trace/region.hpp"
 #include "zero/optimizer.hpp"
 #include "zero/shards.hpp"
@@ -31,6 +32,7 @@ comm::ExchangeOptions exchange_options(const ShardedModelOptions& options, at::D
   out.kind = options.exchange;
   out.node_weights = options.node_weights;
   out.weight_type = comm::dtype_of(options.compute);
+  out.reduce_type = comm::dtype_of(options.reduce);
   out.gradients = options.training == Training::trainable;
   out.device = !kernels::on_host(device);
   out.rings = options.rings;
@@ -68,7 +70,8 @@ struct ShardedModel::Impl {
     if (shard.rank() == 0 && (!replicas || replicas->rank() == 0)) {
       log::info(base::text(options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
                            base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
-                           config::to_string(options.compute), " weights on a rank"));
+                           config::to_string(options.compute), " weights on a rank",
+                           trainable() && rounds_sums() ? base::text(", gradients summed in ", config::to_string(options.reduce)) : ""));
     }
   }
 
@@ -78,6 +81,7 @@ struct ShardedModel::Impl {
                                            "use more nodes, or train.optimizer_offload = false where GPUs have room");
     return at::from_blob(memory.data(), {map.elements()}, at::kFloat);
   }
+  bool rounds_sums() const { return options.reduce != config::DType::f32 && (shard.size() > 1 || (replicas && replicas->size() > 1)); }
   bool trainable() const { return options.training == Training::trainable; }
   void require_trainable(const char* what) const {
     if (!trainable()) throw InternalError(base::text(what, " of the frozen ", options.name));
@@ -90,18 +94,10 @@ struct ShardedModel::Impl {
     return pointers;
   }
   // The sum of the replicas' gradients. Collective over them.
-  void add_replicas() {
-    const int64_t bytes = bytes_of(state.gradient);
-    int64_t through_host = bytes;
-    if (replica_sums) {
-      const int64_t before = replica_sums->counters().host_bytes;
-      replica_sums->add_up(state.gradient.mutable_data_ptr(), state.gradient.numel(), comm::DType::f32);
-      through_host = replica_sums->counters().host_bytes - before;
-    } else {
-      replicas->all_reduce(state.gradient.mutable_data_ptr(), state.gradient.numel(), comm::DType::f32, comm::Op::sum);
-    }
-    trace::count("replica_gradient_bytes", bytes);
-    trace::count("replica_gradient_host_bytes", through_host);
+  void add_replicas();
+  void add_replicas(void* values, int64_t count, comm::DType type) {
+    if (replica_sums) return replica_sums->add_up(values, count, type);
+    replicas->all_reduce(values, count, type, comm::Op::sum);
   }
   // For tests of what comes of it: this rank's first number is none.
   static void spoil(at::Tensor& flat) {
@@ -132,6 +128,25 @@ ShardedModel::ShardedModel(model::ModelSpec spec, const comm::CommView& shard, c
     : impl_(std::make_unique<Impl>(std::move(spec), shard, replicas, device, options)) {}
 ShardedModel::~ShardedModel() = default;
 ShardedModel::ShardedModel(ShardedModel&&) noexcept = default;
+
+void ShardedModel::Impl::add_replicas() {
+  const comm::DType type = comm::dtype_of(options.reduce);
+  const int64_t bytes = state.gradient.numel() * static_cast<int64_t>(comm::size_of(type));
+  const int64_t before = replica_sums ? replica_sums->counters().host_bytes : 0;
+  if (type == comm::DType::f32) {
+    add_replicas(state.gradient.mutable_data_ptr(), state.gradient.numel(), type);
+  } else {
+    const at::NoGradGuard no_gradients;
+    for (int64_t first = 0; first < state.gradient.numel(); first += plan::replica_piece) {
+      at::Tensor piece = state.gradient.narrow(0, first, std::min(plan::replica_piece, state.gradient.numel() - first));
+      at::Tensor rounded = piece.to(kernels::scalar_type(options.reduce));
+      add_replicas(rounded.mutable_data_ptr(), rounded.numel(), type);
+      piece.copy_(rounded);
+    }
+  }
+  trace::count("replica_gradient_bytes", bytes);
+  trace::count("replica_gradient_host_bytes", replica_sums ? replica_sums->counters().host_bytes - before : bytes);
+}
 
 int64_t ShardedModel::Impl::first_not_finite(const at::Tensor& flat) const {
   for (size_t p = 0; p < map.parameters(); ++p) {

@@ -15,10 +15,13 @@ namespace {
 
 // `prepare` says which device the rank has.
 Place place(const std::string& name, void (*prepare)(), bool own_stream) {
-  return {name, [=] {
-            prepare();
-            return std::make_unique<DeviceLane>(own_stream);
-          }};
+  return {.name = name,
+          .make =
+              [=] {
+                prepare();
+                return std::make_unique<DeviceLane>(own_stream);
+              },
+          .rounds_sums = prepare == own_device};
 }
 const Place nccl = place("nccl", own_device, false), nccl_on_a_stream = place("nccl_on_a_stream", own_device, true);
 // A single rank has its device for itself.

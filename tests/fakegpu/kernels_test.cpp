@@ -237,6 +237,24 @@ TEST_P(DeviceKernelsInBlocks, SumsOfTheExchange) {
   }
 }
 
+TEST_P(DeviceKernelsInBlocks, SumsOfTheExchangeInHalfPrecision) {
+  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{257}, int64_t{2048 * 256 + 77}}) {
+    auto into = numbers<float>(count, 15, false);
+    const auto before = into, values = numbers<float>(count, 16);
+    std::vector<uint16_t> rounded(values.size());
+    ASSERT_EQ(comm::launch_round(rounded.data(), values.data(), count, nullptr), cudaSuccess);
+    ASSERT_EQ(comm::launch_add(into.data(), rounded.data(), count, nullptr), cudaSuccess);
+    wait();
+    int64_t wrong = 0;
+    for (size_t i = 0; i < into.size(); ++i) {
+      wrong += rounded[i] != base::float_to_bf16(values[i]);
+      const float sum = before[i] + base::bf16_to_float(rounded[i]);
+      wrong += !(into[i] == sum || std::isnan(sum));
+    }
+    EXPECT_EQ(wrong, 0) << count;
+  }
+}
+
 TEST_P(DeviceKernelsInBlocks, DrawsAreTheHosts) {
   for (const int64_t ids : {5, 257, 4100}) {
     for (const bool forbid : {false, true}) {

@@ -1,16 +1,39 @@
-// What stands in for src/comm/shard_exchange_add.cu where the order of operations is followed: the same sum, and the bytes that it uses, which a kernel's
+// What stands in for src/comm/shard_exchange_add.cu where the order of operations is followed: the same values, and the bytes that are used, which a kernel's
 // start does not tell. fakegpu_kernels runs the kernel itself.
+#include <cstddef>
+
 #include "comm/cuda_support.hpp"
 #include "fakegpu/fake_gpu.hpp"
+#include "trireme/base/bf16.hpp"
 
 namespace trireme::comm {
 
-cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
+namespace {
+
+template <class To, class From, class Step>
+cudaError_t for_each(To* to, const From* from, int64_t count, cudaStream_t stream, Step step) {
   if (count == 0) return cudaSuccess;
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-  return fakegpu::launch(stream, {fakegpu::writes(into, bytes), fakegpu::reads(values, bytes)}, [=] {
-    for (int64_t i = 0; i < count; ++i) into[i] += values[i];
+  const auto n = static_cast<size_t>(count);
+  return fakegpu::launch(stream, {fakegpu::writes(to, n * sizeof(To)), fakegpu::reads(from, n * sizeof(From))}, [=] {
+    for (size_t i = 0; i < n; ++i) step(to[i], from[i]);
   });
+}
+
+}  // namespace
+
+cudaError_t launch_add(float* into, const float* values, int64_t count, cudaStream_t stream) {
+  return for_each(into, values, count, stream, [](float& sum, float value) { sum += value; });
+}
+
+cudaError_t launch_add(float* into, const uint16_t* values, int64_t count, cudaStream_t stream) {
+  return for_each(into, values, count, stream, [](float& sum, uint16_t value) { sum += base::bf16_to_float(value); });
+}
+
+// A GPU's threads have no order: values that are not read yet would be written over.
+cudaError_t launch_round(uint16_t* to, const float* from, int64_t count, cudaStream_t stream) {
+  const auto *written = reinterpret_cast<const std::byte*>(to), *read = reinterpret_cast<const std::byte*>(from);
+  if (written < read + 4 * count && read < written + 2 * count) return cudaErrorInvalidValue;
+  return for_each(to, from, count, stream, [](uint16_t& rounded, float value) { rounded = base::float_to_bf16(value); });
 }
 
 }  // namespace trireme::comm

@@ -143,47 +143,64 @@ Segment::Outcome all_gather(ncclComm_t comm, const std::byte* from, std::byte* i
   return Segment::Outcome::done;
 }
 
-// Sums in the order of ranks.
-Segment::Outcome reduce_scatter(ncclComm_t comm, const float* from, float* into, size_t count) {
-  const auto ranks = static_cast<size_t>(comm->size);
-  const size_t most = Segment::mailbox_bytes / sizeof(float) / ranks;
-  std::vector<float> parts;
-  poison(into, count * sizeof(float));
-  for (size_t done = 0; done < count; done += most) {
-    const size_t piece = std::min(most, count - done);
-    parts.clear();
-    for (size_t to = 0; to < ranks; ++to) parts.insert(parts.end(), from + to * count + done, from + to * count + done + piece);
-    const auto outcome = comm->segment.show({"reduce-scatter", count}, parts.data(), parts.size() * sizeof(float), [&](int rank, const std::byte* shown) {
-      const auto* mine = reinterpret_cast<const float*>(shown) + static_cast<size_t>(comm->rank) * piece;
-      for (size_t i = 0; i < piece; ++i) into[done + i] = rank == 0 ? mine[i] : into[done + i] + mine[i];
-    });
-    if (outcome != Segment::Outcome::done) return outcome;
-  }
-  return Segment::Outcome::done;
-}
-
 float value_of(const std::byte* values, size_t i, bool bf16) {
   return bf16 ? trireme::base::bf16_to_float(reinterpret_cast<const uint16_t*>(values)[i]) : reinterpret_cast<const float*>(values)[i];
 }
 
 // Adds in fp32 and in the order of ranks, rounds once; NCCL promises neither.
-Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
-  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element;
-  std::vector<float> sums;
-  for (size_t done = 0; done < count; done += most) {
-    const size_t piece = std::min(most, count - done);
-    const auto outcome = comm->segment.show({"all-reduce", count}, from + done * element, piece * element, [&](int rank, const std::byte* shown) {
-      if (rank == 0) sums.assign(piece, 0);
-      for (size_t i = 0; i < piece; ++i) sums[i] = rank == 0 ? value_of(shown, i, bf16) : sums[i] + value_of(shown, i, bf16);
-    });
-    if (outcome != Segment::Outcome::done) return outcome;
-    for (size_t i = 0; i < piece; ++i) {
-      if (bf16) {
-        reinterpret_cast<uint16_t*>(into)[done + i] = trireme::base::float_to_bf16(sums[i]);
+class Sums {
+ public:
+  explicit Sums(bool bf16) : bf16_(bf16) {}
+  void add(int rank, const std::byte* shown, size_t count) {
+    if (rank == 0) values_.assign(count, 0);
+    for (size_t i = 0; i < count; ++i) values_[i] = rank == 0 ? value_of(shown, i, bf16_) : values_[i] + value_of(shown, i, bf16_);
+  }
+  void write(std::byte* into) const {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (bf16_) {
+        reinterpret_cast<uint16_t*>(into)[i] = trireme::base::float_to_bf16(values_[i]);
       } else {
-        reinterpret_cast<float*>(into)[done + i] = sums[i];
+        reinterpret_cast<float*>(into)[i] = values_[i];
       }
     }
+  }
+
+ private:
+  bool bf16_;
+  std::vector<float> values_;
+};
+
+Segment::Outcome reduce_scatter(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
+  const auto ranks = static_cast<size_t>(comm->size);
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element / ranks;
+  std::vector<std::byte> parts;
+  Sums sums(bf16);
+  poison(into, count * element);
+  for (size_t done = 0; done < count; done += most) {
+    const size_t piece = std::min(most, count - done);
+    parts.clear();
+    for (size_t to = 0; to < ranks; ++to) {
+      const std::byte* part = from + (to * count + done) * element;
+      parts.insert(parts.end(), part, part + piece * element);
+    }
+    const auto outcome = comm->segment.show({"reduce-scatter", count}, parts.data(), parts.size(), [&](int rank, const std::byte* shown) {
+      sums.add(rank, shown + static_cast<size_t>(comm->rank) * piece * element, piece);
+    });
+    if (outcome != Segment::Outcome::done) return outcome;
+    sums.write(into + done * element);
+  }
+  return Segment::Outcome::done;
+}
+
+Segment::Outcome all_reduce(ncclComm_t comm, const std::byte* from, std::byte* into, size_t count, bool bf16) {
+  const size_t element = bf16 ? sizeof(uint16_t) : sizeof(float), most = Segment::mailbox_bytes / element;
+  Sums sums(bf16);
+  for (size_t done = 0; done < count; done += most) {
+    const size_t piece = std::min(most, count - done);
+    const auto outcome = comm->segment.show({"all-reduce", count}, from + done * element, piece * element,
+                                            [&](int rank, const std::byte* shown) { sums.add(rank, shown, piece); });
+    if (outcome != Segment::Outcome::done) return outcome;
+    sums.write(into + done * element);
   }
   return Segment::Outcome::done;
 }
@@ -342,11 +359,13 @@ ncclResult_t ncclAllGather(const void* from, void* into, size_t count, ncclDataT
 }
 
 ncclResult_t ncclReduceScatter(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
-  if (type != ncclFloat || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32");
-  const auto* source = static_cast<const float*>(from);
-  auto* target = static_cast<float*>(into);
-  return collect({comm, stream, "reduce-scatter", {reads(from, count * 4 * static_cast<size_t>(comm->size)), writes(into, count * 4)},
-                  [=] { return reduce_scatter(comm, source, target, count); }});
+  if ((type != ncclFloat && type != ncclBfloat16) || operation != ncclSum) return refuse(ncclInvalidArgument, "the made-up NCCL sums fp32 and bf16");
+  const bool bf16 = type == ncclBfloat16;
+  const size_t bytes = count * (bf16 ? 2 : 4);
+  const auto* source = static_cast<const std::byte*>(from);
+  auto* target = static_cast<std::byte*>(into);
+  return collect({comm, stream, "reduce-scatter", {reads(from, bytes * static_cast<size_t>(comm->size)), writes(into, bytes)},
+                  [=] { return reduce_scatter(comm, source, target, count, bf16); }});
 }
 
 ncclResult_t ncclAllReduce(const void* from, void* into, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {

@@ -21,6 +21,7 @@ struct Way {
   bool offload = false;
   bool hybrid = false;
   double max_norm = 0.05;
+  config::DType reduce = config::DType::f32;
 };
 
 struct Trained {
@@ -28,7 +29,14 @@ struct Trained {
   std::vector<double> norms;
   int64_t changed = 0;
   std::string exchange;
+  int64_t reduced_bytes = 0, replica_bytes = 0;  // of gradients, that went between ranks
 };
+
+int64_t counted(const std::string& name) {
+  const auto counts = trace::counts();
+  const auto found = counts.find(name);
+  return found == counts.end() ? 0 : found->second;
+}
 
 zero::AdamWOptions adam(const Way& way) {
   zero::AdamWOptions options;
@@ -56,12 +64,14 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   options.compute = type;
   options.exchange = comm::ExchangeKind::automatic;
   options.offload = way.offload;
+  options.reduce = way.reduce;
   std::optional<comm::CommView> replicas;
   if (groups.replicas) replicas = groups.replicas->view();
   zero::ShardedModel model(spec, groups.shard, replicas, at::kCPU, options);
   model.load(initial_reader(spec));
   Trained out;
   out.exchange = model.exchange_kind();
+  const int64_t before = counted("replica_gradient_bytes");
   for (int step = 0; step < 3; ++step) {
     const auto batch = tiny_work(spec.shape, world().rank(), step);
     model.forward_backward(batch, loss_of(spec, batch));
@@ -70,6 +80,8 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
     out.norms.push_back(result.grad_norm);
     out.changed += result.changed_values;
   }
+  out.reduced_bytes = model.counters().reduced_bytes;
+  out.replica_bytes = counted("replica_gradient_bytes") - before;
   for (size_t p = 0; p < spec.parameters.size(); ++p) {
     for (const float* values : {model.master(p), model.moment1(p), model.moment2(p)}) {
       out.state.insert(out.state.end(), values, values + model.own(p).elements());
@@ -121,16 +133,28 @@ TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
 TEST_P(DeviceTraining, NoGradientOfAReplicaGoesThroughTheHost) {
   const Way way{.hybrid = true, .max_norm = 1e6};
   const Trained want = on_host(GetParam(), way);
-  const auto before = trace::counts();
+  const int64_t before = counted("replica_gradient_host_bytes");
   const Trained got = on_device(GetParam(), way);
-  const auto more = [&](const std::string& name) {
-    const auto now = trace::counts();
-    const auto at = now.find(name), then = before.find(name);
-    return (at == now.end() ? 0 : at->second) - (then == before.end() ? 0 : then->second);
-  };
   EXPECT_EQ(largest_difference(want.state, got.state), 0);  // two replicas: one order
-  EXPECT_EQ(more("replica_gradient_bytes") > 0, world().size() > 1);
-  EXPECT_EQ(more("replica_gradient_host_bytes"), 0);
+  EXPECT_EQ(got.replica_bytes > 0, world().size() > 1);
+  EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
+}
+
+// train.reduce_dtype = "bf16": half the bytes by NCCL, in a shard group and across groups; norms and state within the rounding of gradients, the same bits again.
+TEST_P(DeviceTraining, GradientsGoBetweenDevicesInHalfPrecision) {
+  for (const bool hybrid : {false, true}) {
+    const Way fp32{.hybrid = hybrid}, bf16{.hybrid = hybrid, .reduce = config::DType::bf16};
+    const int64_t before = counted("replica_gradient_host_bytes");
+    const Trained whole = on_device(GetParam(), fp32), half = on_device(GetParam(), bf16), again = on_device(GetParam(), bf16);
+    EXPECT_EQ(2 * half.reduced_bytes, whole.reduced_bytes);
+    EXPECT_EQ(2 * half.replica_bytes, whole.replica_bytes);
+    EXPECT_EQ(half.reduced_bytes + half.replica_bytes > 0, world().size() > 1);
+    EXPECT_EQ(counted("replica_gradient_host_bytes"), before);
+    EXPECT_NEAR(half.norms[0], whole.norms[0], whole.norms[0] / 128) << "a gradient is rounded on its rank and in the sum, in a group and across groups";
+    EXPECT_EQ(half.state == whole.state, world().size() == 1);
+    EXPECT_EQ(half.state, again.state);
+    EXPECT_LE(largest_difference(whole.state, half.state), 5e-3) << "three steps of 1e-2";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DeviceTraining, testing::Values(config::DType::f32, config::DType::bf16),

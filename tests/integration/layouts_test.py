@@ -295,6 +295,22 @@ class Layouts(ProgramTest):
             self.assertIn(f"sharded over 4 ranks by {kind}", (self.folder / f"nodes-{run}" / "log.txt").read_text())
             self.assertEqual(timeless(self.metrics(f"nodes-{run}")), timeless(self.metrics("nodes-one")))
 
+    def test_gradients_in_half_precision(self):
+        """train.reduce_dtype = "bf16": the same bits through memory and through messages, near those of fp32; the log says so."""
+        messages = {"LD_PRELOAD": str(BINARY_DIR / "tests" / "libno_shared_memory.so")}
+        runs = {"fp32": ([], None, 2), "window": (["train.reduce_dtype=bf16"], None, 2), "ring": (["train.reduce_dtype=bf16"], messages, 2),
+                "one": (["train.reduce_dtype=bf16"], None, 1), "copies": (["train.reduce_dtype=bf16", "train.shard_group=2"], None, 4),
+                "nodes": (["train.reduce_dtype=bf16"], adversity("made_up_nodes", RANKS_OF_NODE="2"), 4)}
+        for run, (overrides, env, ranks) in runs.items():
+            self.succeed("sft", "sft.toml", f"run.dir=half-{run}", *overrides, ranks=ranks, env=env)
+            said = "gradients summed in bf16" in (self.folder / f"half-{run}" / "log.txt").read_text()
+            self.assertEqual(said, ranks > 1 and run != "fp32", run)
+            for ours, reference in zip(self.metrics(f"half-{run}"), self.metrics("half-fp32"), strict=True):
+                self.assertTrue(math.isclose(ours["loss"], reference["loss"], rel_tol=1e-3), f"{run}: {ours['loss']} {reference['loss']}")
+                self.assertTrue(math.isclose(ours["grad_norm"], reference["grad_norm"], rel_tol=1e-2), f"{run}: {ours['grad_norm']} {reference['grad_norm']}")
+        self.assertEqual(timeless(self.metrics("half-ring")), timeless(self.metrics("half-window")))
+        self.assertNotEqual(self.metrics("half-window")[-1]["grad_norm"], self.metrics("half-fp32")[-1]["grad_norm"])
+
     def test_bf16(self):
         """Weights travel and compute in bf16; one rank and two see the same first rollout."""
         overrides = ["run.iterations=2", "model.dtype=bf16"]

@@ -2,6 +2,8 @@
 // program includes this and instantiates the suites with the places that it knows (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
+#include <cmath>
+
 #include "support/exchange_user.hpp"
 #include "trireme/base/error.hpp"
 
@@ -11,6 +13,7 @@ struct Place {
   std::string name;
   std::function<std::unique_ptr<Lane>()> make;
   bool window = false;    // nothing crosses between the ranks of a node
+  bool rounds_sums = false;  // of bf16: as they leave a node, or are added by others than us
 };
 inline std::string name_of(const testing::TestParamInfo<Place>& info) { return info.param.name; }
 
@@ -35,6 +38,46 @@ TEST_P(Exchange, GathersAndSumsInRankOrder) {
   const bool crosses = GetParam().window ? comm::discover(world()).nodes > 1 : world().size() > 1;
   const auto crossed = world().sum(user->counters().gathered_bytes);
   EXPECT_EQ(crossed > 0, crosses) << crossed << " bytes";
+}
+
+// Sums of bf16 values: each rank's are rounded, then added in fp32 within a node; a sum that leaves a node is rounded once more. None is further from the
+// sum of what the ranks had than these roundings allow.
+inline float half_sum(const std::vector<float>& of_ranks, bool rounds_sums, const std::vector<int>& node_of) {
+  if (of_ranks.size() == 1) return of_ranks[0];
+  float sum = in_bf16(of_ranks[0]);
+  double exact = of_ranks[0], room = std::abs(of_ranks[0]);
+  for (size_t rank = 1; rank < of_ranks.size(); ++rank) {
+    if (rounds_sums && node_of[rank] != node_of[rank - 1]) sum = in_bf16(sum);
+    sum += in_bf16(of_ranks[rank]);
+    exact += of_ranks[rank];
+    room += std::abs(of_ranks[rank]);
+  }
+  if (rounds_sums) sum = in_bf16(sum);
+  EXPECT_LE(std::abs(sum - exact), (rounds_sums ? of_ranks.size() + 1 : 1) * room / 256);
+  return sum;
+}
+
+// Half the bytes of fp32, and the same bits whenever it runs.
+TEST_P(Exchange, SumsInHalfPrecision) {
+  auto options = lane_->options();
+  ExchangeUser whole(*lane_, slots_, options);
+  options.reduce_type = comm::DType::bf16;
+  const auto topology = comm::discover(world());
+  const auto node_of = GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+  ExchangeUser half(*lane_, slots_, options, [&](const std::vector<float>& of_ranks) { return half_sum(of_ranks, GetParam().rounds_sums, node_of); });
+  for (int round = 0; round < 3; ++round) {
+    for (ExchangeUser* user : {&whole, &half}) {
+      user->write(round);
+      user->forward(round);
+      user->backward(round);
+      EXPECT_EQ(user->wrong(), 0) << "round " << round;
+    }
+  }
+  const auto bytes = [](const ExchangeUser& user) { return world().sum(user->counters().reduced_bytes); };
+  EXPECT_EQ(2 * bytes(half), bytes(whole));
+  EXPECT_EQ(bytes(half) > 0, bytes(whole) > 0);
+  const auto memory = [](const ExchangeUser& user) { return user->counters().gradient_memory; };
+  EXPECT_LE(memory(half), memory(whole)) << "rounded where they lie";
 }
 
 // Without reductions in between (frozen passes) only begin_update() keeps a fast rank from overwriting what a slow one reads.
@@ -81,6 +124,27 @@ TEST_P(Exchange, AddsOnThreads) {
     other.join();
   };
   ExchangeUser user(*lane_, one_stage(world().size(), 70001), options);
+  for (int round = 0; round < 2; ++round) {
+    user.fill_gradients(0, round);
+    user.reduce(0);
+    user.finish(0, round);
+  }
+  EXPECT_EQ(user.wrong(), 0);
+}
+
+// More than are rounded by one thread.
+TEST_P(Exchange, RoundsOnThreads) {
+  auto options = lane_->options();
+  options.reduce_type = comm::DType::bf16;
+  options.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    std::thread other([&] { body(count / 3, count); });
+    body(0, count / 3);
+    other.join();
+  };
+  const auto topology = comm::discover(world());
+  const auto node_of = GetParam().window ? topology.node_of : std::vector<int>(topology.node_of.size(), 0);
+  ExchangeUser user(*lane_, one_stage(world().size(), 170001), options,
+                    [&](const std::vector<float>& of_ranks) { return half_sum(of_ranks, GetParam().rounds_sums, node_of); });
   for (int round = 0; round < 2; ++round) {
     user.fill_gradients(0, round);
     user.reduce(0);

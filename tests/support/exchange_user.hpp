@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/world.hpp"
+#include "trireme/base/bf16.hpp"
 #include "trireme/comm/shard_exchange.hpp"
 
 namespace trireme::test {
@@ -86,11 +87,20 @@ inline float gradient_value(int rank, int stage, size_t p, int64_t i, int round)
          static_cast<float>(stage) + 0.1f * static_cast<float>(p) + static_cast<float>(round);
 }
 
+// How an exchange adds up what the ranks have, in their order.
+using SumOfRanks = std::function<float(const std::vector<float>& of_ranks)>;
+inline float fp32_sum(const std::vector<float>& of_ranks) {
+  float sum = of_ranks[0];
+  for (size_t rank = 1; rank < of_ranks.size(); ++rank) sum += of_ranks[rank];
+  return sum;
+}
+inline float in_bf16(float value) { return base::bf16_to_float(base::float_to_bf16(value)); }
+
 // An exchange and what a model does with it. What is wrong is counted where the lane runs.
 class ExchangeUser {
  public:
-  ExchangeUser(Lane& lane, std::vector<comm::SlotGeometry> slots, const comm::ExchangeOptions& options)
-      : lane_(lane), slots_(std::move(slots)), exchange_(comm::make_shard_exchange(world(), slots_, options)) {}
+  ExchangeUser(Lane& lane, std::vector<comm::SlotGeometry> slots, const comm::ExchangeOptions& options, SumOfRanks sum = fp32_sum)
+      : lane_(lane), slots_(std::move(slots)), sum_(std::move(sum)), exchange_(comm::make_shard_exchange(world(), slots_, options)) {}
 
   comm::ShardExchange& operator*() const { return *exchange_; }
   comm::ShardExchange* operator->() const { return exchange_.get(); }
@@ -175,9 +185,9 @@ class ExchangeUser {
       lane_.run({{into[p], n, false}}, [=, this, sums = into[p]] {
         for (int64_t i = 0; i < n; ++i) {
           const int64_t at = world().rank() * n + i;
-          float sum = gradient_value(0, stage, p, at, round);
-          for (int rank = 1; rank < world().size(); ++rank) sum += gradient_value(rank, stage, p, at, round);
-          wrong_ += sums[i] != 0.5f + sum;
+          std::vector<float> of_ranks;
+          for (int rank = 0; rank < world().size(); ++rank) of_ranks.push_back(gradient_value(rank, stage, p, at, round));
+          wrong_ += sums[i] != 0.5f + sum_(of_ranks);
         }
       });
     }
@@ -211,6 +221,7 @@ class ExchangeUser {
 
   Lane& lane_;
   std::vector<comm::SlotGeometry> slots_;
+  SumOfRanks sum_;
   std::atomic<int> wrong_{0};
   std::unique_ptr<comm::ShardExchange> exchange_;
 };

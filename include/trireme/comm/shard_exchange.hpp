@@ -72,7 +72,7 @@ class ShardExchange {
 
   // fp32 gradient storage of a stage, zeroed: pointers by parameter index within the stage (whole parameters, N slices).
   virtual std::vector<float*> gradients(int stage) = 0;
-  // Starts summing over ranks in rank order; finish_reduce() adds this rank's slices into `into` (fp32, by parameter
+  // Starts summing over ranks in rank order, in ExchangeOptions::reduce_type; finish_reduce() adds this rank's slices into `into` (fp32, by parameter
   // index within the stage, per_rank elements each), after which the gradient storage may be used again.
   virtual void reduce(int stage) = 0;
   virtual void finish_reduce(int stage, const std::vector<float*>& into) = 0;
@@ -91,6 +91,9 @@ struct ExchangeOptions {
                                                 // they are on several; an MPI ring where it does not fit or does not apply
   bool node_weights = true;                     // false: of several nodes none keeps whole weights, ranks gather them through an MPI ring
   DType weight_type = DType::bf16;              // bf16 or f32
+  // In which gradients go from rank to rank, f32 or bf16. bf16: each rank rounds its own once, in their place, and the sum is added in fp32; on its way
+  // from node to node it is rounded behind each node, and NCCL rounds as it adds. Among one rank nothing is rounded.
+  DType reduce_type = DType::f32;
   bool gradients = true;                        // false: a frozen model, gradients() and reduce() are errors
   bool device = false;                          // true: CUDA memory; NCCL, or MPI through pinned host memory where several
                                                 // ranks share a device

@@ -34,15 +34,18 @@ struct ShardedModelBytes {
   int64_t weights_own = 0;   // compute type: own slices; of a window this rank's share of it
   int64_t weights_ring = 0;  // compute type: two neighbouring stages, whole; none in a window
   int64_t gradient_slots = 0;  // fp32: two neighbouring stages, whole
-  int64_t receive = 0;       // fp32: summed slice (device ring), three of them (node windows), slices of all other ranks (host ring)
+  int64_t receive = 0;       // as gradients are summed: summed slice (device ring), three of them (node windows), slices of all other ranks (host ring)
   int64_t master = 0, gradients = 0, moments = 0, average = 0;  // fp32 shards
 };
-// `ranks_of_node`: that share this rank's window, of node windows.
+// `ranks_of_node`: that share this rank's window, of node windows. `reduced_bytes`: of a gradient on its way from rank to rank (train.reduce_dtype).
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
-                                      Exchange exchange, int ranks_of_node = 1);
+                                      Exchange exchange, int ranks_of_node = 1, int64_t reduced_bytes = 4);
 
 // Elements of a gradient whose squares a device adds up at a time: LibTorch converts them to fp64 first.
 inline constexpr int64_t norm_chunk = int64_t{1} << 22;
+
+// Elements of a gradient that are rounded at a time where replicas' gradients are summed in bf16.
+inline constexpr int64_t replica_piece = int64_t{1} << 24;
 
 // Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
 inline constexpr int64_t offload_piece = int64_t{1} << 24;

@@ -40,6 +40,7 @@ struct TrainingWork {
   bool recompute = true;
   int tensor_parallel = 1;
   bool overlaps_tensor_parallel = false;
+  double reduced_bytes = 4;  // of a gradient on its way from rank to rank
 };
 // One forward and backward pass.
 double pass_seconds(const Machine& machine, const TrainingWork& work);

@@ -39,6 +39,7 @@ struct ShardedModelOptions {
   bool track_changes = false;  // keep a bit per value that was changed since clear_changes() (weight sync's delta)
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
   bool node_weights = true;  // comm::ExchangeOptions::node_weights (train.node_weights)
+  config::DType reduce = config::DType::f32;  // in which gradients are summed over ranks and replicas (train.reduce_dtype)
   // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
   std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
   // fp32 weights, moments and their average lie in page-locked host memory and pass through the device in step() (train.optimizer_offload).

@@ -67,5 +67,36 @@ TEST(VectorAdd, SameBitsAsOneAdditionAfterAnotherOnEveryInstructionSet) {
   }
 }
 
+TEST(VectorAdd, HalfPrecisionIsWidenedAndRoundedAlikeOnEveryInstructionSet) {
+  constexpr size_t most = 100;
+  const auto into = normal_values(1, most);
+  auto values = normal_values(2, most);
+  values[7] = std::numeric_limits<float>::quiet_NaN();
+  values[8] = std::numeric_limits<float>::infinity();
+  values[9] = std::bit_cast<float>(0x3f808000u);  // to even
+  std::vector<uint16_t> half(most);
+  for (size_t i = 0; i < most; ++i) half[i] = base::float_to_bf16(values[i]);
+  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  for (const auto isa : usable_instruction_sets()) {
+    const UnderInstructionSet use(isa);
+    for (size_t n = 0; n < most; ++n) {
+      std::vector<float> sum = into, wide = into;
+      std::vector<uint16_t> rounded(most, 1);
+      base::add(sum.data() + 1, half.data(), static_cast<int64_t>(n));
+      base::widen(wide.data() + 1, half.data(), static_cast<int64_t>(n));
+      base::round(rounded.data() + 1, values.data(), static_cast<int64_t>(n));
+      for (size_t i = 0; i < most; ++i) {
+        const bool inside = i >= 1 && i < n + 1;
+        const float value = inside ? base::bf16_to_float(half[i - 1]) : 0;
+        if (!std::isnan(value)) {
+          ASSERT_EQ(bits(sum[i]), bits(inside ? into[i] + value : into[i])) << base::to_string(isa) << ", " << i << " of " << n;
+        }
+        ASSERT_EQ(bits(wide[i]), bits(inside ? value : into[i])) << base::to_string(isa) << ", " << i << " of " << n;
+        ASSERT_EQ(rounded[i], inside ? half[i - 1] : 1) << base::to_string(isa) << ", " << i << " of " << n;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

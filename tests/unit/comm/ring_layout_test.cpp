@@ -15,6 +15,7 @@
 #include "comm/ledger.hpp"
 #include "comm/shard_exchange_parts.hpp"
 #include "support/world.hpp"
+#include "trireme/base/bf16.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::comm {
@@ -229,10 +230,10 @@ TEST(AddInOrder, IsTheSumFromLeftToRight) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{2047}, size_t{2048}, size_t{2049}, size_t{70001}}) {
       std::vector<std::vector<float>> values(sources, std::vector<float>(count));
       std::vector<float> into(count), want(count);
-      std::vector<const float*> from;
+      Sources from;
       for (auto& part : values) {
         for (float& v : part) v = static_cast<float>(random()) / static_cast<float>(1 + random() % 1000);
-        from.push_back(part.data());
+        from.push_back(reinterpret_cast<const std::byte*>(part.data()));
       }
       for (size_t i = 0; i < count; ++i) {
         into[i] = static_cast<float>(random() % 1000) / 7;
@@ -241,13 +242,69 @@ TEST(AddInOrder, IsTheSumFromLeftToRight) {
         want[i] = into[i] + sum;
       }
       std::vector<float> in_parts = into;
-      add_in_order(into.data(), from, static_cast<int64_t>(count), {});
+      add_in_order(into.data(), DType::f32, from, static_cast<int64_t>(count), {});
       EXPECT_EQ(into, want) << sources << " of " << count;
-      add_in_order(in_parts.data(), from, static_cast<int64_t>(count), [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {
+      add_in_order(in_parts.data(), DType::f32, from, static_cast<int64_t>(count), [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {
         for (int64_t i = 0; i < n; i += 1001) body(i, std::min(n, i + 1001));
       });
       EXPECT_EQ(in_parts, want);
     }
+  }
+}
+
+// In bf16 the values are widened, the sum is fp32; one that goes on is rounded at its end.
+TEST(AddInOrder, WidensHalfPrecisionAndRoundsWhatGoesOn) {
+  std::mt19937 random(11);
+  for (const size_t sources : {size_t{1}, size_t{2}, size_t{3}}) {
+    for (const size_t count : {size_t{1}, size_t{2048}, size_t{2049}, size_t{70001}}) {
+      std::vector<std::vector<uint16_t>> values(sources, std::vector<uint16_t>(count));
+      std::vector<float> into(count), want(count);
+      std::vector<uint16_t> sum(count), fresh(count), want_sum(count), want_fresh(count);
+      Sources from;
+      for (auto& part : values) {
+        for (uint16_t& v : part) v = base::float_to_bf16(static_cast<float>(random() % 100000) / 7);
+        from.push_back(reinterpret_cast<const std::byte*>(part.data()));
+      }
+      for (size_t i = 0; i < count; ++i) {
+        into[i] = static_cast<float>(random() % 1000) / 7;
+        sum[i] = base::float_to_bf16(static_cast<float>(random() % 1000) / 3);
+        float alone = base::bf16_to_float(values[0][i]), onto = base::bf16_to_float(sum[i]) + alone;
+        for (size_t s = 1; s < sources; ++s) {
+          alone += base::bf16_to_float(values[s][i]);
+          onto += base::bf16_to_float(values[s][i]);
+        }
+        want[i] = into[i] + alone;
+        want_fresh[i] = base::float_to_bf16(alone);
+        want_sum[i] = base::float_to_bf16(onto);
+      }
+      const auto n = static_cast<int64_t>(count);
+      add_in_order(into.data(), DType::bf16, from, n, {});
+      EXPECT_EQ(into, want) << sources << " of " << count;
+      sum_in_order(reinterpret_cast<std::byte*>(sum.data()), DType::bf16, true, from, n);
+      EXPECT_EQ(sum, want_sum) << sources << " of " << count;
+      sum_in_order(reinterpret_cast<std::byte*>(fresh.data()), DType::bf16, false, from, n);
+      EXPECT_EQ(fresh, want_fresh) << sources << " of " << count;
+    }
+  }
+}
+
+TEST(RoundInPlace, LeavesEveryValueAtTheBeginning) {
+  std::mt19937 random(5);
+  const ParallelFor backwards = [](int64_t n, const std::function<void(int64_t, int64_t)>& body) {  // as threads might
+    for (int64_t end = n; end > 0; end -= std::min<int64_t>(end, 4099)) body(std::max<int64_t>(0, end - 4099), end);
+  };
+  for (const int64_t count : {0, 1, 2047, 2049, 65536, 65537, 131073, 400003}) {
+    std::vector<float> values(static_cast<size_t>(count) + 1, 3.f);
+    std::vector<uint16_t> want;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      values[i] = static_cast<float>(random()) / 1e5f;
+      want.push_back(base::float_to_bf16(values[i]));
+    }
+    round_in_place(values.data(), count, backwards);
+    std::vector<uint16_t> got(want.size());
+    std::memcpy(got.data(), values.data(), got.size() * sizeof(uint16_t));
+    EXPECT_EQ(got, want) << count;
+    EXPECT_EQ(values.back(), 3.f) << "what follows";
   }
 }
 

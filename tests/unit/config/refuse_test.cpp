@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "trireme/config/refuse.hpp"
 #include "trireme/base/error.hpp"
 #include "unit/config/expect_error.hpp"
@@ -7,10 +9,17 @@
 namespace trireme::config {
 namespace {
 
+struct CrashAt {
+  CrashAt() { setenv("TRIREME_CRASH_AT", "checkpoint.commit", 1); }
+  CrashAt(const CrashAt&) = delete;
+  ~CrashAt() { unsetenv("TRIREME_CRASH_AT"); }
+};
+
 TEST(Refuse, NamesEveryKeyAtOnce) {
+  const CrashAt variable;
   Options options;
   EXPECT_NO_THROW(refuse_unbuilt(options, Command::ppo));
-  options.train.reduce_dtype = DType::bf16;
+  options.run.production = true;
   options.train.async_depth = 1;
   options.algo.dynamic_filtering_enable = true;
   try {
@@ -19,24 +28,20 @@ TEST(Refuse, NamesEveryKeyAtOnce) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::configuration);
     const std::string text = error.what();
-    for (const char* key : {"train.reduce_dtype", "train.async_depth"}) {
+    for (const char* key : {"run.production", "train.async_depth"}) {
       EXPECT_NE(text.find(key), std::string::npos) << key;
     }
   }
 }
 
-// Each key alone, by its name.
-TEST(Refuse, EveryKeyAlone) {
-  const std::vector<std::pair<std::string, void (*)(Options&)>> keys{
-      {"train.reduce_dtype", [](Options& o) { o.train.reduce_dtype = DType::bf16; }},
-  };
-  for (size_t i = 0; i < keys.size(); ++i) {
-    Options options;
-    keys[i].second(options);
-    for (const auto command : {Command::ppo, Command::sft, Command::rm, Command::dpo}) {
-      const std::string text = error_of(ExitCode::configuration, [&] { refuse_unbuilt(options, command); });
-      EXPECT_TRUE(text.starts_with(keys[i].first)) << i << ": " << text;
-    }
+TEST(Refuse, ProductionWithAFaultFromTheEnvironment) {
+  Options options;
+  options.run.production = true;
+  for (const auto command : {Command::ppo, Command::sft, Command::rm, Command::dpo}) {
+    EXPECT_NO_THROW(refuse_unbuilt(options, command));
+    const CrashAt variable;
+    const std::string text = error_of(ExitCode::configuration, [&] { refuse_unbuilt(options, command); });
+    EXPECT_NE(text.find("TRIREME_CRASH_AT"), std::string::npos) << text;
   }
 }
 
@@ -44,6 +49,7 @@ TEST(Refuse, WhatWorksIsNotRefused) {
   Options options;
   options.train.async_depth = 1;
   options.train.partial_rollout_enable = true;
+  options.train.reduce_dtype = DType::bf16;
   options.generate.tensor_parallel = 2;
   options.fault.crash_at = "checkpoint.commit";
   options.fault.at = {"kill:0:train:1"};

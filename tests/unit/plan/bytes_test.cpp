@@ -49,6 +49,15 @@ TEST(ModelBytes, OfThreeRanksByHand) {
   EXPECT_EQ(nodes.weights_ring, 0);
   EXPECT_EQ(nodes.gradient_slots, 4 * two);
   EXPECT_EQ(nodes.receive, 4 * 3 * slice);
+  const auto halves = [&](int ranks, Exchange exchange) {
+    return plan::sharded_model_bytes(model, ranks, 2, plan::Training::trainable, false, exchange, 2, 2);
+  };
+  EXPECT_EQ(halves(3, Exchange::host_ring).receive, 2 * 2 * slice) << "gradients travel in bf16";
+  EXPECT_EQ(halves(3, Exchange::device_ring).receive, 2 * slice);
+  EXPECT_EQ(halves(3, Exchange::node_windows).receive, 2 * 3 * slice);
+  EXPECT_EQ(halves(3, Exchange::node_windows).gradient_slots, 4 * two) << "rounded where they lie";
+  EXPECT_EQ(halves(1, Exchange::device_ring).receive, plan::sharded_model_bytes(model, 1, 2, plan::Training::trainable, false, Exchange::device_ring).receive)
+      << "a single rank rounds nothing";
   const auto frozen = bytes(Exchange::host_ring, plan::Training::frozen, true);
   EXPECT_EQ(frozen.weights_ring, 2 * two);
   EXPECT_EQ(frozen.gradient_slots + frozen.receive + frozen.master + frozen.gradients + frozen.moments + frozen.average, 0);

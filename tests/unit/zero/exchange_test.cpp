@@ -11,7 +11,7 @@ namespace {
 using comm::ExchangeKind;
 
 Place place(const std::string& name, ExchangeKind kind) {
-  return {name, [kind] { return std::make_unique<HostLane>(kind); }, kind != ExchangeKind::mpi_ring};
+  return {name, [kind] { return std::make_unique<HostLane>(kind); }, kind != ExchangeKind::mpi_ring, kind == ExchangeKind::node_windows};
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Exchange, testing::Values(place("nodes", ExchangeKind::node_windows), place("ring", ExchangeKind::mpi_ring)), name_of);

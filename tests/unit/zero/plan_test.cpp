@@ -25,6 +25,7 @@ struct PlannedRun {
   config::DType compute;
   zero::Training training;
   comm::ExchangeKind exchange;
+  config::DType reduce = config::DType::f32;
 };
 
 const std::map<comm::ExchangeKind, plan::Exchange> planned_as{{comm::ExchangeKind::shared_window, plan::Exchange::window},
@@ -38,12 +39,13 @@ void expect_planned_bytes(const PlannedRun& s) {
   options.compute = s.compute;
   options.training = s.training;
   options.exchange = s.exchange;
+  options.reduce = s.reduce;
   zero::ShardedModel model(spec, ranks, std::nullopt, at::kCPU, options);
   const bool trained = s.training == zero::Training::trainable;
   if (trained) model.enable_average(0.9);
   const auto want = plan::sharded_model_bytes(layout(spec), ranks.size(), config::bytes_per_element(s.compute),
                                               trained ? plan::Training::trainable : plan::Training::frozen, trained,
-                                              planned_as.at(s.exchange), comm::discover(ranks).local_size);
+                                              planned_as.at(s.exchange), comm::discover(ranks).local_size, config::bytes_per_element(s.reduce));
   const zero::MemoryUse got = model.memory();
   EXPECT_EQ(got.weights, want.weights_own + want.weights_ring);
   EXPECT_EQ(got.exchange, want.gradient_slots + want.receive);
@@ -63,6 +65,7 @@ TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
                                             << config::to_string(compute) << " training " << static_cast<int>(training) << " exchange "
                                             << static_cast<int>(exchange));
             expect_planned_bytes({tied, head, compute, training, exchange});
+            expect_planned_bytes({tied, head, compute, training, exchange, config::DType::bf16});
           }
         }
       }

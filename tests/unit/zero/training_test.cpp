@@ -9,6 +9,8 @@
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/trace/region.hpp"
+#include "trireme/zero/replica_check.hpp"
 #include "unit/zero/tiny_model.hpp"
 
 namespace trireme::test {
@@ -91,6 +93,45 @@ TEST_P(Training, ThreeStepsEqualLibTorchsAdamW) {
   });
 }
 
+// Gradients and their norm after one pass, and the bytes that went between ranks.
+struct OnePass {
+  std::vector<float> gradients;
+  double norm = 0;
+  int64_t bytes = 0;
+};
+OnePass one_pass(comm::ExchangeKind exchange, config::DType reduce) {
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::f32;
+  options.exchange = exchange;
+  options.reduce = reduce;
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  const auto batch = tiny_work(spec.shape, world().rank(), 0);
+  model.forward_backward(batch, loss_of(spec, batch));
+  OnePass out;
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    if (!model.own(p).empty()) out.gradients.insert(out.gradients.end(), model.gradient(p), model.gradient(p) + model.own(p).elements());
+  }
+  out.norm = model.step(adam()).grad_norm;
+  out.bytes = world().sum(model.counters().reduced_bytes);
+  return out;
+}
+
+TEST_P(Training, GradientsInHalfPrecisionAreThoseOfFp32ButForTheirRounding) {
+  const OnePass whole = one_pass(GetParam(), config::DType::f32), half = one_pass(GetParam(), config::DType::bf16);
+  EXPECT_EQ(2 * half.bytes, whole.bytes);
+  EXPECT_NEAR(half.norm, whole.norm, whole.norm / 256);
+  ASSERT_EQ(half.gradients.size(), whole.gradients.size());
+  double difference = 0;
+  for (size_t i = 0; i < half.gradients.size(); ++i) difference += std::pow(half.gradients[i] - whole.gradients[i], 2);
+  difference = std::sqrt(world().sum(difference));
+  EXPECT_LE(difference, whole.norm / 256) << "each value, and each sum that leaves a node, is off by less than its 256th";
+  EXPECT_EQ(difference > 0, world().size() > 1);
+  const OnePass again = one_pass(GetParam(), config::DType::bf16);
+  EXPECT_EQ(again.gradients, half.gradients) << "the same bits";
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Training, testing::Values(comm::ExchangeKind::node_windows, comm::ExchangeKind::mpi_ring),
                          [](const auto& value) { return value.param == comm::ExchangeKind::mpi_ring ? "ring" : "nodes"; });
 INSTANTIATE_TEST_SUITE_P(OneNode, Training, testing::Values(comm::ExchangeKind::shared_window), [](const auto&) { return "window"; });
@@ -138,11 +179,16 @@ TEST(ChangedBits, AreThoseOfAllStepsSinceTheyWereCleared) {
 }
 
 // Two groups of two: sharded inside a group, summed across; the same training as on all four.
+struct TwoGroups {
+  const int rank = world().rank(), half = world().size() / 2;
+  const comm::Comm shard = comm::Comm::split(world(), rank / half, rank, "shard");
+  const comm::Comm replicas = comm::Comm::split(world(), rank % half, rank, "replicas");
+};
+
 TEST(HybridSharding, EqualsThePlainModel) {
   if (world().size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
-  const int rank = world().rank(), half = world().size() / 2;
-  const auto shard = comm::Comm::split(world(), rank / half, rank, "shard");
-  const auto replicas = comm::Comm::split(world(), rank % half, rank, "replicas");
+  const TwoGroups groups;
+  const auto& [rank, half, shard, replicas] = groups;
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
   zero::ShardedModelOptions options;
   options.compute = config::DType::f32;
@@ -156,6 +202,36 @@ TEST(HybridSharding, EqualsThePlainModel) {
     EXPECT_NEAR(model.step(adam()).grad_norm, norms[static_cast<size_t>(step)], 1e-5 * norms[static_cast<size_t>(step)]);
   }
   expect_trained(model, want);
+}
+
+// What replicas send is counted; they end with the same bits.
+TEST(HybridSharding, InHalfPrecisionSendsHalfAndKeepsReplicasAlike) {
+  if (world().size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  const TwoGroups groups;
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  std::vector<double> norms;
+  std::vector<int64_t> bytes;
+  for (const auto reduce : {config::DType::f32, config::DType::bf16}) {
+    zero::ShardedModelOptions options;
+    options.reduce = reduce;
+    zero::ShardedModel model(spec, groups.shard, groups.replicas.view(), at::kCPU, options);
+    model.load(initial_reader(spec));
+    const auto batch = tiny_work(spec.shape, groups.rank, 0);
+    model.forward_backward(batch, loss_of(spec, batch));
+    const auto sent = [] {
+      const auto counts = trace::counts();
+      const auto found = counts.find("replica_gradient_bytes");
+      return found == counts.end() ? 0 : found->second;
+    };
+    const int64_t before = sent();
+    norms.push_back(model.step(adam()).grad_norm);
+    bytes.push_back(sent() - before);
+    zero::require_equal_replicas(groups.replicas, groups.rank, "model", model);
+  }
+  EXPECT_NEAR(norms[1], norms[0], norms[0] / 128);
+  EXPECT_NE(norms[1], norms[0]);
+  EXPECT_GT(bytes[1], 0);
+  EXPECT_EQ(2 * bytes[1], bytes[0]);
 }
 
 TEST(Average, FollowsTheWeights) {
