@@ -101,7 +101,10 @@ kernels::DrawArguments TensorSampler::arguments(const at::Tensor& logits, const 
   const auto take = [&]<class T>(T*& pointer, Scratch which, int64_t elements, int64_t element_bytes = sizeof(T)) {
     at::Tensor& memory = scratch_[which];
     const int64_t bytes = elements * element_bytes;
-    if (!memory.defined() || memory.numel() < bytes) memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+    if (!memory.defined() || memory.numel() < bytes) {
+      memory = at::Tensor();  // not both at a time
+      memory = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+    }
     pointer = static_cast<T*>(memory.mutable_data_ptr());
   };
   const auto take_logits = [&](void*& pointer, Scratch which, int64_t elements) {

@@ -100,9 +100,10 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
 
  private:
   at::Tensor attend_gathered(const at::Tensor& q, const at::Tensor& cache) {
-    const at::Tensor gathered = cache.index_select(1, indices_.read);
+    // One by one: keys and values of a layer are contiguous, both together are not, and LibTorch's selection on hosts would copy them whole.
+    const at::Tensor keys = cache.select(0, 0).index_select(0, indices_.read), values = cache.select(0, 1).index_select(0, indices_.read);
     ++backend_.attention_calls_;
-    return model::attend_gathered(q, gathered.select(0, 0), gathered.select(0, 1), indices_.lengths);
+    return model::attend_gathered(q, keys, values, indices_.lengths);
   }
 
   TorchBackend& backend_;
@@ -185,6 +186,7 @@ void TorchBackend::forward(const StepBatch& batch, StepIndices& indices, const U
     cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim}, at::TensorOptions().dtype(type).device(device_));
   }
   PagedStrategy strategy(*this, indices, upload);
+  logits_ = at::Tensor();  // those of the last step were drawn from: not beside this one's
   at::Tensor x;
   for (const model::Stage& stage : spec_.stages) {
     if (stage.kind == model::StageKind::head) {

@@ -27,7 +27,7 @@ class TorchBackend final : public StepBackend {
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
   KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
-  void release_cache() override { cache_ = at::Tensor(); }
+  void release_cache() override { cache_ = logits_ = at::Tensor(); }
   void report(EngineCounters& counters) const override;
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "plan/generation_bytes.hpp"
 #include "plan/groups.hpp"
 #include "plan/sync_staging.hpp"
 #include "trireme/base/checked.hpp"
@@ -241,10 +242,10 @@ class RankLedger {
     const int64_t padded = base::round_up(options().max_len() + 1, options().generate.page_size);
     if (place_ == Place::device) {
       add("generator", "KV pages", granted, cache_phases());
-      const int64_t running = std::min(sequences, options().generate.max_batch);
-      add("generator", "keys and values that a layer gathers", running * padded * kv_bytes_per_token(shape, degree(), element()) / shape.layers,
-          phase_bit(Phase::rollout), Accuracy::estimate);
-      add("generator", "activations of a step", device_step_bytes(running, sequences * padded), phase_bit(Phase::rollout), Accuracy::estimate);
+      GenerationStep step{.shape = shape, .degree = degree(), .element_bytes = element(), .logit_bytes = logit(), .longest = padded};
+      step.take_slices(job_.models.actor, job_.models.slices, place);
+      step.take_work(options(), sequences, job_.own_kernels);
+      add_generation(ledger_, generation_bytes(step), cache_phases());
       return;
     }
     // On the host a page takes memory when it is first written: no more than all sequences of a rollout fill.
@@ -264,15 +265,6 @@ class RankLedger {
     }
     add("generator", "rows of a step", element() * rows * columns / degree() + logit() * logit_rows * shape.vocab / degree(), every_phase,
         Accuracy::estimate);
-  }
-
-  // Of one block's operators, in slices of the replica's ranks; then logits and, where a draw is from the likeliest, those of all slices.
-  int64_t device_step_bytes(int64_t running, int64_t tokens) const {
-    const config::ModelShape& shape = job_.models.actor.shape;
-    const int64_t rows = std::min(tokens, options().generate.max_batch_tokens + options().generate.max_batch);
-    const bool truncated = options().rollout.top_p < 1 || options().rollout.top_k > 0;
-    const int64_t logits = running * shape.vocab * element();
-    return rows * (6 * shape.hidden + 4 * shape.ffn / degree()) * element() + logits / degree() + (truncated && degree() > 1 ? logits : 0);
   }
 
   void weight_sync() {

@@ -127,19 +127,33 @@ TEST(Communicators, OfTheSameRanksShareTheirConnections) {
 }
 
 TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {
-  const std::string what = "activations of a step";
+  const std::string what = "activations of a step", gathered = "keys and values that a layer gathers";
   const SmallJob job = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100"}, 1, 4, gpu());
   const plan::Ledger ledger = plan::memory_of_rank(job.job(), 0);
-  // One sequence of 101 positions, in pages of 16: 112 rows of 6 x 8 + 4 x 16 values, and logits of 10 ids, in bf16.
-  EXPECT_EQ(bytes_of(ledger, "generator", what), 2 * (112 * (6 * 8 + 4 * 16) + 10));
+  // One sequence of 101 positions, in pages of 16: 112 rows of a block, with the keys and values that attention gathered before, in bf16; logits of 10 ids.
+  const auto step = [&](const plan::Ledger& of) {
+    return bytes_of(of, "generator", what) + bytes_of(of, "generator", gathered) + bytes_of(of, "generator", "logits of a step");
+  };
+  EXPECT_EQ(step(ledger), 2 * 112 * (4 * 8 + 2 * 16 + 2 * 8 + 3 * 16));
+  EXPECT_EQ(bytes_of(ledger, "generator", gathered), 2 * 112 * 2 * 8);
+  EXPECT_EQ(bytes_of(ledger, "generator", "logits of a step"), 2 * 10);
   for (const auto& entry : ledger.entries()) {
     if (entry.what != what) continue;
     EXPECT_EQ(entry.phases, plan::phase_bit(plan::Phase::rollout));
   }
-  // Slices of two ranks; draws from the likeliest ids gather the logits of both.
+  // Slices of two ranks; draws from the likeliest ids gather the logits of both, and find the mass of 256 segments.
   const SmallJob slices = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.tensor_parallel=2",
                                   "rollout.top_p=0.9"}, 1, 4, gpu());
-  EXPECT_EQ(bytes_of(plan::memory_of_rank(slices.job(), 0), "generator", what), 2 * (2 * 112 * (6 * 8 + 2 * 16) + 2 * 10 / 2 + 2 * 10));
+  const plan::Ledger both = plan::memory_of_rank(slices.job(), 0);
+  EXPECT_EQ(step(both), 2 * 2 * 112 * (4 * 8 + 2 * 16 / 2 + 2 * 8 / 2 + 3 * 16 / 2));
+  EXPECT_EQ(bytes_of(both, "generator", "logits of a step"), 2 * 2 * 4) << "this rank has 4 of the 10 ids, the other 6";
+  const SmallJob whole = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.tensor_parallel=2"}, 1, 4, gpu());
+  const std::string draws = "scratch memory of draws";
+  EXPECT_EQ(bytes_of(both, "generator", draws) - bytes_of(plan::memory_of_rank(whole.job(), 0), "generator", draws), 2 * (256 * 8 + 2 * 2 * 6));
+  // Prompts that share no pages: no more is gathered than a step reads, and one prompt that was begun before.
+  const SmallJob apart = job_of({"rollout.batch_size=40", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.prefix_sharing=false",
+                                 "generate.max_batch_tokens=200"}, 1, 4, gpu());
+  EXPECT_EQ(bytes_of(plan::memory_of_rank(apart.job(), 0), "generator", gathered), (200 + 112) * 2 * 2 * 8);
 }
 
 }  // namespace

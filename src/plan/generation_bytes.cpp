@@ -1,0 +1,96 @@
+#include "plan/generation_bytes.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/checked.hpp"
+#include "trireme/plan/pass_bytes.hpp"
+
+namespace trireme::plan {
+namespace {
+
+constexpr int64_t float_bytes = 4, index_bytes = 8;
+
+// Of kernels/paged_attention.hpp and kernels/draw.hpp.
+constexpr int64_t attention_positions = 128;  // of a chunk
+constexpr int64_t draw_lanes = 16, draw_segments = 256, running_sum = 16, draw_result = 56, draw_summary = 24, draw_row = 88;
+
+// Nothing of a block is given back before it ends: both norms' rows, the sums between, what attention and the feed-forward part made.
+int64_t block(const GenerationStep& s) {
+  return s.rows * s.element_bytes * (4 * s.shape.hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn);
+}
+
+// Beside the hidden states of all rows those that are drawn from, before and behind the norm and widened.
+int64_t head(const GenerationStep& s) {
+  const bool widens = s.logit_bytes > s.element_bytes;
+  const int64_t piece = widens ? 2 * std::min(s.vocab, vocabulary_chunk) : 0;
+  return s.rows * s.shape.hidden * s.element_bytes + s.running * s.shape.hidden * (2 * s.element_bytes + (widens ? s.logit_bytes : 0)) +
+         piece * std::max(s.shape.hidden, s.running) * s.logit_bytes;
+}
+
+int64_t draws(const GenerationStep& s) {
+  const int64_t chunks = base::ceil_div(s.vocab, vocabulary_chunk);
+  int64_t row = float_bytes * std::max(chunks * draw_lanes, vocabulary_chunk) + chunks * (draw_lanes * index_bytes + running_sum);
+  row += s.degree * (draw_result + draw_summary);
+  if (s.truncated) row += draw_segments * index_bytes + (s.degree > 1 ? s.degree * s.longest_vocab * s.logit_bytes : 0);
+  if (s.changes_logits) row += s.vocab * s.logit_bytes;
+  return s.running * row;
+}
+
+}  // namespace
+
+void GenerationStep::take_slices(const ModelLayout& model, const base::ShardLayout& slices, int place) {
+  const auto& tensors = slices.tensors();
+  for (size_t p = 0; p < tensors.size(); ++p) {
+    const int64_t columns = slices.block(p, place).rows;
+    for (const auto& [name, width] : {std::pair{"q_proj.weight", &q}, {"k_proj.weight", &kv}, {"gate_proj.weight", &ffn}}) {
+      if (tensors[p].name.ends_with(name)) *width = columns;
+    }
+  }
+  const size_t head = model.stages.back().back();
+  vocab = slices.block(head, place).rows;
+  for (int rank = 0; rank < static_cast<int>(degree); ++rank) longest_vocab = std::max(longest_vocab, slices.block(head, rank).rows);
+}
+
+// A step reads prompts of max_batch_tokens in all, one of which may have been begun before; where prompts share pages, few tokens of each may be left.
+void GenerationStep::take_work(const config::Options& options, int64_t sequences, bool own_kernels) {
+  const auto& o = options.generate;
+  running = std::min(sequences, o.max_batch);
+  rows = std::min(sequences * longest, o.max_batch_tokens + o.max_batch);
+  in_place = own_kernels && o.paged_attention;
+  prefill = running * longest;
+  if (in_place && !o.prefix_sharing) prefill = std::min(prefill, o.max_batch_tokens + longest);
+  truncated = options.rollout.top_p < 1 || options.rollout.top_k > 0;
+  changes_logits = options.rollout.min_new_tokens > 0 || !options.rollout.logit_bias.empty();
+}
+
+GenerationBytes generation_bytes(const GenerationStep& s) {
+  const config::ModelShape& m = s.shape;
+  GenerationBytes out;
+  out.logits = s.running * s.vocab * s.logit_bytes;
+  out.gathered = s.prefill * 2 * s.kv * s.element_bytes;
+  // While attention has gathered keys and values, the feed-forward part's values are not there yet.
+  const int64_t later = s.rows * s.element_bytes * (2 * m.hidden + 3 * s.ffn);
+  const int64_t most = std::max({block(s), block(s) - later + out.gathered, head(s) + out.logits});
+  out.activations = std::max<int64_t>(most - out.gathered - out.logits, 0);
+  const int64_t chunks = base::ceil_div(s.longest, attention_positions);
+  if (s.in_place) out.parts = s.running * chunks * s.q / m.head_dim * (m.head_dim + 2) * float_bytes;
+  out.indices = (4 * s.rows + s.prefill) * index_bytes + s.running * (draw_row + 4 * index_bytes + chunks * index_bytes + base::ceil_div<int64_t>(s.longest, 16) * 4);
+  out.draws = draws(s);
+  out.rotation = float_bytes * m.head_dim * std::min(m.max_positions, std::max<int64_t>(2 * s.longest, 512));
+  return out;
+}
+
+void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet caches) {
+  const PhaseSet rollout = phase_bit(Phase::rollout), later = every_phase & ~phase_bit(Phase::start);
+  const auto add = [&](const char* what, int64_t size, PhaseSet phases) { ledger.add({"generator", what, Place::device, size, phases, Accuracy::estimate}); };
+  add("activations of a step", bytes.activations, rollout);
+  add("keys and values that a layer gathers", bytes.gathered, rollout);
+  add("attention: sums of chunks", bytes.parts, rollout);
+  add("indices of a step", bytes.indices, rollout);
+  add("logits of a step", bytes.logits, caches & later);
+  add("scratch memory of draws", bytes.draws, later);
+  add("tables of the rotation of a replica", bytes.rotation, later);
+}
+
+}  // namespace trireme::plan

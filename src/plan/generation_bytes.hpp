@@ -1,0 +1,49 @@
+// Bytes of what a generator on a GPU holds beside weights and KV pages: the live tensors of LibTorch's backend (generate/torch_backend.cpp) and of what draws
+// its tokens (tensor_sampler.cpp), from their shapes. What LibTorch's attention takes for itself is not in here.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/config/model_shape.hpp"
+#include "trireme/config/options.hpp"
+#include "trireme/plan/ledger.hpp"
+#include "trireme/plan/model_bytes.hpp"
+
+namespace trireme::plan {
+
+// The fullest step of one rank of a replica.
+struct GenerationStep {
+  const config::ModelShape& shape;
+  int64_t degree = 1;           // ranks of the replica
+  int64_t element_bytes = 2;    // of the compute type
+  int64_t logit_bytes = 2;
+  int64_t longest = 0;          // positions of a sequence
+  int64_t q = 0, kv = 0, ffn = 0, vocab = 0;  // columns of this rank's slices
+  int64_t longest_vocab = 0;    // of all ranks'
+  int64_t rows = 0;             // that it computes
+  int64_t running = 0;          // sequences, each of which draws a token
+  int64_t prefill = 0;          // positions of sequences that read their prompts
+  bool in_place = true;         // the others attend to pages where these lie
+  bool truncated = false;       // draws from the likeliest
+  bool changes_logits = false;  // forbidden ids, biases
+
+  // Of rank `place` of a replica.
+  void take_slices(const ModelLayout& model, const base::ShardLayout& slices, int place);
+  // Of a replica that writes `sequences` answers of `longest` positions each.
+  void take_work(const config::Options& options, int64_t sequences, bool own_kernels);
+};
+
+struct GenerationBytes {
+  int64_t activations = 0;  // of one block, or of the head, beyond what the next two are: never all of them at a time
+  int64_t gathered = 0;     // keys and values of a layer
+  int64_t logits = 0;       // they stay until the next step
+  int64_t parts = 0;        // fp32 sums of chunks of positions, of attention in place
+  int64_t indices = 0;      // what a step uploads
+  int64_t draws = 0;        // scratch memory that stays
+  int64_t rotation = 0;     // tables
+};
+GenerationBytes generation_bytes(const GenerationStep& step);
+// As entries of the generator's. `caches`: the phases in which KV pages stand.
+void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet caches);
+
+}  // namespace trireme::plan
