@@ -10,7 +10,6 @@ import math
 import pathlib
 import random
 import re
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -354,24 +353,6 @@ def long_tail(stops):
     return ("run.threads=1", "rollout.n_samples_per_prompt=8", "rollout.max_new_tokens=256", "data.max_len=320", f"rollout.stop_token_ids={list(stops)}")
 
 
-APART = ("ranks.trainer=1", "ranks.generator=1")
-COMPUTED = ("25M", "bf16", *long_tail(STOPS), *APART, "rollout.batch_size=16", "train.batch_size=32", "generate.max_batch=1")
-# Steps of both roles sleep in place of computing, so that neither slows the other down: what is left is the schedule. Of 512 tokens 6 end an answer.
-ASLEEP = ("asleep", "bf16", *long_tail(range(300, 306)), "rollout.batch_size=64", "train.batch_size=128")
-
-
-def sleeps(step, update):
-    return f'fault.at=["delay:*:generate step:*:{step}", "delay:*:actor step:*:{update}"]'
-
-
-# name -> (ranks, overrides). About 1,700 steps of 32 slots and 4 updates an iteration: 12 s each. Two ranks that share both roles have half of either work each.
-ASLEEP_LAYOUTS = {"1 + 1 ranks": (2, (*APART, "generate.max_batch=32", sleeps(6, 2100))),
-                  "2 + 1 + 1 ranks": (4, ("ranks.trainer=0-1", "ranks.generator=2-2", "ranks.reward=3-3", "generate.max_batch=32", sleeps(6, 2400)))}
-COLOCATED = (2, ("generate.max_batch=32", sleeps(6, 1050)))
-# A slot for each answer of a batch; generation takes most of an iteration, whatever the depth.
-OCCUPANCY = (*ASLEEP, *APART, "generate.max_batch=512", sleeps(80, 0))
-
-
 def rl_iteration_rows(quick):
     """P4: prompts of 64 to 256 tokens, 8 answers to each, which end at one of STOPS on both sides."""
     count = 8 if quick else 32
@@ -386,90 +367,6 @@ def rl_iteration_rows(quick):
     return rows
 
 
-def waiting(events):
-    """Of each rank's iterations but the first and the last, in which one role has nothing to do yet or any more, the share in which its main thread waits for
-    others: the time of regions of category wait without that of regions inside them."""
-    ranks = {}
-    for event in events:
-        if event["ph"] == "X" and event["tid"] == event["pid"] * 1000 + 1:
-            ranks.setdefault(event["pid"], []).append(event)
-    for mine in ranks.values():
-        iterations = sorted((e["ts"], e["ts"] + e["dur"]) for e in mine if e["name"] == "iteration")
-        begin, end = iterations[1][0], iterations[-2][1]
-        own, open_regions = {}, []  # own: microseconds of each region in the span that none inside it has
-        for number, event in enumerate(sorted(mine, key=lambda e: (e["ts"], -e["dur"]))):
-            stop = event["ts"] + event["dur"]
-            open_regions = [(n, until) for n, until in open_regions if until >= stop]
-            inside = max(0, min(stop, end) - max(event["ts"], begin))
-            own[number] = (event["cat"], inside)
-            if open_regions:
-                outer, _ = open_regions[-1]
-                own[outer] = (own[outer][0], own[outer][1] - inside)
-            open_regions.append((number, stop))
-        yield sum(time for category, time in own.values() if category == "wait") / (end - begin)
-
-
-def ahead_rows(quick):
-    """W8, P3, P5, P6: ranks that train beside one that generates, ahead of the trainers and taking turns."""
-    partial = "train.partial_rollout_enable=true"
-    depth = ("train.async_depth=1", partial)
-    iterations = 5 if quick else 8
-
-    def middle(lines, *_):  # the first one, which lines do not have, waits for the whole of its rollout, the last one has nobody ahead
-        return statistics.mean(line["seconds"]["total"] for line in lines[:-1])
-
-    def idle(lines, summary, run):
-        return max(waiting(json.loads((run / "trace.json").read_text())["traceEvents"]))
-
-    def figure(of, load, *more, plugin=(), ranks=2, count=iterations):
-        return iteration_figure(*load, f"run.iterations={count}", *more, figure=of, plugin=plugin, ranks=ranks)
-
-    def of_one_run(load, *more, ranks=2):
-        """Seconds of an iteration, and the share that a role waits: the second figure is that of a run which the first one was taken from, if there is one."""
-        shares = []
-        both = figure(lambda *run: (middle(*run), idle(*run)), load, *more, ranks=ranks)
-
-        def seconds():
-            taken, share = both()
-            shares.append(share)
-            return taken
-
-        def share():
-            return shares.pop(0) if shares else both()[1]
-        seconds.command = share.command = both.command
-        return seconds, share
-
-    def pair(load, what, ranks=2, colocated=None):
-        (ours, ours_share), (turns, turns_share) = of_one_run(load, *depth, ranks=ranks), of_one_run(load, ranks=ranks)
-        peers = [Peer("taking turns", turns, 1 / 0.65)] + ([Peer("2 colocated ranks", colocated)] if colocated else [])
-        return [
-            Row("W8", f"PPO iteration one batch ahead, {what}", "s", ours, peers, lower=True),
-            Row("P3", f"share of its iterations that a role waits, {what}", "", ours_share, [Peer("taking turns", turns_share)], lower=True,
-                limit=lambda limits: 0.08, limit_target=1.0)]
-
-    def occupancy(ahead, *more):
-        """Of the iterations in which batches are begun, but the first: tokens per slot and step."""
-        def of(lines, *_):
-            steady = [line["generation"] for line in lines[:len(lines) - ahead]]
-            return sum(one["tokens"] for one in steady) / sum(one["tokens"] / one["occupancy"] for one in steady)
-        return figure(of, OCCUPANCY, *more, count=4 + ahead if quick else 8 + ahead)
-    computed = "1 + 1 ranks, 128 answers with a long tail"
-    asleep = "{}, 512 answers with a long tail, sleeping"
-    plugin = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
-    rows = [
-        Row("P5", f"PPO iteration with a plugin of 50 ms an answer, taking turns, {computed}, 25M bf16", "s", figure(middle, COMPUTED, plugin=plugin),
-            [Peer("a rule", figure(middle, COMPUTED), 0.9)], lower=True),
-        *pair(COMPUTED, f"{computed}, 25M bf16")]
-    for name, (ranks, overrides) in ASLEEP_LAYOUTS.items():
-        colocated = figure(middle, (*ASLEEP, *COLOCATED[1]), ranks=COLOCATED[0]) if ranks == COLOCATED[0] else None
-        rows += pair((*ASLEEP, *overrides), asleep.format(name), ranks, colocated)
-    for ahead, order in ((4, "drawn"), (2, "finished")):
-        rows.append(Row("P6", f"occupancy {ahead} batches ahead in the order {order}, {asleep.format('1 + 1 ranks')}", "",
-                        occupancy(ahead, f"train.async_depth={ahead}", partial, f"train.partial_rollout_order={order}"), [Peer("taking turns", occupancy(0), 2.0)],
-                        limit=lambda limits: 0.8, limit_target=1.0))
-    return rows
-
-
 def demo_rows(quick):
     """The demo's iteration against what its products and reads cost at the machine's own rates: within 2.2 times of that."""
     rows = []
@@ -479,5 +376,5 @@ def demo_rows(quick):
     return rows
 
 
-GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "ahead": ahead_rows, "checkpoint": checkpoint_rows,
+GROUPS = {"train": train_rows, "generate": generate_rows, "weightsync": weightsync_rows, "ppo": ppo_rows, "checkpoint": checkpoint_rows,
           "guards": guards_rows, "collectives": collectives_rows, "scale": scale_rows, "demo": demo_rows}
