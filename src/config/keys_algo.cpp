@@ -70,7 +70,8 @@ void add_algo_keys(KeyList<Options>& keys) {
 
   keys.add(KEY(algo.dynamic_filtering_enable),
            "Drops prompts whose mean reward lies outside the range and draws new ones until the batch is full (DAPO): as many as are missing, and "
-           "more where many were dropped lately. What is left over is learned from first in the next iteration.");
+           "more where many were dropped lately. What is left over is learned from first in the next iteration. With train.async_depth it draws for "
+           "the next iterations, too, and tokens may be one version older than that.");
   keys.add(KEY(algo.dynamic_filtering_range), "[low, high], both ends excluded.").ordered();
   keys.add(KEY(algo.dynamic_filtering_patience),
            "Prompts that an iteration may draw before it warns and does what algo.dynamic_filtering_shortage says, in units of rollout.batch_size.")

@@ -101,20 +101,20 @@ void Checks::general() {
             " (the fused kernels of CPUs alone multiply with 8 bits): set \"model\", or generate on CPUs with the fused backend");
   refuse_if(o_.model.max_len > 0 && o_.model.max_len < o_.data.max_len, "model.max_len ", o_.model.max_len,
             " is shorter than data.max_len ", o_.data.max_len, " (sequences would not fit the model): raise it or leave it out");
-  refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_),
-            " has no generators to overlap with)");
+  refuse_if(command_ != Command::ppo && o_.train.async_depth > 0, "train.async_depth is for ppo (", to_string(command_), " has no generators to overlap with)");
   refuse_if(o_.train.async_depth > 1 && !o_.train.partial_rollout_enable, "train.async_depth = ", o_.train.async_depth,
             " without train.partial_rollout_enable (who ends each batch before new weights is never more than one ahead): switch that on, or set 1");
   refuse_if(o_.train.partial_rollout_enable && o_.train.async_depth == 0,
             "train.partial_rollout_enable with train.async_depth = 0 (nobody writes while weights change): set at least 1");
-  refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && !o_.train.partial_rollout_enable,
-            "train.partial_rollout_order = \"finished\" without train.partial_rollout_enable (nothing is carried over): switch that on");
-  refuse_if(o_.train.partial_rollout_order == PartialRolloutOrder::finished && o_.train.deterministic,
-            "train.partial_rollout_order = \"finished\" with train.deterministic (what is finished first depends on time): take drawn, or switch one off");
+  if (o_.train.partial_rollout_order == PartialRolloutOrder::finished) {
+    const char* const finished = "train.partial_rollout_order = \"finished\" ";
+    refuse_if(!o_.train.partial_rollout_enable, finished, "without train.partial_rollout_enable (nothing is carried over): switch that on");
+    refuse_if(o_.train.deterministic, finished, "with train.deterministic (what is finished first depends on time): take drawn, or switch one off");
+    refuse_if(o_.algo.dynamic_filtering_enable, finished, "with algo.dynamic_filtering_enable (it would choose before there are rewards): take drawn, or switch one off");
+  }
   refuse_if(o_.train.partial_rollout_kv == PartialRolloutKv::keep && (!o_.train.partial_rollout_enable || o_.train.deterministic),
             "train.partial_rollout_kv = \"keep\" is for train.partial_rollout_enable without train.deterministic (which begins anew at each version)");
-  refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ",
-            to_string(command_), "): remove it");
+  refuse_if(command_ != Command::ppo && o_.ranks != RanksOptions{}, "[ranks] is for ppo (every rank trains in ", to_string(command_), "): remove it");
 }
 
 void Checks::faults() {
@@ -192,7 +192,7 @@ void Checks::ppo_algorithm() {
 void Checks::ppo_correction() {
   const auto& advantage = o_.algo.advantage;
   const bool in_order = o_.train.partial_rollout_order == PartialRolloutOrder::drawn;
-  refuse_if(advantage.mask_older_than && in_order && *advantage.mask_older_than >= o_.train.async_depth, "algo.advantage.mask_older_than = ",
+  refuse_if(advantage.mask_older_than && in_order && *advantage.mask_older_than >= o_.train.async_depth + o_.algo.dynamic_filtering_enable, "algo.advantage.mask_older_than = ",
             advantage.mask_older_than.value_or(0), " with train.async_depth = ", o_.train.async_depth,
             " (no token is older than that, so none would be left out): set less, or none");
   const AdvantageOptions untouched;

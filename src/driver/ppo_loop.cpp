@@ -32,7 +32,7 @@ int64_t steps_of(const config::Options& options, int64_t sequences) {
 
 // Versions that a token may be older than the trainers' weights: what dynamic filtering has left over waits for one iteration.
 int64_t oldest_age(const config::Options& options) {
-  return std::max<int64_t>(options.train.async_depth, options.algo.dynamic_filtering_enable ? 1 : 0);
+  return options.train.async_depth + (options.algo.dynamic_filtering_enable ? 1 : 0);
 }
 
 int64_t schedule_steps(const config::Options& options, int64_t iterations) {
@@ -147,7 +147,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
   sync_weights(progress);  // trainers -> generators
   if (control_.evaluation_due(iteration) && !rollouts_.evaluate(*held_out_, metrics)) return leave_inside(phase::evaluate, progress, metrics, nullptr);
   progress.sampler = sampler_.state();
-  progress.carried = rollouts_.carried();
+  rollouts_.remember(progress);
   if (pretraining_) progress.ptx_sampler = pretraining_->state();
   progress.phase = phase::between;
   progress.mini_batch = 0;
@@ -174,7 +174,7 @@ ExitCode PpoLoop::leave_inside(const char* phase, Progress progress, const repor
   progress.phase = nothing ? phase::between : phase;
   if (!nothing) {
     progress.sampler = sampler_.state();
-    progress.carried = rollouts_.carried();
+    rollouts_.remember(progress);
   }
   if (pretraining_ && phase == std::string_view(phase::evaluate)) progress.ptx_sampler = pretraining_->state();
   return control_.leave_inside(progress, before_learning ? std::string() : learn::to_stored(metrics, learning));
@@ -242,7 +242,7 @@ void PpoLoop::sync_weights(const Progress& progress) {
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
-  config::refuse_unbuilt(options, config::Command::ppo);
+  config::refuse_unbuilt(options);
   return PpoLoop(options, session).run();
 }
 

@@ -30,6 +30,11 @@ void read(const nlohmann::json& array, std::vector<CarriedPrompt>& carried) {
   for (const auto& one : array) carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
 }
 
+void read(const nlohmann::json& array, learn::FilterState& filter) {
+  int64_t* const counts[] = {&filter.drawn, &filter.draws, &filter.seen, &filter.informative, &filter.complaints};
+  for (size_t i = 0; i < std::size(counts); ++i) array.at(i).get_to(*counts[i]);
+}
+
 }  // namespace
 
 std::string to_json(const Progress& p) {
@@ -41,7 +46,8 @@ std::string to_json(const Progress& p) {
                         {"kl_coefficient", p.training.kl_coefficient},
                         {"metrics_cursor", p.metrics_cursor},
                         {"skipped_prompts", p.skipped_prompts},
-                        {"informative_share", p.informative_share},
+                        {"informative_share", p.filter.share_before},
+                        {"filter", {p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative, p.filter.complaints}},
                         {"pending_bytes", p.pending_bytes},
                         {"unfinished_bytes", p.unfinished_bytes},
                         {"dispatch_bytes", p.dispatch_bytes},
@@ -76,7 +82,8 @@ Progress progress_from_json(const std::string& text) {
     json.at("pending_bytes").get_to(p.pending_bytes);
     p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
     p.dispatch_bytes = json.value("dispatch_bytes", int64_t{0});
-    p.informative_share = json.value("informative_share", 1.0);
+    p.filter.share_before = json.value("informative_share", 1.0);
+    if (json.contains("filter")) read(json.at("filter"), p.filter);
     if (json.contains("carried")) read(json.at("carried"), p.carried);  // not in older checkpoints
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither

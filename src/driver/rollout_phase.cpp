@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "trireme/learn/group_filter.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/sample_log.hpp"
@@ -70,6 +69,7 @@ RolloutPhase::Batch& RolloutPhase::open(rollout::PromptBatch& prompt_batch, cons
                       .first_ordinal = prompt_batch.first_ordinal,
                       .n = n,
                       .prompts = &prompts,
+                      .drawn = sequences / n,
                       .expected = place < 0 ? 0 : (sequences - place + count - 1) / count,
                       .samples = {},
                       .places = prompt_batch.groups,
@@ -226,7 +226,15 @@ void RolloutPhase::work_ahead(int64_t iteration) {
   {
     const trace::Phase phase{"rollout", next};
     if (partial_) return write_ahead();
-    write(begin(draw(next), prompts_, training_plan()));
+    if (run_.options.algo.dynamic_filtering_enable) {
+      learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
+      draw_missing(filter, next, 0);
+      filtered_ = filter.state();
+      if (batches_.empty()) return;
+    } else {
+      begin(draw(next), prompts_, training_plan());
+    }
+    write(batches_.back());
     if (!roles_.scorer || scorers_train_) return;
   }
   receive(batches_.back());
@@ -245,7 +253,8 @@ std::optional<Samples> RolloutPhase::finish(Batch& batch) {
     leaves = control_.agree_to_leave(run_.roles.world);
   }
   const bool stops = leaves && !run_.roles.world.all(scored && batch.whole);
-  const bool training = batch.prompts == &prompts_ && !run_.options.algo.dynamic_filtering_enable;
+  // Taking turns, dynamic filtering makes a rollout again whose first draws it has looked at.
+  const bool training = batch.prompts == &prompts_ && (run_.options.train.async_depth > 0 || !run_.options.algo.dynamic_filtering_enable);
   if (stops && training && (partial_ || run_.roles.world.all(batch.whole))) return std::nullopt;  // it stays open: stored() has what is there
   Samples samples = std::move(batch.samples);
   skipped_ = std::move(batch.skipped);
@@ -258,7 +267,7 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
   const int64_t iteration = metrics.iteration;
   take_back(iteration);
   begin_anew();
-  if (batches_.empty() && run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
+  if (run_.options.algo.dynamic_filtering_enable) return collect_informative(progress, metrics);
   if (finished_) return collect_finished(metrics);
   if (early_stop_) return collect_early(metrics);
   const bool ahead = !batches_.empty();
@@ -275,23 +284,43 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
 
 std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
-  learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, progress.informative_share);
-  while (const int64_t count = filter.next_draw()) {
+  learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
+  for (;;) {
     {
       const trace::Phase phase{"rollout", iteration};
+      draw_missing(filter, iteration, partial_ ? std::min(run_.options.train.async_depth, iterations_ - iteration) : 0);
+      if (filter.done()) break;
       run_.context.begin("rollout", iteration, iterations_);
-      write(begin(draw(iteration, filter.drawn(), count), prompts_, training_plan()));
+      write(batches_.front());
     }
-    const std::optional<Samples> drawn = finish(batches_.back());
-    if (!drawn) return std::nullopt;
-    filter.add(*drawn, count);
+    const int64_t prompts = batches_.front().drawn;
+    const std::optional<Samples> drawn = finish(batches_.front());
+    if (!drawn) {
+      if (batches_.empty()) return std::nullopt;
+      surplus_ = filter.found();  // the start behind this stop goes on from here
+      filtered_ = filter.state();
+      return std::nullopt;
+    }
+    filter.add(*drawn, prompts);
+    begin_anew();
   }
   learn::GroupFilter::Result result = filter.finish(metrics);
-  progress.informative_share = result.informative_share;
+  filtered_ = result.next;
   progress.skipped_prompts += result.skipped;
   // As a start from a checkpoint spreads it, so that sums over ranks are added up alike.
   surplus_ = learn::Exchange(run_.roles.world).spread(result.surplus, run_.roles.map.reward);
   return std::move(result.batch);
+}
+
+void RolloutPhase::draw_missing(learn::GroupFilter& filter, int64_t iteration, int64_t ahead) {
+  for (;;) {
+    learn::DrawsUnderWay under_way{.draws = std::ssize(batches_)};
+    for (const Batch& batch : batches_) under_way.prompts += batch.drawn;
+    const int64_t count = filter.next_draw(under_way, ahead);
+    if (count == 0) return;
+    begin(draw(iteration, filter.next_ordinal(), count), prompts_, training_plan());
+    filter.begun(count);
+  }
 }
 
 learn::Rollout RolloutPhase::to_trainers(const Samples& samples, int64_t iteration) {

@@ -12,6 +12,7 @@
 
 #include "trireme/comm/mailbox.hpp"
 #include "trireme/learn/exchange.hpp"
+#include "trireme/learn/group_filter.hpp"
 #include "trireme/report/iteration_metrics.hpp"
 #include "trireme/rollout/dispatch.hpp"
 #include "trireme/rollout/early_stop.hpp"
@@ -64,8 +65,8 @@ class RolloutPhase {
   // This rank's part of what a checkpoint has of rollouts, and all of it on rank 0 of the next start.
   StoredParts stored();
   void restore(const StoredParts& parts, const Progress& progress);
-  // Prompts that were drawn and are not learned from yet: of the last iteration whose rollout is done.
-  const std::vector<CarriedPrompt>& carried() const { return carried_; }
+  // Into `progress`: prompts that were drawn and are not learned from yet, of the last iteration whose rollout is done; what dynamic filtering has counted.
+  void remember(Progress& progress) const;
 
  private:
   // From a generator to a reward rank.
@@ -81,6 +82,7 @@ class RolloutPhase {
     int64_t first_ordinal = 0;
     int64_t n = 1;  // samples of a prompt
     const data::PromptSet* prompts = nullptr;
+    int64_t drawn = 0;     // prompts
     int64_t expected = 0;  // sequences that come to this rank
     bool whole = true;     // no replica has left the rollout, as far as this rank has heard
     bool scored = false;
@@ -92,15 +94,6 @@ class RolloutPhase {
     std::vector<uint64_t> surplus = {};  // of them: finished, and begun again in the next iteration
     Samples skipped = {};  // what was left out since a plugin did not answer (reward.outage): a checkpoint has it too
     bool complete() const { return samples.size() == expected; }
-  };
-
-  // A batch that a checkpoint has.
-  struct Reopened {
-    int64_t sequences = 0;
-    int64_t n = 1;
-    Samples unfinished;
-    std::vector<uint64_t> groups;  // ascending
-    static constexpr auto fields = std::tuple{&Reopened::sequences, &Reopened::n, &Reopened::unfinished, &Reopened::groups};
   };
 
   rollout::SamplingPlan training_plan() const;
@@ -172,6 +165,8 @@ class RolloutPhase {
   static Samples without_surplus(const Batch& batch, const Samples& samples);
   // With dynamic filtering: draws until enough groups of samples have something to teach.
   std::optional<Samples> collect_informative(Progress& progress, report::IterationMetrics& metrics);
+  // Begins what is missing for this iteration's batch and for `ahead` more.
+  void draw_missing(learn::GroupFilter& filter, int64_t iteration, int64_t ahead);
   // `holders`: the ranks that have the samples, this one among them where `holds`.
   learn::Rollout deliver(const Samples& samples, int64_t iteration, const comm::CommView& holders, bool holds);
 
@@ -199,6 +194,7 @@ class RolloutPhase {
   std::optional<Samples> returned_;  // this rank's part of the batch that was taken back from the trainers
   Samples skipped_;                 // this rank's part of what the last batch left out for want of a plugin's answer
   Samples surplus_;                 // this rank's part of the scored groups that dynamic filtering keeps for the next iteration
+  learn::FilterState filtered_;
   rollout::Dispatch dispatch_;
   std::optional<rollout::FinishedGroups> finished_;
   std::optional<rollout::EarlyStop> early_stop_;

@@ -2,12 +2,12 @@
 #include "torch/torch.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "driver/rollout_phase.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/rollout/stored_batches.hpp"
 
 namespace trireme::driver {
 
@@ -48,66 +48,51 @@ void RolloutPhase::take_from_trainers(const Samples& samples, int64_t iteration)
   }
 }
 
+void RolloutPhase::remember(Progress& progress) const {
+  progress.carried = carried_;
+  progress.filter = filtered_;
+}
+
 void RolloutPhase::restore(const StoredParts& parts, const Progress& progress) {
   if (progress.pending_bytes > 0) pending_ = learn::from_stored(parts.pending);
   if (progress.dispatch_bytes > 0) dispatch_.restore(parts.dispatch);
+  filtered_ = progress.filter;
   carried_ = progress.carried;
   VALIDATE(carried_.empty() || early_stop_, ExitCode::configuration, "the checkpoint has ", carried_.size(),
            " prompts that were drawn and are not learned from yet: start with rollout.over_sampling, as it was saved");
 }
 
 void RolloutPhase::go_on_with(Batch& batch, const Samples& unfinished) {
-  std::map<uint64_t, std::vector<int64_t>> groups;  // their sequences
-  for (int64_t i = 0; i < unfinished.size(); ++i) groups[group_of(unfinished.id[static_cast<size_t>(i)])].push_back(i);
-  std::vector<rollout::PromptTask> tasks;
-  std::vector<const std::vector<int64_t>*> sequences;
-  for (const auto& [group, members] : groups) {
-    const auto first = static_cast<size_t>(members.front());
-    rollout::PromptTask task{.group = group, .row = unfinished.prompt_row[first], .prompt = unfinished.prompt_len[first], .answers = std::ssize(members)};
-    for (const int64_t i : members) task.written += unfinished.response_len(i);
-    tasks.push_back(task);
-    sequences.push_back(&members);
-  }
+  const rollout::UnfinishedGroups groups = rollout::unfinished_groups(unfinished);
   Samples mine;
-  for (const size_t t : hand_out(batch, tasks)) mine.append(unfinished.select(*sequences[t]));
+  for (const size_t t : hand_out(batch, groups.tasks)) mine.append(unfinished.select(groups.sequences[t]));
   roles_.generator->go_on(prompts_, mine, batch.number, training_plan());
 }
 
 void RolloutPhase::reopen(const Samples& stored, int64_t iteration_now) {
-  // Over-sampling has one batch under way, of groups that were drawn for this iteration and for earlier ones.
-  const auto belongs_to = [&](uint64_t id) { return early_stop_ ? iteration_now : iteration_of(id); };
-  std::map<int64_t, Reopened> of_iteration;
-  for (int64_t i = 0; i < stored.size(); ++i) {
-    const auto s = static_cast<size_t>(i);
-    Reopened& one = of_iteration[belongs_to(stored.id[s])];
-    ++one.sequences;
-    one.n = std::max(one.n, sample_of(stored.id[s]) + 1);
-    one.groups.push_back(group_of(stored.id[s]));
-    if (stored.finish_reason[s] == FinishReason::unfinished) one.unfinished.append(stored, i);
-  }
-  for (auto& [iteration, one] : of_iteration) {
-    std::ranges::sort(one.groups);
-    one.groups.erase(std::unique(one.groups.begin(), one.groups.end()), one.groups.end());
-  }
-  const std::vector<std::pair<int64_t, Reopened>> found(of_iteration.begin(), of_iteration.end());
-  for (const auto& [iteration, one] : run_.roles.world.broadcast_value(found, 0)) {
+  const bool filters = run_.options.algo.dynamic_filtering_enable;
+  const auto first_of = [&](uint64_t id) -> uint64_t {
+    // Over-sampling has one batch under way, of groups that were drawn for this iteration and for earlier ones.
+    if (early_stop_) return group_of(request_id(iteration_now, 0, 0));
+    return group_of(request_id(iteration_of(id), filters ? prompt_of(id) / run_.options.rollout.batch_size * run_.options.rollout.batch_size : 0, 0));
+  };
+  for (const rollout::StoredBatch& one : run_.roles.world.broadcast_value(rollout::stored_batches(stored, first_of), 0)) {
     VALIDATE(one.unfinished.size() == 0 || partial_, ExitCode::configuration, "the checkpoint has ", one.unfinished.size(),
              " sequences that are not finished: start with train.partial_rollout_enable = true, as it was saved");
-    const bool whole = prompt_of(one.groups.back() << 20) + 1 == std::ssize(one.groups);
-    VALIDATE(whole || finished_ || early_stop_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
-             "train.partial_rollout_order = \"finished\", as it was saved");
+    VALIDATE(one.whole() || finished_ || early_stop_, ExitCode::configuration, "the checkpoint has batches of which some groups were learned from already: start with ",
+             "train.partial_rollout_order = \"finished\", or algo.dynamic_filtering_enable, as it was saved");
     VALIDATE(!early_stop_ || std::ssize(one.groups) <= run_.options.rollout.batch_size, ExitCode::configuration, "the checkpoint has ", one.groups.size(),
              " prompts that are to be learned from next: start without rollout.over_sampling, as it was saved");
-    rollout::PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
+    rollout::PromptBatch prompt_batch{.iteration = one.iteration(), .first_ordinal = one.first_ordinal(), .rows = {}};
     if (early_stop_) prompt_batch.groups = one.groups;
     Batch& batch = open(prompt_batch, prompts_, one.n, one.sequences);
     batch.groups.insert(one.groups.begin(), one.groups.end());
     if (roles_.generator) go_on_with(batch, one.unfinished);
     if (finished_) reopen_finished(one.groups, one.unfinished);
-    begun_ = iteration;
+    begun_ = one.iteration();
     for (int64_t i = 0; i < stored.size(); ++i) {
       const auto s = static_cast<size_t>(i);
-      if (belongs_to(stored.id[s]) != iteration || stored.finish_reason[s] == FinishReason::unfinished) continue;
+      if (first_of(stored.id[s]) != one.first || stored.finish_reason[s] == FinishReason::unfinished) continue;
       Samples sequence;
       sequence.append(stored, i);
       post(sequence, batch);

@@ -20,37 +20,52 @@ constexpr int64_t most_prompts = int64_t{1} << 19;
 
 }  // namespace
 
-GroupFilter::GroupFilter(const config::Options& options, const comm::CommView& world, const Samples& surplus, double share_before)
-    : options_(options), world_(world), share_before_(share_before),
+GroupFilter::GroupFilter(const config::Options& options, const comm::CommView& world, const Samples& surplus, const FilterState& state)
+    : options_(options), world_(world), state_(state),
       groups_(informative_groups(world, surplus, options.algo.dynamic_filtering_range)), samples_(surplus) {}
 
 int64_t GroupFilter::missing() const { return std::max<int64_t>(0, options_.rollout.batch_size - std::ssize(groups_)); }
 
 double GroupFilter::informative_share() const {
   const auto batch = static_cast<double>(options_.rollout.batch_size);
-  return (share_before_ * batch + static_cast<double>(informative_)) / (batch + static_cast<double>(drawn_));
+  return (state_.share_before * batch + static_cast<double>(state_.informative)) / (batch + static_cast<double>(state_.seen));
 }
 
 std::string GroupFilter::shortage() const {
   return base::text("dynamic filtering found only ", groups_.size(), " of ", options_.rollout.batch_size,
-                    " prompts whose mean reward lies inside algo.dynamic_filtering_range, ", drawn_,
+                    " prompts whose mean reward lies inside algo.dynamic_filtering_range, ", state_.drawn,
                     " were drawn: the task is too easy or too hard for this model, or the range too narrow");
 }
 
-int64_t GroupFilter::next_draw() {
-  if (missing() == 0) return 0;
+bool GroupFilter::makes_do() const {
+  return state_.complaints > 0 && !groups_.empty() && options_.algo.dynamic_filtering_shortage == config::FilteringShortage::smaller;
+}
+
+bool GroupFilter::done() const { return missing() == 0 || makes_do(); }
+
+int64_t GroupFilter::next_ordinal() const {
+  return options_.train.async_depth == 0 ? state_.drawn : state_.draws * options_.rollout.batch_size;
+}
+
+void GroupFilter::begun(int64_t prompts) {
+  state_.drawn += prompts;
+  ++state_.draws;
+}
+
+int64_t GroupFilter::next_draw(const DrawsUnderWay& under_way, int64_t ahead) {
   const auto& algo = options_.algo;
   const int64_t batch = options_.rollout.batch_size;
-  if (drawn_ >= (complaints_ + 1) * algo.dynamic_filtering_patience * batch) {
-    ++complaints_;
+  const double share = std::max(informative_share(), 1 / static_cast<double>(batch));
+  const double wanted = static_cast<double>((ahead + 1) * batch - std::ssize(groups_)) - share * static_cast<double>(under_way.prompts);
+  if (done() || wanted <= 0 || under_way.draws > ahead) return 0;
+  if (state_.drawn >= (state_.complaints + 1) * algo.dynamic_filtering_patience * batch) {
+    ++state_.complaints;
     VALIDATE(algo.dynamic_filtering_shortage != config::FilteringShortage::stop, ExitCode::bad_data, shortage());
     if (world_.rank() == 0) log::warning(shortage());
   }
-  if (complaints_ > 0 && !groups_.empty() && algo.dynamic_filtering_shortage == config::FilteringShortage::smaller) return 0;
-  VALIDATE(drawn_ + batch <= most_prompts, ExitCode::bad_data, shortage(), ". One iteration cannot draw more than ", most_prompts);
-  const double fewest = 1 / static_cast<double>(batch);
-  const double wish = std::ceil(static_cast<double>(missing()) / std::max(informative_share(), fewest));
-  return std::min(batch, static_cast<int64_t>(wish));
+  if (makes_do()) return 0;
+  VALIDATE(next_ordinal() + batch <= most_prompts, ExitCode::bad_data, shortage(), ". One iteration cannot draw more than ", most_prompts);
+  return std::min(batch, static_cast<int64_t>(std::ceil(wanted / share)));
 }
 
 void GroupFilter::add(const Samples& samples, int64_t prompts) {
@@ -59,20 +74,20 @@ void GroupFilter::add(const Samples& samples, int64_t prompts) {
   for (int64_t i = 0; i < samples.size(); ++i) {
     if (std::ranges::binary_search(found, group_of(samples.id[static_cast<size_t>(i)]))) samples_.append(samples, i);
   }
-  drawn_ += prompts;
-  informative_ += std::ssize(found);
+  state_.seen += prompts;
+  state_.informative += std::ssize(found);
 }
 
 GroupFilter::Result GroupFilter::finish(report::IterationMetrics& metrics) const {
   const size_t taken = std::min(groups_.size(), static_cast<size_t>(options_.rollout.batch_size));
   const std::span<const uint64_t> batch = std::span(groups_).first(taken), rest = std::span(groups_).subspan(taken);
-  Result result{.batch = {}, .surplus = {}, .informative_share = informative_share(), .skipped = drawn_ - informative_};
+  Result result{.batch = {}, .surplus = {}, .next = {.share_before = informative_share()}, .skipped = state_.seen - state_.informative};
   for (int64_t i = 0; i < samples_.size(); ++i) {
     const uint64_t group = group_of(samples_.id[static_cast<size_t>(i)]);
     if (std::ranges::binary_search(batch, group)) result.batch.append(samples_, i);
     if (std::ranges::binary_search(rest, group)) result.surplus.append(samples_, i);
   }
-  metrics.set("filter_drawn", static_cast<double>(drawn_));
+  metrics.set("filter_drawn", static_cast<double>(state_.drawn));
   metrics.set("filter_skipped", static_cast<double>(result.skipped));
   metrics.set("filter_surplus", static_cast<double>(rest.size()));
   return result;

@@ -70,7 +70,7 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
         for (const int64_t recompute : {-1, 0}) {
           if (chosen && recompute == 0) continue;
           for (const int64_t depth : {0, 1}) {
-            if (depth == 1 && (!split.together || job.options.algo.dynamic_filtering_enable)) continue;
+            if (depth == 1 && !split.together) continue;
             if (depth == 0 && job.options.train.partial_rollout_enable) continue;
             for (const bool offload : {false, true}) {
               if (offload && job.machine.device_bytes == 0) continue;

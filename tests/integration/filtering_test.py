@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Dynamic filtering: draws what is missing, learns from every group that has something to teach once and in the order of drawing, and goes on with what
-was left over, also after a stop; what it does where there are too few."""
+was left over, also after a stop and ahead of the trainers; what it does where there are too few."""
 
+import json
 import signal
 import sys
 
@@ -14,17 +15,25 @@ PLUGIN = f"""[[reward.source]]
 kind = "plugin"
 command = ["{sys.executable}", "judge.py"]
 """
-# One group in RARE has rewards that differ.
+# One group in RARE has rewards that differ. Writes down what it is asked.
 JUDGE = """
 import json, os, sys
 rare = int(os.environ.get("RARE", "2"))
+asked = open(os.environ.get("ASKED", os.devnull), "a")
 for line in sys.stdin:
     number = int(json.loads(line)["id"])
+    print(number, file=asked, flush=True)
     group, sample = number >> 20, number >> 8 & 0xFFF
     print(json.dumps({"id": json.loads(line)["id"], "reward": float(sample % 2 if group * 2654435761 % 4294967296 // 7 % rare == 0 else 0)}), flush=True)
 """
 DECK = ["algo.dynamic_filtering_enable=true", "algo.advantage.estimator=group_norm"]
 WHOLE = [*DECK, f"run.iterations={ITERATIONS}"]
+LONG = 8
+# Few slots for many sequences of different lengths: some are always under way when weights come.
+AHEAD = [*DECK, f"run.iterations={LONG}", "generate.max_batch=5", "rollout.max_new_tokens=24", "rollout.stop=[]"]
+PARTIAL = "train.partial_rollout_enable=true"
+APART = (3, ["ranks.trainer=0-0", "ranks.generator=1-1", "ranks.reward=2-2"])
+LAYOUTS = {"1+1": (2, ["ranks.trainer=1", "ranks.generator=1"]), "1+1, reward apart": APART, "1+2": (3, ["ranks.trainer=0-0", "ranks.generator=1-2"])}
 
 
 def teaches(group, rare=2):
@@ -82,12 +91,76 @@ class Filtering(ProgramTest):
                 self.assertEqual(timeless(self.metrics(name)), timeless(lines))
                 self.assertEqual(self.samples(name), self.samples("undisturbed"))
 
-    def run_until_unlocked(self, *arguments):
-        result = self.run_program(*arguments, "run.take_over=true", ranks=2)
+    def asked(self, run):
+        """Groups of which the plugin was asked for all answers."""
+        ids = {int(line) for line in (self.folder / f"{run}.asked").read_text().split()}
+        return sorted({number >> 20 for number in ids if all(number >> 20 << 20 | sample << 8 in ids for sample in range(SAMPLES))})
+
+    def assert_in_order(self, run, depth, rare=2):
+        """Of what was drawn each group with something to teach once, the oldest first, none older than allowed; and all that is left over is known."""
+        lines = self.metrics(run)
+        self.assertEqual([line["iteration"] for line in lines], list(range(1, LONG + 1)))
+        self.assertEqual([len(groups) for groups in self.groups(run)], [GROUPS] * LONG)
+        learned = [group for groups in self.groups(run) for group in groups]
+        to_learn = [group for group in self.asked(run) if teaches(group, rare)]
+        self.assertEqual(learned, to_learn[:len(learned)], "each once, the oldest first")
+        self.assertEqual(len(self.samples(run)), len(learned) * SAMPLES)
+        left = to_learn[len(learned):]
+        self.assertGreaterEqual(len(left), lines[-1]["filter_surplus"])
+        looked_at = sum(line["filter_skipped"] for line in lines) + len(learned) + lines[-1]["filter_surplus"]
+        drawn = sum(line["filter_drawn"] for line in lines)
+        self.assertTrue(looked_at <= drawn <= looked_at + (depth + 1) * GROUPS, "what is not looked at is under way")
+        for line in lines:
+            shares = {int(key.removeprefix("staleness_")): value for key, value in line.items() if key.startswith("staleness_")}
+            self.assertEqual(sorted(shares), list(range(depth + 2)), "none older than allowed")
+            self.assertAlmostEqual(sum(shares.values()), 1, places=9)
+        self.assertGreater(max(line["staleness"] for line in lines), 0, "somebody was ahead")
+        return lines
+
+    def most_under_way(self, run):
+        events = json.loads((self.folder / run / "trace.json").read_text())["traceEvents"]
+        return max(value for event in events if event["ph"] == "C" and event["name"] == "batches under way" for value in event["args"].values())
+
+    def test_ahead_of_the_trainers(self):
+        for name, (ranks, roles) in LAYOUTS.items():
+            for depth, rare, more in ((1, 2, [PARTIAL]), (2, 3, [PARTIAL]), (1, 2, [])):
+                with self.subTest(layout=name, depth=depth, partial=bool(more)):
+                    run = f"ahead-{depth}-{len(more)}-" + "".join(c for c in name if c.isalnum())
+                    self.succeed("ppo", "ppo.toml", f"run.dir={run}", f"train.async_depth={depth}", *more, *AHEAD, *roles, "ckpt.interval=0", ranks=ranks,
+                                 env={"RARE": str(rare), "ASKED": f"{run}.asked"})
+                    lines = self.assert_in_order(run, depth, rare)
+                    if rare == 2:
+                        self.assertTrue(any(line["filter_drawn"] % GROUPS for line in lines), "not whole batches each time")
+                    self.assertEqual(self.most_under_way(run), depth + 1 if more else 1)
+
+    def test_ahead_stopped_and_killed(self):
+        """With train.deterministic the start behind it has the bits of an undisturbed run; without, nothing is lost and nothing comes twice."""
+        ranks, roles = APART
+        places = {"plugin": (True, f"signal:2:reward plugin:9:{int(signal.SIGUSR1)}"), "learning": (True, f"signal:0:actor step:7:{int(signal.SIGUSR1)}"),
+                  "kill": (False, "kill:1:generate step:90")}
+        for mode, more in (("timed", []), ("deterministic", ["train.deterministic=true"]), ("whole", ["train.deterministic=true"])):
+            depth = 1 if mode == "whole" else 2
+            common = ["ppo", "ppo.toml", f"train.async_depth={depth}", *([] if mode == "whole" else [PARTIAL]), *more, *AHEAD, *roles]
+            whole = f"{mode}-undisturbed"
+            self.succeed(*common, f"run.dir={whole}", ranks=ranks, env={"ASKED": f"{whole}.asked"})
+            lines = self.assert_in_order(whole, depth)
+            for place, (stops, fault) in places.items():
+                with self.subTest(mode=mode, place=place):
+                    run = f"{mode}-{place}"
+                    result = self.run_program(*common, f"run.dir={run}", f'fault.at=["{fault}"]', ranks=ranks, env={"ASKED": f"{run}.asked"})
+                    self.assertEqual(result.code == STOPPED, stops, result.text)
+                    self.run_until_unlocked(*common, f"run.dir={run}", ranks=ranks, env={"ASKED": f"{run}.asked"})
+                    self.assert_in_order(run, depth)
+                    if more:
+                        self.assertEqual(timeless(self.metrics(run)), timeless(lines))
+                        self.assertEqual(self.samples(run), self.samples(whole))
+
+    def run_until_unlocked(self, *arguments, ranks=2, env=None):
+        result = self.run_program(*arguments, "run.take_over=true", ranks=ranks, env=env)
         for _ in range(60):
             if result.code != 73:
                 break
-            result = self.run_program(*arguments, "run.take_over=true", ranks=2)
+            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks, env=env)
         self.assertEqual(result.code, 0, result.text)
 
     def test_too_few(self):

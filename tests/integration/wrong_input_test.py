@@ -189,8 +189,6 @@ class WrongThings(ProgramTest):
     def test_what_is_not_built_is_refused(self):
         self.refuse(CONFIGURATION, "train.optimizer_offload", "CPUs", overrides=["train.optimizer_offload=true"])
         self.refuse(CONFIGURATION, "train.reduce_dtype", "fp16", overrides=["train.reduce_dtype=fp16"], ranks=(1,))
-        self.refuse(CONFIGURATION, "async_depth", "dynamic_filtering", ranks=(1,),
-                    overrides=["train.async_depth=1", "algo.dynamic_filtering_enable=true", "rollout.n_samples_per_prompt=4"])
         self.refuse(CONFIGURATION, "fault.at", overrides=["fault.at=[\"kill:0:1\"]"], ranks=(1,))
         self.refuse(CONFIGURATION, "run.production", overrides=["fault.at=[\"kill:0:train:1\"]", "run.production=true"], ranks=(1,))
 

@@ -6,6 +6,6 @@
 namespace trireme::config {
 
 // Throws UserError(configuration) with every such setting at once.
-void refuse_unbuilt(const Options& options, Command command);
+void refuse_unbuilt(const Options& options);
 
 }  // namespace trireme::config

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/data/sampler.hpp"
+#include "trireme/learn/group_filter.hpp"
 #include "trireme/learn/inputs.hpp"
 
 namespace trireme::driver {
@@ -51,7 +52,7 @@ struct Progress {
   int64_t schedule_steps = 0;   // length of the learning-rate schedules, fixed at the start
   int64_t metrics_cursor = 0;   // bytes of metrics.jsonl
   int64_t skipped_prompts = 0;  // by dynamic filtering
-  double informative_share = 1;  // of the prompts that it drew lately: those that were not skipped
+  learn::FilterState filter;
   int64_t pending_bytes = 0;    // of rollouts for the next iterations (train.async_depth, a surplus of dynamic filtering, or a stop behind one)
   int64_t unfinished_bytes = 0;  // of the iteration that a stop interrupted
   int64_t dispatch_bytes = 0;    // of what generators remember: lengths of answers, who writes what

@@ -184,6 +184,26 @@ TEST(Validate, Batches) {
   EXPECT_THAT(refusal_after([](Options& o) { o.train.partial_rollout_kv = PartialRolloutKv::keep; }), HasSubstr("partial_rollout_kv"));
 }
 
+// Of a draw ahead some is learned from one iteration later than the rest.
+TEST(Validate, DynamicFilteringAhead) {
+  const auto ahead = [](Options& o) {
+    o.rollout.n_samples_per_prompt = 2;
+    o.algo.dynamic_filtering_enable = true;
+    o.train.async_depth = 1;
+    o.train.partial_rollout_enable = true;
+  };
+  Options options = good();
+  ahead(options);
+  options.algo.advantage.mask_older_than = 1;
+  EXPECT_NO_THROW(validate(options, Command::ppo, no_files()));
+  options.algo.advantage.mask_older_than = 2;
+  EXPECT_THAT(error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }), HasSubstr("algo.advantage.mask_older_than = 2"));
+  options.algo.advantage.mask_older_than.reset();
+  options.train.partial_rollout_order = PartialRolloutOrder::finished;
+  EXPECT_THAT(error_of(ExitCode::configuration, [&] { validate(options, Command::ppo, no_files()); }),
+              HasSubstr("train.partial_rollout_order = \"finished\" with algo.dynamic_filtering_enable"));
+}
+
 TEST(Validate, OverSampling) {
   Options beside = good();
   beside.rollout.over_sampling = beside.rollout.batch_size;

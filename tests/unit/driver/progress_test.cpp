@@ -19,6 +19,7 @@ TEST(Progress, TextRoundTrip) {
   progress.training.kl_coefficient = 0.1 + 0.2;
   progress.metrics_cursor = int64_t{1} << 40;
   progress.carried = {{uint64_t{7} << 20 | 3, 12}, {uint64_t{1} << 43, 0}};
+  progress.filter = {.share_before = 0.1, .drawn = 5, .draws = 2, .seen = 4, .informative = 1, .complaints = 3};
   progress.sampler = {{100, 20}, {64, 3}};
   progress.ptx_sampler = {{50}, {7}};
   progress.best = {"eval_loss", 6, 1.0 / 7};
@@ -69,7 +70,7 @@ TEST(Progress, EveryFieldIsNeeded) {
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" || key == "informative_share" ||
+    const bool optional = key == "inputs" || key == "unfinished_bytes" || key == "dispatch_bytes" || key == "informative_share" || key == "filter" ||
                           key == "carried" || key == "ptx_sampler" || key == "best" || key == "resumed_from" || key == "compute_type";
     if (optional) {
       EXPECT_EQ(progress_from_json(without.dump()), Progress{}) << key;
