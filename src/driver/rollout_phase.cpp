@@ -285,11 +285,11 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
 std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
   learn::GroupFilter filter(run_.options, run_.roles.world, surplus_, filtered_);
-  for (;;) {
+  while (!filter.done()) {
     {
       const trace::Phase phase{"rollout", iteration};
       draw_missing(filter, iteration, partial_ ? std::min(run_.options.train.async_depth, iterations_ - iteration) : 0);
-      if (filter.done()) break;
+      if (filter.done()) break;  // it found too little and learns from that
       run_.context.begin("rollout", iteration, iterations_);
       write(batches_.front());
     }
