@@ -1,6 +1,7 @@
 #include "trireme/driver/progress.hpp"
 
 #include <limits>
+#include <tuple>
 #include <nlohmann/json.hpp>
 
 #include "trireme/base/error.hpp"
@@ -28,11 +29,6 @@ nlohmann::json to_array(const std::vector<CarriedPrompt>& carried) {
 
 void read(const nlohmann::json& array, std::vector<CarriedPrompt>& carried) {
   for (const auto& one : array) carried.push_back({one.at(0).get<uint64_t>(), one.at(1).get<int64_t>()});
-}
-
-void read(const nlohmann::json& array, learn::FilterState& filter) {
-  int64_t* const counts[] = {&filter.drawn, &filter.draws, &filter.seen, &filter.informative, &filter.complaints};
-  for (size_t i = 0; i < std::size(counts); ++i) array.at(i).get_to(*counts[i]);
 }
 
 }  // namespace
@@ -83,7 +79,8 @@ Progress progress_from_json(const std::string& text) {
     p.unfinished_bytes = json.value("unfinished_bytes", int64_t{0});
     p.dispatch_bytes = json.value("dispatch_bytes", int64_t{0});
     p.filter.share_before = json.value("informative_share", 1.0);
-    if (json.contains("filter")) read(json.at("filter"), p.filter);
+    using Counts = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+    if (json.contains("filter")) std::tie(p.filter.drawn, p.filter.draws, p.filter.seen, p.filter.informative, p.filter.complaints) = json.at("filter").get<Counts>();
     if (json.contains("carried")) read(json.at("carried"), p.carried);  // not in older checkpoints
     read(json.at("sampler"), p.sampler);
     if (json.contains("ptx_sampler")) read(json.at("ptx_sampler"), p.ptx_sampler);  // the first checkpoints had neither

@@ -101,13 +101,4 @@ int64_t RolloutPhase::sequences_here(const Batch& batch, const std::vector<uint6
   return here;
 }
 
-Samples RolloutPhase::without_surplus(const Batch& batch, const Samples& samples) {
-  if (batch.surplus.empty()) return samples;
-  Samples rest;
-  for (int64_t i = 0; i < samples.size(); ++i) {
-    if (!std::ranges::binary_search(batch.surplus, group_of(samples.id[static_cast<size_t>(i)]))) rest.append(samples, i);
-  }
-  return rest;
-}
-
 }  // namespace trireme::driver

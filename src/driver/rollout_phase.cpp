@@ -295,12 +295,8 @@ std::optional<Samples> RolloutPhase::collect_informative(Progress& progress, rep
     }
     const int64_t prompts = batches_.front().drawn;
     const std::optional<Samples> drawn = finish(batches_.front());
-    if (!drawn) {
-      if (batches_.empty()) return std::nullopt;
-      surplus_ = filter.found();  // the start behind this stop goes on from here
-      filtered_ = filter.state();
-      return std::nullopt;
-    }
+    if (!drawn && !batches_.empty()) surplus_ = filter.found(), filtered_ = filter.state();  // the start behind this stop goes on from here
+    if (!drawn) return std::nullopt;
     filter.add(*drawn, prompts);
     begin_anew();
   }

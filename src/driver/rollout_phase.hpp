@@ -162,7 +162,6 @@ class RolloutPhase {
   rollout::RolloutHooks early_hooks(Batch& batch);
   // Sequences of these groups of the batch that this reward rank gets.
   int64_t sequences_here(const Batch& batch, const std::vector<uint64_t>& groups) const;
-  static Samples without_surplus(const Batch& batch, const Samples& samples);
   // With dynamic filtering: draws until enough groups of samples have something to teach.
   std::optional<Samples> collect_informative(Progress& progress, report::IterationMetrics& metrics);
   // Begins what is missing for this iteration's batch and for `ahead` more.

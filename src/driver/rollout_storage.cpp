@@ -28,8 +28,8 @@ StoredParts RolloutPhase::stored() {
   Samples all;
   if (returned_) all.append(returned_->unscored());
   for (const Batch& batch : batches_) {
-    all.append(without_surplus(batch, batch.samples).unscored());
-    all.append(without_surplus(batch, batch.skipped).unscored());
+    all.append(rollout::without(batch.surplus, batch.samples).unscored());
+    all.append(rollout::without(batch.surplus, batch.skipped).unscored());
     if (roles_.generator) all.append(roles_.generator->standing(batch.number));
   }
   parts.pending += learn::to_stored(all);

@@ -119,4 +119,13 @@ EarlyStop::Chosen EarlyStop::take() {
   return chosen;
 }
 
+Samples without(const std::vector<uint64_t>& groups, const Samples& samples) {
+  if (groups.empty()) return samples;
+  Samples rest;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    if (!std::ranges::binary_search(groups, group_of(samples.id[static_cast<size_t>(i)]))) rest.append(samples, i);
+  }
+  return rest;
+}
+
 }  // namespace trireme::rollout

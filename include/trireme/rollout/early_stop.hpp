@@ -88,4 +88,7 @@ class EarlyStop {
   std::deque<Chosen> chosen_;
 };
 
+// `samples` without those of these groups, which are ascending.
+Samples without(const std::vector<uint64_t>& groups, const Samples& samples);
+
 }  // namespace trireme::rollout
