@@ -6,6 +6,7 @@ by a run before the first of them: the roles' loads are to be equal, on this mac
 
 import functools
 import json
+import math
 import statistics
 from collections.abc import Callable
 
@@ -14,15 +15,15 @@ from .rows import STOPS, Peer, Row, iteration_figure, long_tail
 AHEAD = ("train.async_depth=1", "train.partial_rollout_enable=true")
 APART = ("ranks.trainer=1", "ranks.generator=1")
 COMPUTED = ("25M", "bf16", *long_tail(STOPS), *APART, "rollout.batch_size=16", "train.batch_size=32", "generate.max_batch=1")
-# Of 512 tokens 6 end an answer. About 1,700 steps of 32 slots of 6 ms and 4 updates an iteration. Waves of the reference are small: what is left of a batch when
-# its last answer is there is at most one.
-ASLEEP = ("asleep", "bf16", *long_tail(range(300, 306)), "rollout.batch_size=64", "train.batch_size=128", "rollout.micro_batch_tokens=2048")
+# Of 512 tokens 6 end an answer. About 1,700 steps of 32 slots of 6 ms and 4 updates an iteration. Waves of the reference are small, since what is left of a batch
+# when its last answer is there is waited for.
+ASLEEP = ("asleep", "bf16", *long_tail(range(300, 306)), "rollout.batch_size=64", "train.batch_size=128", "rollout.micro_batch_tokens=1024")
 SLOTS = "generate.max_batch=32"
 GENERATE, UPDATE, REFERENCE = "generate step", "actor step", "log-prob micro-batch"
 # name -> (ranks, overrides, {place of a sleep: (the rank that sleeps there, ms to begin with)}, the generator's rank). A rank that has the reference and another
 # role does not sleep for the reference.
 LAYOUTS = {"1 + 1 ranks": (2, APART, {UPDATE: (0, 2300)}, 1),
-           "2 + 1 + 1 ranks": (4, ("ranks.trainer=0-1", "ranks.generator=2-2", "ranks.reward=3-3"), {UPDATE: (0, 2300), REFERENCE: (3, 300)}, 2)}
+           "2 + 1 + 1 ranks": (4, ("ranks.trainer=0-1", "ranks.generator=2-2", "ranks.reward=3-3"), {UPDATE: (0, 2550), REFERENCE: (3, 155)}, 2)}
 STEP = 6  # ms of a generator's step
 PLUGIN = ('kind = "plugin"', 'name = "slow"', 'command = ["python3", "perf/ppo/slow_plugin.py"]', "processes = 4")
 
@@ -33,9 +34,13 @@ def sleeps(step, others=(), reference_rank="*"):
     return f"fault.at={json.dumps(asleep)}"
 
 
+BETWEEN_STEPS = 10_000  # microseconds
+
+
 def timelines(events):
     """Of each rank its iterations but the first and the last, in which one role has nothing to do yet or any more: their number, their microseconds, and of each
-    region of the main thread there [name, category, microseconds that no region inside it has]."""
+    region of the main thread there [name, category, microseconds that no region inside it has]. Who waits for others writes or scores meanwhile: what lies between two
+    such steps is looking for more of them, or a core that somebody else has, and the second step's, not a wait for a role."""
     ranks = {}
     for event in events:
         if event["ph"] == "X" and event["tid"] == event["pid"] * 1000 + 1:
@@ -46,12 +51,18 @@ def timelines(events):
         regions, open_regions = [], []
         for event in sorted(mine, key=lambda e: (e["ts"], -e["dur"])):
             stop = event["ts"] + event["dur"]
-            open_regions = [(outer, until) for outer, until in open_regions if until >= stop]
+            open_regions = [one for one in open_regions if one[1] >= stop]
             inside = max(0, min(stop, end) - max(event["ts"], begin))
             regions.append([event["name"], event["cat"], inside])
             if open_regions:
-                open_regions[-1][0][2] -= inside
-            open_regions.append((regions[-1], stop))
+                outer, until, last = open_regions[-1]
+                gap = event["ts"] - last
+                if outer[1] == "wait" and gap < BETWEEN_STEPS and begin <= last and stop <= end:
+                    outer[2] -= gap
+                    regions[-1][2] += gap
+                outer[2] -= inside
+                open_regions[-1] = (outer, until, stop)
+            open_regions.append((regions[-1], stop, -math.inf))
         yield len(iterations), end - begin, [region for region in regions if region[2] > 0]
 
 
