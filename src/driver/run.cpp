@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/kernels/products.hpp"
 #include "trireme/machine/compute_type.hpp"
 #include "trireme/machine/device.hpp"
 #include "trireme/machine/start_log.hpp"
@@ -55,9 +54,8 @@ Run::Run(const config::Options& deck, const comm::Session& session_of_run, confi
            "train.optimizer_offload = true, but this run computes on CPUs, where the optimizer's state lies in host memory anyway: leave it false");
   machine::log_start(options, roles, session, std::string(config::to_string(command)), places, threads);
   threads.trainer.use();  // also for what is done before the first phase: loading, first touches
-  trireme::kernels::use_exact_products(options.train.exact_products);
   const auto stored = stored_compute_type(options.ckpt.resume, folder.checkpoints(), roles.world);
-  options.model.dtype = config::to_choice(machine::settle_compute_type(asked_type, stored, roles.world, roles.topology, device));
+  options.model.dtype = config::to_choice(machine::settle_compute_type(asked_type, stored, options.train.exact_products, roles.world, roles.topology, device));
 }
 
 model::StoredType Run::export_type(const model::ModelSpec& spec) const {

@@ -94,7 +94,9 @@ double measure_bf16_ratio() {
   return fp32 / seconds(at::kBFloat16);
 }
 
-DType settle_compute_type(ComputeType asked, std::optional<DType> stored, const comm::CommView& world, const comm::NodeTopology& topology, at::Device device) {
+DType settle_compute_type(ComputeType asked, std::optional<DType> stored, bool exact_products, const comm::CommView& world, const comm::NodeTopology& topology,
+                          at::Device device) {
+  kernels::use_exact_products(exact_products);
   const auto decision = agree_on_compute_type(asked, stored, compute_device(device), world);
   const std::string measured = ratio_text(world, topology, device);
   if (world.rank() == 0) {

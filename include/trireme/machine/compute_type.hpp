@@ -42,8 +42,9 @@ ComputeDecision agree_on_compute_type(config::ComputeType asked, std::optional<c
 // some milliseconds.
 double measure_bf16_ratio();
 
-// Decides, and says what and why on rank 0, with the ratio as the first rank of each node measures it. Collective over world.
-config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored, const comm::CommView& world,
+// Decides, and says what and why on rank 0, with the ratio as the first rank of each node measures it. `exact_products`: train.exact_products, which holds for the
+// process from here on. Collective over world.
+config::DType settle_compute_type(config::ComputeType asked, std::optional<config::DType> stored, bool exact_products, const comm::CommView& world,
                                   const comm::NodeTopology& topology, at::Device device);
 // For tools: without a checkpoint and without a measurement.
 config::DType settle_compute_type(config::ComputeType asked, const comm::CommView& world, at::Device device);
