@@ -12,6 +12,7 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 
 // MKL's number of threads for this thread alone; LibTorch's wheels export it. Where there is another library the reference is
@@ -183,7 +184,7 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
     return;
   }
   const bool converts = out.scalar_type() != a.scalar_type();
-  if (converts && out.scalar_type() == at::kFloat && out.is_cpu() && out.numel() > 0 && a.size(1) > 0 && exact_products() && multiply_exactly(out, a, b, sum)) return;
+  if (converts && out.scalar_type() == at::kFloat && on_host(out.device()) && out.is_cpu() && out.numel() > 0 && a.size(1) > 0 && exact_products() && multiply_exactly(out, a, b, sum)) return;
   Tensor target = out;
   if (converts) {  // native bf16 into fp32: rounded on the way, as the library does it
     const Tensor product = at::mm(a, b);
