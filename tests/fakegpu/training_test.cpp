@@ -10,6 +10,7 @@
 #include "fakegpu/host_as_device.hpp"
 #include "support/world.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/trace/region.hpp"
 #include "unit/zero/tiny_model.hpp"
 
@@ -90,7 +91,13 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   return out;
 }
 
-Trained on_host(config::DType type, const Way& way) { return train(type, way, Groups(way.hybrid)); }
+// With gradients that are rounded as a device's are.
+Trained on_host(config::DType type, const Way& way) {
+  kernels::use_exact_products(false);
+  Trained out = train(type, way, Groups(way.hybrid));
+  kernels::use_exact_products(true);
+  return out;
+}
 
 Trained on_device(config::DType type, const Way& way) {
   own_device();

@@ -202,7 +202,7 @@ TEST(Counters, EveryRankWritesAndReadsItsOwnRowsOfACheckpoint) {
   }
   const int64_t given = test::bytes_given_to_mpi() - sent;
   EXPECT_LT(given, kTalk + edges) << "digests, agreements and the edges of pages only";
-  EXPECT_LT(given, kTalk + owned / 4) << "rows stay where they are";
+  EXPECT_LT(given, kTalk + owned / 2) << "rows stay where they are; of so small a model the edges are a third";
 
   const auto step = run_folder.checkpoints() / checkpoint::folder_name(1);
   const auto entries = checkpoint::index_from_bytes(base::read_file(step / "index.bin"), "index.bin");

@@ -232,7 +232,8 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
   EXPECT_THAT(refusal({"--ranks", "2", "ranks.trainer=4"}), AllOf(HasSubstr("ranks.trainer"), HasSubstr("4"), HasSubstr("2 ranks")));
   EXPECT_THAT(refusal({"--ranks", "4", "generate.tensor_parallel=3"}), HasSubstr("generate.tensor_parallel"));
   EXPECT_THAT(refusal({"--ranks", "4", "train.shard_group=3"}), HasSubstr("train.shard_group"));
-  EXPECT_THAT(refusal({"train.async_depth=1", "algo.dynamic_filtering_enable=true", "rollout.n_samples_per_prompt=4"}), HasSubstr("train.async_depth"));
+  const Variable crash("TRIREME_CRASH_AT", "ckpt.begin");
+  EXPECT_THAT(refusal({"run.production=true"}), HasSubstr("TRIREME_CRASH_AT"));
 }
 
 }  // namespace
