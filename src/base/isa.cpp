@@ -1,5 +1,9 @@
 #include "trireme/base/isa.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -23,6 +27,20 @@ Isa detect_isa() {
   if (avx2) return Isa::avx2;
 #endif
   return Isa::portable;
+}
+
+// Not every compiler's __builtin_cpu_supports() knows the word.
+bool detect_amx() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return false;
+  constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24, tiles_kept = 3U << 17;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));  // what the operating system keeps
+  return (a & tiles_kept) == tiles_kept;
+#else
+  return false;
+#endif
 }
 
 Isa isa_of_environment() {
@@ -83,16 +101,8 @@ Isa best_isa() {
 Isa active_isa() { return isa_in_use().load(std::memory_order_relaxed); }
 
 bool has_matrix_units() {
-#if defined(__x86_64__)
-  static const bool found = [] {
-    __builtin_cpu_init();
-    const bool processor = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
-    return processor && std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr;
-  }();
+  static const bool found = detect_amx() && std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr;
   return found && active_isa() == Isa::avx512_bf16;
-#else
-  return false;
-#endif
 }
 
 void use_isa(Isa isa) {

@@ -242,7 +242,7 @@ void PpoLoop::sync_weights(const Progress& progress) {
 }
 
 ExitCode run_ppo(const config::Options& options, const comm::Session& session) {
-  config::refuse_unbuilt(options);
+  config::refuse_crash_in_production(options);
   return PpoLoop(options, session).run();
 }
 

@@ -202,7 +202,7 @@ void StepLoop::export_trained(const std::string& name) {
 namespace {
 
 ExitCode run_steps(const config::Options& options, const comm::Session& session, config::Command command) {
-  config::refuse_unbuilt(options);
+  config::refuse_crash_in_production(options);
   return StepLoop(options, session, command).run();
 }
 

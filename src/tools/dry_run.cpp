@@ -14,7 +14,7 @@ void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), std
 }  // namespace
 
 ExitCode run_dry(const config::Options& options, config::Command command, const DryRun& machine) {
-  config::refuse_unbuilt(options);
+  config::refuse_crash_in_production(options);
   const int per_node = machine.ranks_per_node > 0 ? std::min(machine.ranks_per_node, machine.ranks) : machine.ranks;
   const auto node_of_rank = config::block_nodes(machine.ranks, per_node);
   config::Options asked = options;

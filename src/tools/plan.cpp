@@ -119,7 +119,7 @@ ExitCode print_plan(const plan::Job& job, const plan::CutActor& cut) {
 }  // namespace
 
 ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
-  config::refuse_unbuilt(options);
+  config::refuse_crash_in_production(options);
   const plan::Machine machine = find_machine(command.machine);
   const int ranks = command.nodes * command.gpus_per_node;
   const auto node_of_rank = config::block_nodes(ranks, command.gpus_per_node);

@@ -20,6 +20,7 @@
 #include "trireme/model/spec.hpp"
 #include "trireme/plan/job.hpp"
 #include "trireme/zero/sharded_model.hpp"
+#include "unit/plan/layouts.hpp"
 #include "unit/zero/tiny_model.hpp"
 
 namespace trireme::test {
@@ -34,29 +35,12 @@ struct Shape {
   config::HeadType head = config::HeadType::model;
 };
 
-config::ModelShape model_shape(const Shape& s) {
-  config::ModelShape shape;
-  shape.layers = s.layers;
-  shape.hidden = s.hidden;
-  shape.heads = s.heads;
-  shape.kv_heads = s.kv_heads;
-  shape.head_dim = s.hidden / s.heads;
-  shape.ffn = s.ffn;
-  shape.vocab = s.vocab;
-  shape.max_positions = 4096;
-  return shape;
-}
+config::ModelShape model_shape(const Shape& s) { return shape_of({s.layers, s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab}); }
 
 model::ModelSpec described(const Shape& s) {
   model::ModelSpec spec = model::describe(model_shape(s), model::HeadKind::language);
   spec.head_type = s.head;
   return spec;
-}
-
-plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
 }
 
 // PPO's trainers, one micro-batch of `tokens` on each, who score as many at a time.

@@ -21,6 +21,7 @@
 #include "trireme/plan/pass_bytes.hpp"
 #include "trireme/zero/sharded_model.hpp"
 #include "unit/generate/tiny_model.hpp"
+#include "unit/plan/layouts.hpp"
 #include "unit/zero/tiny_model.hpp"
 
 namespace trireme::test {
@@ -38,22 +39,8 @@ struct Rollout {
 };
 
 model::ModelSpec generating(const Rollout& r) {
-  config::ModelShape shape;
-  shape.layers = 2;
-  shape.hidden = r.hidden;
-  shape.heads = r.heads;
-  shape.kv_heads = r.kv_heads;
-  shape.head_dim = r.hidden / r.heads;
-  shape.ffn = r.ffn;
-  shape.vocab = r.vocab;
-  shape.max_positions = 4096;
-  return model::describe(shape, model::HeadKind::language);
-}
-
-plan::ModelLayout layout_for_generation(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
+  return model::describe(shape_of({.layers = 2, .hidden = r.hidden, .heads = r.heads, .kv_heads = r.kv_heads, .ffn = r.ffn, .vocab = r.vocab}),
+                         model::HeadKind::language);
 }
 
 config::Options deck_of(const Rollout& r) {
@@ -80,7 +67,7 @@ int64_t planned_for_generator(const config::Options& options, const model::Model
   }
   const std::vector<int> nodes(static_cast<size_t>(world().size()), 0);
   plan::JobModels models;
-  models.actor = layout_for_generation(spec);
+  models.actor = layout(spec);
   models.slices = model::tensor_parallel_layout(spec, world().size());
   const plan::Job job{options, roles, nodes, models, {.name = "gpu", .device_bytes = int64_t{1} << 50, .host_bytes = int64_t{1} << 50}, type};
   int64_t sum = 0;
@@ -131,7 +118,7 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec, con
 constexpr int64_t scored_tokens = 512;
 
 int64_t planned_for_scoring(const Rollout& r, const model::ModelSpec& spec) {
-  const auto bytes = plan::sharded_model_bytes(layout_for_generation(spec), world().size(), config::bytes_per_element(r.type), plan::Training::frozen, false,
+  const auto bytes = plan::sharded_model_bytes(layout(spec), world().size(), config::bytes_per_element(r.type), plan::Training::frozen, false,
                                                plan::Exchange::device_ring);
   const plan::PassWork work{.shape = spec.shape, .tokens = scored_tokens, .head_rows = 1, .element_bytes = config::bytes_per_element(r.type)};
   return bytes.weights_own + bytes.weights_ring + plan::rotation_bytes(spec.shape, scored_tokens / 4) + plan::scoring_pass_bytes(work);

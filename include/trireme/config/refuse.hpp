@@ -5,7 +5,7 @@
 
 namespace trireme::config {
 
-// Throws UserError(configuration): so far a crash asked for by the environment (TRIREME_CRASH_AT) in production.
-void refuse_unbuilt(const Options& options);
+// A crash asked for by the environment (TRIREME_CRASH_AT): throws UserError(configuration) where run.production is true.
+void refuse_crash_in_production(const Options& options);
 
 }  // namespace trireme::config

@@ -18,16 +18,16 @@ struct CrashAt {
 TEST(Refuse, ACrashFromTheEnvironmentInProduction) {
   const CrashAt variable;
   Options options;
-  EXPECT_NO_THROW(refuse_unbuilt(options));
+  EXPECT_NO_THROW(refuse_crash_in_production(options));
   options.run.production = true;
-  const std::string text = error_of(ExitCode::configuration, [&] { refuse_unbuilt(options); });
+  const std::string text = error_of(ExitCode::configuration, [&] { refuse_crash_in_production(options); });
   EXPECT_NE(text.find("TRIREME_CRASH_AT"), std::string::npos) << text;
 }
 
 TEST(Refuse, ProductionGoesOnWithoutAFaultFromTheEnvironment) {
   Options options;
   options.run.production = true;
-  EXPECT_NO_THROW(refuse_unbuilt(options));
+  EXPECT_NO_THROW(refuse_crash_in_production(options));
 }
 
 TEST(Refuse, WhatWorksIsNotRefused) {
@@ -39,7 +39,7 @@ TEST(Refuse, WhatWorksIsNotRefused) {
   options.generate.tensor_parallel = 2;
   options.fault.crash_at = "checkpoint.commit";
   options.fault.at = {"kill:0:train:1"};
-  EXPECT_NO_THROW(refuse_unbuilt(options));
+  EXPECT_NO_THROW(refuse_crash_in_production(options));
 }
 
 }  // namespace

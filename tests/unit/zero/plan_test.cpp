@@ -9,15 +9,10 @@
 #include "support/world.hpp"
 #include "tiny_model.hpp"
 #include "trireme/plan/model_bytes.hpp"
+#include "unit/plan/layouts.hpp"
 
 namespace trireme::test {
 namespace {
-
-plan::ModelLayout layout(const model::ModelSpec& spec) {
-  plan::ModelLayout out{spec.shape, spec.tensors(), {}};
-  for (const auto& stage : spec.stages) out.stages.push_back(stage.parameters);
-  return out;
-}
 
 struct PlannedRun {
   Tied tied;
