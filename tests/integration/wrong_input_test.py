@@ -32,7 +32,7 @@ for number, line in enumerate(sys.stdin):
 PLUGIN_SOURCE = """[[reward.source]]
 kind = "plugin"
 name = "judge"
-timeout = 1
+timeout = {timeout}
 command = ["{python}", "plugin.py", "{behaviour}"]
 """
 
@@ -40,20 +40,23 @@ command = ["{python}", "plugin.py", "{behaviour}"]
 class WrongThings(ProgramTest):
     environment = ENDS_AT_ONCE
 
-    def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,), env=None):
-        """The exit code, exactly one error line, and each of `words` in it."""
+    def refuse(self, code, *words, deck="ppo.toml", overrides=(), ranks=(2,), env=None, met_by="all"):
+        """The exit code, exactly one error line, and each of `words` in it. Errors that ranks meet far into a run (`met_by` = "each"), each with
+        its own plugin, may be seconds apart on a loaded machine: then the first ends the job, and the next may still speak."""
         for count in ranks:
             with self.subTest(ranks=count):
                 run = f"run.dir=refused-{self._testMethodName}"
                 result = self.run_program("ppo", deck, run, *overrides, ranks=count, env=env)
                 print(f"    {count} rank(s): {result.seconds:.1f} s", flush=True)
                 self.assertEqual(result.code, code, result.text)
-                self.assertEqual(result.text.count("error: "), 1, result.text)
+                spoken = result.text.count("error: ")
+                self.assertTrue(1 <= spoken <= (1 if met_by == "all" else count), result.text)
                 message = result.text[result.text.index("error: "):]
                 for word in words:
                     self.assertIn(word, message)
-                for debris in ("terminate called", "what():", "Segmentation", "MPI_ABORT", "Exception raised from"):
-                    self.assertNotIn(debris, result.text)
+                debris = ["terminate called", "what():", "Segmentation", "Exception raised from"]
+                for words_of_others in debris + (["MPI_ABORT"] if met_by == "all" else []):
+                    self.assertNotIn(words_of_others, result.text)
 
     def model_copy(self, name):
         shutil.copytree(self.folder / "model", self.folder / name)
@@ -152,25 +155,27 @@ class WrongThings(ProgramTest):
 
     def plugin(self, behaviour):
         (self.folder / "plugin.py").write_text(PLUGIN)
-        source = PLUGIN_SOURCE.format(python=sys.executable, behaviour=behaviour)
+        # Short only where it is the mistake: a loaded machine needs more than a second for an interpreter.
+        timeout = 1 if behaviour == "hang" else 60
+        source = PLUGIN_SOURCE.format(python=sys.executable, behaviour=behaviour, timeout=timeout)
         return self.deck_with(f"plugin-{behaviour}.toml", RULE_SOURCE, source)
 
     def test_plugin_crashes(self):
-        self.refuse(UNFIT, "judge", "signal 6", "1 restart", deck=self.plugin("crash"), overrides=["reward.retries=1"], ranks=(1, 2))
+        self.refuse(UNFIT, "judge", "signal 6", "1 restart", deck=self.plugin("crash"), overrides=["reward.retries=1"], ranks=(1, 2), met_by="each")
 
     def test_plugin_hangs(self):
-        self.refuse(UNFIT, "judge", "within", deck=self.plugin("hang"), overrides=["reward.retries=0"])
+        self.refuse(UNFIT, "judge", "within", deck=self.plugin("hang"), overrides=["reward.retries=0"], met_by="each")
 
     def test_plugin_within_its_time_is_no_hang(self):
         """It thinks for longer than run.hang_timeout, but not than it may."""
         deck = self.plugin("slow")
-        self.succeed("ppo", deck, "run.dir=slow-plugin", "run.iterations=1", "run.hang_timeout=4", "reward.source.0.timeout=60")
+        self.succeed("ppo", deck, "run.dir=slow-plugin", "run.iterations=1", "run.hang_timeout=4")
 
     def test_plugin_returns_nan(self):
-        self.refuse(BAD_DATA, "judge", "NaN", deck=self.plugin("nan"))
+        self.refuse(BAD_DATA, "judge", "NaN", deck=self.plugin("nan"), met_by="each")
 
     def test_plugin_answers_too_few(self):
-        self.refuse(BAD_DATA, "judge", "ended after 1 of", deck=self.plugin("short"))
+        self.refuse(BAD_DATA, "judge", "ended after 1 of", deck=self.plugin("short"), met_by="each")
 
     def test_plugin_fails_on_one_rank(self):
         """The others wait in a collective: the job ends all the same, and the message names the rank."""
