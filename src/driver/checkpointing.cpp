@@ -202,10 +202,12 @@ int64_t Checkpointing::most_aside() const {
 
 void Checkpointing::before_change(size_t model, size_t parameter) {
   if (saving_ < 0 || !writer_->busy()) return;
+  const size_t parts = parts_of(models_[model]).size();
+  const size_t first = first_dataset_[model] + parameter * parts;
+  if (writer_->written(first + parts - 1)) return;  // in their order: the others are, too
   const base::Stopwatch watch;
   const trace::Region region{"wait for the checkpoint", saving_, trace::Category::io};
-  const size_t parts = parts_of(models_[model]).size();
-  for (size_t i = 0; i < parts; ++i) writer_->before_change(first_dataset_[model] + parameter * parts + i);
+  for (size_t i = first; i < first + parts; ++i) writer_->before_change(i);
   stalled_ += watch.seconds();
   schedule_.cost_more(watch.seconds());
 }

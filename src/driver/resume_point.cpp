@@ -53,8 +53,7 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
   return recorded != name_of_checkpoint(resume);
 }
 
-std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints,
-                                         const comm::CommView& world) {
+std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {
   if (resume == "never") return std::nullopt;
   std::optional<config::DType> type;
   const auto read = [&](checkpoint::Reader& reader) { type = type_of(progress_from_json(reader.state())); };

@@ -22,7 +22,6 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
 
 // The type of the run whose checkpoint the deck's ckpt.resume (`resume`) leads to; nullopt: there is none, or it does not say.
 // Collective over world.
-std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints,
-                                                 const comm::CommView& world);
+std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world);
 
 }  // namespace trireme::driver
