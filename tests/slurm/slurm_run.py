@@ -182,7 +182,7 @@ class SlurmTest(ProgramTest):
             signal.signal(number, cls.leave)
         cls.cluster.start()
         cls.seconds = {}
-        names = unittest.TestLoader().getTestCaseNames(cls)
+        names = unittest.defaultTestLoader.getTestCaseNames(cls)  # those that -k asks for
         cls.pool = concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE)
         cls.cases = {name: cls.pool.submit(cls.timed, name) for name in sorted(names, key=lambda name: getattr(cls, name).waits, reverse=True)}
 
