@@ -100,16 +100,19 @@ def named_at(shop, run, otherwise):
 
 
 def stands_still(shop, job, rank):
-    """Whether a rank uses no processor time for a while."""
+    """Whether a rank's main thread sleeps by the clock for a while, as an injected delay does: it does not wait for others, nor for its turn on a core."""
     pid = ranks_of(job).get(rank)
 
-    def used():
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    def state():
+        """Where it is in the kernel ("0" where that may not be read), and how often it went to sleep."""
+        text = pathlib.Path(f"/proc/{pid}/status").read_text()
+        asleep = re.search(r"State:\s+(\w)", text)[1] == "S"
+        return asleep and pathlib.Path(f"/proc/{pid}/wchan").read_text(), re.search(r"\nvoluntary_ctxt_switches:\s+(\d+)", text)[1]
 
     try:
-        before = used()
+        before = state()
         time.sleep(0.4)
-        return used() == before
+        return before[0] and ("nanosleep" in before[0] or before[0] == "0") and state() == before
     except OSError:
         return False
 
