@@ -1,5 +1,5 @@
 # trireme_isa_sources(OUT STEM...): for each STEM the files STEM_portable.cpp and, on x86-64, STEM_avx2.cpp, STEM_avx512.cpp and, where
-# there is one, STEM_avx512_bf16.cpp, which include one body and are compiled with the flags of their instruction set;
+# there are, STEM_avx512_bf16.cpp and STEM_amx.cpp, which include one body and are compiled with the flags of their instruction set;
 # base::active_isa() chooses among them at run time.
 # Never in a unity build and without the precompiled header: no function of another file may be compiled with these flags.
 set(TRIREME_VECTOR_FLAGS -O3 -Wno-psabi)
@@ -17,6 +17,10 @@ function(trireme_isa_sources OUT)
       if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_stem}_avx512_bf16.cpp)
         list(APPEND _files ${_stem}_avx512_bf16.cpp)
         set_source_files_properties(${_stem}_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_AVX512_FLAGS};-mavx512bf16")
+      endif()
+      if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${_stem}_amx.cpp)
+        list(APPEND _files ${_stem}_amx.cpp)
+        set_source_files_properties(${_stem}_amx.cpp PROPERTIES COMPILE_OPTIONS "${TRIREME_AVX512_FLAGS};-mavx512bf16;-mamx-tile;-mamx-bf16")
       endif()
     endif()
     set_source_files_properties(${_files} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)

@@ -119,6 +119,7 @@ double read_bandwidth(int threads, int64_t bytes) {
 
 struct Setting {
   base::Isa isa;
+  bool tiles;
   Weights type;
   int64_t batch;
   int threads;
@@ -132,7 +133,8 @@ double run_step(const Setting& s, ThreadTeam& threads) {
     a.x = memory().x.data();
     a.y = memory().y.data();
     a.m = s.batch;
-    a.order.block = s.type == Weights::f32 ? 192 : 512;
+    a.order.block = s.type == Weights::f32 ? 192 : s.tiles ? 1 << 30 : 512;
+    a.order.tiles = s.tiles;
     const std::byte* weight = memory().weights.data();
     for (const Matrix& m : matrices()) {
       a.weight = weight;
@@ -183,21 +185,24 @@ std::string option(int& argc, char** argv, const std::string& name, std::string 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string threads = option(argc, argv, "threads", "1,2"), isas = option(argc, argv, "isa", "portable,avx2,avx512,avx512_bf16");
+  const std::string threads = option(argc, argv, "threads", "1,2"), isas = option(argc, argv, "isa", "portable,avx2,avx512,avx512_bf16,amx");
   const std::string batches = option(argc, argv, "batch", "1,8,32"), types = option(argc, argv, "type", "f32,bf16,int8");
   cpu_clock = option(argc, argv, "clock", "wall") == ",cpu,";
   const auto listed = [](const std::string& list, const std::string& word) { return list.find("," + word + ",") != std::string::npos; };
   for (const int count : {1, 2, 4, 8}) {
     for (const auto type : {Weights::f32, Weights::bf16, Weights::int8}) {
       for (const int64_t batch : {1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 240}) {
-        for (const base::Isa isa : {base::Isa::portable, base::Isa::avx2, base::Isa::avx512, base::Isa::avx512_bf16}) {
+        for (const auto& [word, isa] : {std::pair<std::string, base::Isa>{"portable", base::Isa::portable}, {"avx2", base::Isa::avx2},
+                                        {"avx512", base::Isa::avx512}, {"avx512_bf16", base::Isa::avx512_bf16}, {"amx", base::Isa::avx512_bf16}}) {
+          const bool tiles = word == "amx";
+          if (tiles && (type != Weights::bf16 || !base::has_matrix_units())) continue;
           const std::string name = type == Weights::f32 ? "f32" : type == Weights::bf16 ? "bf16" : "int8";
-          if (isa > base::best_isa() || !listed(isas, to_string(isa)) || !listed(threads, std::to_string(count)) ||
+          if (isa > base::best_isa() || !listed(isas, word) || !listed(threads, std::to_string(count)) ||
               !listed(batches, std::to_string(batch)) || !listed(types, name)) {
             continue;
           }
-          benchmark::RegisterBenchmark((to_string(isa) + "/" + name + "/b" + std::to_string(batch) + "/threads" + std::to_string(count)).c_str(),
-                                       step, Setting{isa, type, batch, count})
+          benchmark::RegisterBenchmark((word + "/" + name + "/b" + std::to_string(batch) + "/threads" + std::to_string(count)).c_str(),
+                                       step, Setting{isa, tiles, type, batch, count})
               ->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(0.5);
         }
       }

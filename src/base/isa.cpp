@@ -3,6 +3,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <array>
 #include <atomic>
@@ -37,10 +41,26 @@ bool detect_amx() {
   constexpr unsigned amx_bf16 = 1U << 22, amx_tile = 1U << 24, tiles_kept = 3U << 17;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
   __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));  // what the operating system keeps
-  return (a & tiles_kept) == tiles_kept;
+  if ((a & tiles_kept) != tiles_kept) return false;
+#if defined(__linux__)
+  constexpr long ask_for_state = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM: once, for all threads of the process
+  return ::syscall(SYS_arch_prctl, ask_for_state, tile_data) == 0;
 #else
   return false;
 #endif
+#else
+  return false;
+#endif
+}
+
+bool onednn_may_use_amx() {
+  for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
+    const char* word = std::getenv(name);
+    if (word == nullptr) continue;
+    const std::string_view cap(word);
+    return cap == "ALL" || cap == "DEFAULT" || cap.find("AMX") != std::string_view::npos;
+  }
+  return true;
 }
 
 Isa isa_of_environment() {
@@ -101,7 +121,7 @@ Isa best_isa() {
 Isa active_isa() { return isa_in_use().load(std::memory_order_relaxed); }
 
 bool has_matrix_units() {
-  static const bool found = detect_amx() && std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr;
+  static const bool found = std::getenv("MKL_ENABLE_INSTRUCTIONS") == nullptr && std::getenv("MKL_CBWR") == nullptr && onednn_may_use_amx() && detect_amx();
   return found && active_isa() == Isa::avx512_bf16;
 }
 

@@ -31,9 +31,14 @@ GemmKernels gemm_kernels(base::Isa isa) {
   return {gemm_f32_portable, gemm_bf16_portable, gemm_bf16_ascending_portable, int8_f32_portable, int8_bf16_portable, quantise_portable};
 }
 
+bool in_tiles(const GemmArguments& a) { return a.order.tiles && a.int8 == nullptr && a.type == ElementType::bf16; }
+
 GemmFunction gemm_function(const GemmArguments& a, base::Isa isa) {
   const GemmKernels all = gemm_kernels(isa);
   if (a.int8 != nullptr) return a.type == ElementType::f32 ? all.int8_f32 : all.int8_bf16;
+#if defined(__x86_64__)
+  if (in_tiles(a)) return gemm_bf16_amx;
+#endif
   return a.type == ElementType::f32 ? all.f32 : a.order.ascending ? all.bf16_ascending : all.bf16;
 }
 
@@ -46,7 +51,8 @@ GemmScratch gemm_scratch(const GemmArguments& a, base::Isa isa) {
   thread_local std::vector<Line> memory;
   const int64_t rows = std::min(a.m, gemm_row_block);
   const bool widens = a.type == ElementType::bf16 && (isa != base::Isa::avx512_bf16 || a.order.ascending);
-  const int64_t x = widens ? rows * gemm_padded(a.k) : 0, packed = gemm_piece_steps * gemm_panel_columns, sums = rows * gemm_panel_columns;
+  const int64_t packed_rows = (std::min(a.m, gemm_tile_rows(a.k)) + 15) / 16 * 16;  // of pairs
+  const int64_t x = in_tiles(a) ? packed_rows * gemm_padded(a.k) / 2 : widens ? rows * gemm_padded(a.k) : 0, packed = gemm_piece_steps * gemm_panel_columns, sums = rows * gemm_panel_columns;
   const auto lines = static_cast<size_t>((x + packed + 2 * sums) / 16);  // each part is a multiple of 16
   if (memory.size() < lines) memory.resize(lines);
   float* const begin = memory.data()->values;
@@ -58,7 +64,8 @@ GemmScratch gemm_scratch(const GemmArguments& a, base::Isa isa) {
 bool products_are_fused() { return base::active_isa() > base::Isa::portable || gemm_portable_is_fused(); }
 
 void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last) {
-  EXPECT(arguments.ldx >= gemm_padded(arguments.k) && arguments.order.block > 0);
+  EXPECT(arguments.ldx >= (in_tiles(arguments) ? arguments.k : gemm_padded(arguments.k)) && arguments.order.block > 0);
+  EXPECT(!in_tiles(arguments) || (base::has_matrix_units() && arguments.order.block >= arguments.k));
   EXPECT(arguments.order.block >= arguments.k || arguments.order.block % (64 / static_cast<int64_t>(size_of(arguments.type))) == 0);
   EXPECT(arguments.int8 == nullptr || first % int8_panel == 0);
   if (first >= last || arguments.m <= 0) return;

@@ -130,9 +130,10 @@ GemmOrder try_orders(ElementType type, int64_t k, int64_t n) {
   a.ldx = gemm_padded(k);
   a.ldy = outputs;
   a.order.ascending = type == ElementType::bf16 && !multiplies_bf16(at::kCPU);
+  a.order.tiles = type == ElementType::bf16 && base::has_matrix_units();
   const at::Tensor all = trained(probe, 0, probe.x.size(0), std::nullopt);
   const at::Tensor with_bias = trained(probe, 0, probe.x.size(0), probe.bias);
-  const std::vector<int64_t> candidates = candidate_blocks(a.order.ascending ? ElementType::f32 : type, k);
+  const std::vector<int64_t> candidates = a.order.tiles ? std::vector{gemm_padded(k)} : candidate_blocks(a.order.ascending ? ElementType::f32 : type, k);
   for (const int64_t block : candidates) {
     if (type == ElementType::bf16 && block < k && block % gemm_padding != 0) continue;
     a.order.block = block;
@@ -166,10 +167,11 @@ GemmOrder find_order(ElementType type, int64_t k, int64_t n) {
 }
 
 std::string describe(ElementType type, int64_t k, int64_t n, const GemmOrder& order) {
-  return base::text(type == ElementType::f32 ? "fp32 " : "bf16 ", k, "x", n, ": blocks of ", std::min(order.block, k),
-                    order.ascending ? ", element after element" : "",
+  const std::string how = order.tiles ? "tiles (AMX)" : base::text("blocks of ", std::min(order.block, k), order.ascending ? ", element after element" : "");
+  return base::text(type == ElementType::f32 ? "fp32 " : "bf16 ", k, "x", n, ": ", how,
                     order.rows_differ_at > 0 ? base::text(", LibTorch's results depend on the number of rows (seen at ", order.rows_differ_at, ")")
-                    : !order.matches_library  ? ", LibTorch adds in another order"
+                    : !order.matches_library  ? (order.tiles ? ", the trainer adds in another order" : ", LibTorch adds in another order")
+                    : order.tiles && order.matches_with_bias ? ", bits of the trainer's products"
                     : order.matches_with_bias ? ", bits of LibTorch"
                                               : ", bits of LibTorch where there is no bias");
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <limits>
 
+#include "kernels/decode_gemm_kernels.hpp"
 #include "kernels/lane_kernels.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
@@ -151,6 +152,41 @@ bool multiply_exactly(const Tensor& out, const Tensor& a, const Tensor& b, Sum s
   return true;
 }
 
+bool multiplies_in_tiles(const Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 && x.is_cpu() && on_host(x.device()) && base::has_matrix_units();
+}
+
+// Rows and columns in tasks for all threads; no task's results depend on another's size.
+void multiply_tiles(const Tensor& out, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const Tensor rows = x.stride(1) == 1 ? x : x.contiguous(), outputs = weight.contiguous(), added = bias ? bias->contiguous() : Tensor();
+  const int64_t m = x.size(0), n = weight.size(0);
+  GemmArguments all;
+  all.type = ElementType::bf16;
+  all.weight = outputs.const_data_ptr();
+  all.bias = bias ? added.const_data_ptr() : nullptr;
+  all.k = x.size(1);
+  all.n = n;
+  all.ldx = m > 1 ? rows.stride(0) : all.k;
+  all.ldy = m > 1 ? out.stride(0) : n;
+  all.order.tiles = true;
+  all.order.block = gemm_padded(all.k);
+  const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
+  auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
+  const int64_t block = gemm_tile_rows(all.k), blocks = base::ceil_div(m, block), threads = at::get_num_threads();
+  const int64_t parts = blocks % threads == 0 ? 1 : threads;
+  parallel_for(0, blocks * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row = task / parts * block, part = task % parts;
+      const auto border = [&](int64_t p) { return p == parts ? n : p * n / parts / gemm_column_unit * gemm_column_unit; };
+      GemmArguments a = all;
+      a.x = from + row * all.ldx * 2;
+      a.y = to + row * all.ldy * 2;
+      a.m = std::min(block, m - row);
+      gemm_columns(a, border(part), border(part + 1));
+    }
+  });
+}
+
 void multiply_blocks(const Operands& o) {
   const int64_t m = o.out.size(0), n = o.out.size(1);
   if (m == 0 || n == 0) return;
@@ -214,6 +250,10 @@ void multiply_rows(const Tensor& out, const Tensor& x, const Tensor& weight, con
     multiply_blocks({result, block, weight.t(), bias, Sum::overwrite, widened});
     Tensor target = out.narrow(0, whole, rest);
     target.copy_(result.narrow(0, 0, rest));
+    return;
+  }
+  if (multiplies_in_tiles(x) && x.size(1) > 0 && out.stride(1) == 1) {
+    multiply_tiles(out, x, weight, bias);
     return;
   }
   Tensor target = out;

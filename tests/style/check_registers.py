@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What is compiled for one instruction set uses no instruction of a newer one: by the registers and mnemonics that objdump shows in
-the members *_portable, *_avx2, *_avx512 and *_avx512_bf16 of our libraries (x86-64).
+the members *_portable, *_avx2, *_avx512, *_avx512_bf16 and *_amx of our libraries (x86-64).
 
     check_registers.py LIBRARY...      check_registers.py --self-test COMPILER
 Exit code 125: no objdump.
@@ -18,9 +18,10 @@ NEWER = {
     "portable": re.compile(r"%[yz]mm|%xmm(1[6-9]|2\d|3[01])\b|\{%k|\tv[a-z]"),
     "avx2": re.compile(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])\b|%k[0-7]\b"),
     "avx512": re.compile(r"\tv\w*bf16"),
-    "avx512_bf16": None,
+    "avx512_bf16": re.compile(r"%tmm|\ttile|tilecfg"),
+    "amx": None,
 }
-MEMBER = re.compile(r"_(portable|avx2|avx512_bf16|avx512)\.cpp\.o")
+MEMBER = re.compile(r"_(portable|avx2|avx512_bf16|avx512|amx)\.cpp\.o")
 
 
 def problems(path):

@@ -33,7 +33,8 @@ Isa active_isa();
 // Throws UserError(unfit_environment) when it is above best_isa(). Not while kernels run on other threads.
 void use_isa(Isa isa);
 
-// Whether the processor has matrix units that multiply bf16 (AMX), and nothing caps what may be used: neither TRIREME_ISA nor MKL's own variables.
+// Whether the processor has matrix units that multiply bf16 (AMX), the operating system lets this process use them, and nothing caps what may be used:
+// neither TRIREME_ISA and run.isa nor the libraries' own variables (MKL_ENABLE_INSTRUCTIONS, MKL_CBWR, ONEDNN_MAX_CPU_ISA).
 bool has_matrix_units();
 
 // Makes LibTorch, oneDNN and MKL use no more than active_isa(), by the environment variables that they read at their first

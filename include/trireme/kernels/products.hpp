@@ -39,10 +39,11 @@ void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, S
 inline constexpr int64_t block_rows = 96;
 inline constexpr int64_t row_unit = 48;
 
-// out [M, N] = x [M, K] weight [N, K]^T + bias [N], fp32 or widened bf16. On CPUs row i of out depends on row i of x alone, bit for
+// out [M, N] = x [M, K] weight [N, K]^T + bias [N], fp32 or bf16. fp32 and widened bf16: on CPUs row i of out depends on row i of x alone, bit for
 // bit: blocks of at least block_rows rows, cut at row_unit, go to sequential products, one per thread, because the library's
 // threaded ones cut the work (also along K) by the number of rows and threads; rows left over are a block with zero rows. bf16:
-// the bias is added in fp32 before the rounding. Not differentiable.
+// the bias is added in fp32 before the rounding. bf16 on CPUs with matrix units (base::has_matrix_units()): by the kernel that generates
+// (decode_gemm.hpp), each row by itself, because the library cuts K there by rows, columns and threads. Not differentiable.
 void multiply_rows(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
 
 }  // namespace trireme::kernels

@@ -1,6 +1,7 @@
 // Linear layers with results that do not depend on the number of rows: row i of y is a function of row i of x alone, bit for
 // bit, on CPUs. fp32, and bf16 where the processor does not multiply it natively: by sequential products of whole blocks of rows
-// (products.hpp). Native bf16: by the library's own products, which keep that only from a number of rows on (not at one row).
+// (products.hpp). bf16 on matrix units: by our own kernel. Other native bf16: by the library's own products, which keep that only from a number of
+// rows on (not at one row).
 // Short inputs are padded.
 // Legend: M rows, K inputs, N outputs.
 #pragma once
