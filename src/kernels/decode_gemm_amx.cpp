@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t lines = 16, line_bytes = 64, tile_bytes = lines * line_bytes;
 constexpr int64_t step_elements = line_bytes / 2;  // of k
+constexpr int panels = 2;                           // of 16 outputs at a time
 static_assert(width == lines && column_units == lines && gemm_padding == step_elements);
 
 // All eight tiles of 16 lines.
@@ -65,13 +66,13 @@ TRIREME_SIMD TileSource source(const WeightTiles& w, int64_t step, char* edge) {
   return {edge, line_bytes};
 }
 
-// Sums of `panels` times 16 outputs from `column` on and `groups` times 16 rows, [panel][group] of [16 outputs][16 rows]. Tiles 0 to 3 are sums, 4, 5 and 7 weights,
-// 6 (and 7) rows of x.
-template <int panels, int groups>
+// Sums of 32 outputs from `column` on and `groups` times 16 rows, [panel][group] of [16 outputs][16 rows]. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7
+// rows of x. More outputs at a time are slower with few rows: their weights come from memory, where tiles wait for nothing else.
+template <int groups>
 void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64_t steps, bool ahead, float* sums) {
-  static_assert(panels * groups <= 4 && groups <= 2 && (groups == 1 || panels <= 2));
+  static_assert(groups <= 2);
   alignas(64) char edge[tile_bytes];
-  const WeightTiles w0(a, column), w1(a, column + (panels > 1 ? lines : 0)), w2(a, column + (panels > 2 ? 2 * lines : 0)), w3(a, column + (panels > 3 ? 3 * lines : 0));
+  const WeightTiles w0(a, column), w1(a, column + lines);
   const char* const next = w0.base + panels * lines * w0.stride;  // the outputs to come, read as one stream
   _tile_zero(0);
   _tile_zero(1);
@@ -88,38 +89,26 @@ void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64
     _tile_loadd(4, w.from, w.stride);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (groups > 1) _tile_dpbf16ps(1, 4, 7);
-    if constexpr (panels > 1) {
-      w = source(w1, s, edge);
-      _tile_loadd(5, w.from, w.stride);
-      if constexpr (groups > 1) {
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      } else {
-        _tile_dpbf16ps(1, 5, 6);
-      }
-    }
-    if constexpr (panels > 2) {
-      w = source(w2, s, edge);
-      _tile_loadd(7, w.from, w.stride);
-      _tile_dpbf16ps(2, 7, 6);
-      w = source(w3, s, edge);
-      _tile_loadd(4, w.from, w.stride);
-      _tile_dpbf16ps(3, 4, 6);
-    }
+    w = source(w1, s, edge);
+    _tile_loadd(5, w.from, w.stride);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (groups > 1) _tile_dpbf16ps(3, 5, 7);
   }
   constexpr int64_t values = lines * lines;
   _tile_stored(0, sums, line_bytes);
-  if constexpr (panels * groups > 1) _tile_stored(1, sums + values, line_bytes);
-  if constexpr (panels * groups > 2) _tile_stored(2, sums + 2 * values, line_bytes);
-  if constexpr (panels * groups > 2) _tile_stored(3, sums + 3 * values, line_bytes);
+  if constexpr (groups > 1) _tile_stored(1, sums + values, line_bytes);
+  _tile_stored(2, sums + groups * values, line_bytes);
+  if constexpr (groups > 1) _tile_stored(3, sums + 3 * values, line_bytes);
   settle();
 }
 
 // Rows [row, row + rows) of the result, of columns [column, last).
-template <int panels, int groups>
+template <int groups>
 void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last, const char* x, int64_t steps, bool ahead) {
   alignas(64) float sums[panels * groups * lines * lines];
-  multiply_tiles<panels, groups>(a, column, x, steps, ahead, sums);
+  const int64_t bytes = a.output == GemmOutput::f32 ? 4 : 2;
+  for (int64_t r = 0; r < std::min(rows, groups * lines); ++r) __builtin_prefetch(static_cast<char*>(a.y) + ((row + r) * a.ldy + column) * bytes, 1);
+  multiply_tiles<groups>(a, column, x, steps, ahead, sums);
   for (int p = 0; p < panels && column + p * lines < last; ++p) {
     for (int g = 0; g < groups; ++g) {
       Word by_row[column_units];
@@ -130,22 +119,15 @@ void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t col
   }
 }
 
-// Up to 16 rows: all tiles for outputs.
-void few_rows_tiles(const GemmArguments& a, int64_t row, int64_t rows, int64_t first, int64_t last, const char* x, int64_t steps) {
-  int64_t column = first;
-  for (; column + 2 * lines < last; column += 4 * lines) tile_columns<4, 1>(a, row, rows, column, last, x, steps, column + 4 * lines < last);
-  if (column < last) tile_columns<2, 1>(a, row, rows, column, last, x, steps, false);
-}
-
-void many_rows_tiles(const GemmArguments& a, int64_t row, int64_t rows, int64_t first, int64_t last, const char* x, int64_t steps) {
+void multiply_range(const GemmArguments& a, int64_t row, int64_t rows, int64_t first, int64_t last, const char* x, int64_t steps) {
   for (int64_t column = first; column < last; column += 2 * lines) {
     for (int64_t r = 0; r < rows; r += 2 * lines) {
       const char* const from = x + r / lines * steps * tile_bytes;
       const bool ahead = r == 0 && column + 2 * lines < last;
       if (rows - r > lines) {
-        tile_columns<2, 2>(a, row + r, rows - r, column, last, from, steps, ahead);
+        tile_columns<2>(a, row + r, rows - r, column, last, from, steps, ahead);
       } else {
-        tile_columns<2, 1>(a, row + r, rows - r, column, last, from, steps, ahead);
+        tile_columns<1>(a, row + r, rows - r, column, last, from, steps, ahead);
       }
     }
   }
@@ -163,7 +145,7 @@ void gemm_bf16_amx(const GemmArguments& a, int64_t first, int64_t last, const Ge
     const int64_t rows = std::min(block, a.m - row);
     pack_rows(a, row, rows, steps, packed);
     settle();
-    (rows <= lines ? few_rows_tiles : many_rows_tiles)(a, row, rows, first, last, packed, steps);
+    multiply_range(a, row, rows, first, last, packed, steps);
   }
   _tile_release();
   simd::leave();

@@ -52,10 +52,11 @@ double clock_rate() {
 
 std::string giga(double rate) { return base::fixed(rate * 1e-9, 1); }
 
-// "avx2 by TRIREME_ISA (the processor has avx512_bf16)"
+// "avx2 by TRIREME_ISA (the processor has avx512_bf16)", "avx512_bf16 with matrix units"
 std::string own_instruction_set() {
   const base::Isa active = base::active_isa(), best = base::best_isa(), processor = base::processor_isa();
   std::string out = base::to_string(active);
+  if (base::has_matrix_units()) out += " with matrix units";
   if (active < best) out += " by run.isa";
   if (best < processor && active == best) out += " by TRIREME_ISA";
   if (active < processor) out += base::text(" (the processor has ", base::to_string(processor), ")");
@@ -109,7 +110,7 @@ void log_instruction_set(const comm::CommView& world) {
     std::vector<std::string> kinds;
     for (const auto& [kind, count] : ranks) kinds.push_back(base::text(kind, " on ", count, count == 1 ? " rank" : " ranks"));
     log::warning(base::text("ranks compute with different instruction sets (their results may differ in the last bits): ",
-                            base::join(kinds), ": give run.isa the lowest of them to make them alike"));
+                            base::join(kinds), ": give run.isa the lowest of them to make them alike, and where only some have matrix units all of them ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"));
   }
   const std::string caps = base::library_caps();
   log::info(base::text("instruction set: ", own_instruction_set(), "; LibTorch ", at::get_cpu_capability(),

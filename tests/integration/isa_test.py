@@ -35,7 +35,7 @@ class InstructionSet(ProgramTest):
     def test_without_a_wish_the_best_is_taken_and_no_library_is_capped(self):
         for env in ({"TRIREME_ISA": ""}, {"TRIREME_ISA": "auto"}):
             line = self.line_of(self.log_of("auto-" + str(len(env["TRIREME_ISA"])), env=env))
-            self.assertIn(f"instruction set: {self.best};", line)
+            self.assertRegex(line, f"instruction set: {self.best}( with matrix units)?;")
             self.assertNotIn("capped", line)
 
     def test_the_deck_and_the_environment_cap_the_libraries_too(self):
@@ -48,6 +48,10 @@ class InstructionSet(ProgramTest):
                     for variable in ("ATEN_CPU_CAPABILITY=", "ONEDNN_MAX_CPU_ISA=", "MKL_ENABLE_INSTRUCTIONS="):
                         self.assertIn(variable, line)
                     self.assertRegex(text, r"library products on one thread: fp32 \d+\.\d GFLOP/s, bf16 \d+\.\d GFLOP/s, at \d\.\d GHz")
+
+    def test_matrix_units_are_not_used_where_the_library_may_not(self):
+        line = self.line_of(self.log_of("no-tiles", env={"TRIREME_ISA": "", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}))
+        self.assertIn(f"instruction set: {self.best};", line)
 
     def test_the_deck_goes_below_the_cap_and_not_above(self):
         if self.best == "portable":

@@ -200,7 +200,7 @@ TEST_P(DecodeGemm, FollowsTheTrainersOrder) {
     for (const auto [k, n] : {std::array<int64_t, 2>{576, 576}, {576, 1536}, {1536, 576}, {576, 4096}, {1024, 512}, {96, 160}}) {
       const GemmOrder order = find_order(GetParam(), k, n);
       if (GetParam() == ElementType::f32 && !products_are_fused()) continue;
-      if (!order.matches_library) GTEST_SKIP() << "LibTorch adds in another order on this processor: " << describe(GetParam(), k, n, order);
+      if (!order.matches_library && !order.tiles) GTEST_SKIP() << "LibTorch adds in another order on this processor: " << describe(GetParam(), k, n, order);
       const Problem p(GetParam(), 64, k, n);
       const at::Tensor want = kernels::linear(p.x, p.weight, std::nullopt);
       for (const int64_t rows : {1, 4, 8, 9, 64}) {
@@ -212,13 +212,86 @@ TEST_P(DecodeGemm, FollowsTheTrainersOrder) {
   }
 }
 
+// Matrix units: steps of 32 along k, of which even and odd elements are added apart (Intel's manual, TDPBF16PS).
+float sum_in_tiles(const Problem& p, int64_t row, int64_t output) {
+  const auto* x = p.x.const_data_ptr<at::BFloat16>() + row * p.k;
+  const auto* w = p.weight.const_data_ptr<at::BFloat16>() + output * p.k;
+  float total = 0;
+  for (int64_t begin = 0; begin < p.k; begin += 32) {
+    float sums[2] = {};
+    for (int64_t k = begin; k < std::min(begin + 32, p.k); ++k) sums[k % 2] = std::fma(static_cast<float>(x[k]), static_cast<float>(w[k]), sums[k % 2]);
+    total += sums[0] + sums[1];
+  }
+  return total;
+}
+
+class DecodeGemmTiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!base::has_matrix_units()) GTEST_SKIP() << "no matrix units, or they are capped";
+  }
+};
+
+TEST_F(DecodeGemmTiles, AddAsTheManualSaysAndWriteTheirOwnColumnsOnly) {
+  for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 576, 64}, {1, 1, 1}, {5, 100, 37}, {16, 577, 95}, {17, 64, 40}, {33, 31, 5}, {48, 96, 130}, {290, 200, 50}}) {
+    const Problem p(ElementType::bf16, m, k, n);
+    for (const int64_t cut : {int64_t{0}, n / 2}) {
+      at::Tensor sums = at::full({m, n}, 7.0, at::kFloat);
+      GemmArguments a = p.arguments(gemm_padded(k), 0, m);
+      a.x = p.x.const_data_ptr();  // not padded
+      a.ldx = k;
+      a.order.tiles = true;
+      a.output = GemmOutput::f32;
+      a.y = sums.mutable_data_ptr();
+      gemm_columns(a, cut, n);
+      for (int64_t row = 0; row < m; ++row) {
+        for (int64_t output = 0; output < n; ++output) {
+          const float got = sums.const_data_ptr<float>()[row * n + output];
+          ASSERT_EQ(got, output < cut ? 7.f : sum_in_tiles(p, row, output)) << m << "x" << k << "x" << n << " from " << cut << ": row " << row << ", output " << output;
+        }
+      }
+    }
+  }
+}
+
+// Where LibTorch's library adds all of K in one go too.
+TEST_F(DecodeGemmTiles, GiveLibTorchsBits) {
+  at::set_num_threads(1);
+  for (const auto [k, n] : {std::array<int64_t, 2>{64, 192}, {272, 576}, {576, 192}, {577, 64}}) {
+    const Problem p(ElementType::bf16, 128, k, n);
+    GemmOrder order;
+    order.tiles = true;
+    order.block = gemm_padded(k);
+    const at::Tensor want = at::linear(p.x, p.weight);
+    for (const int64_t rows : {1, 8, 31, 128}) EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows))) << k << "x" << n << ", " << rows << " rows";
+    EXPECT_FALSE(same_bits(p.multiply(512, 0, 128), want)) << "pair by pair gives the same: nothing was tested";
+  }
+}
+
+// The library's own products differ there: it cuts K by rows, columns and threads.
+TEST_F(DecodeGemmTiles, AreTheTrainersForEveryNumberOfRowsAndThreads) {
+  for (const auto [k, n] : {std::array<int64_t, 2>{1000, 576}, {2304, 192}, {4096, 64}, {31, 48}}) {
+    const Problem p(ElementType::bf16, 600, k, n);
+    for (const int threads : {1, 2, 3}) {
+      at::set_num_threads(threads);
+      const GemmOrder order = find_order(ElementType::bf16, k, n);
+      EXPECT_TRUE(order.tiles && order.matches_with_bias) << describe(ElementType::bf16, k, n, order);
+      for (const int64_t rows : {1, 2, 33, 96, 300, 600}) {
+        EXPECT_TRUE(same_bits(kernels::linear(p.x.narrow(0, 0, rows), p.weight, p.bias), p.multiply_in(order, rows, true)))
+            << k << "x" << n << ", " << rows << " rows, " << threads << " threads";
+      }
+    }
+  }
+  at::set_num_threads(1);
+}
+
 TEST_P(DecodeGemm, AnotherBlockLengthGivesOtherBits) {  // or the test above could not fail
   const Problem p(GetParam(), 8, 1536, 64);
   EXPECT_FALSE(same_bits(p.multiply(192, 0, 8, false, GemmOutput::f32), p.multiply(512, 0, 8, false, GemmOutput::f32)));
 }
 
 #if defined(__x86_64__)
-// The parts of the register file that are in use, where the processor tells: bit 2 the upper halves of ymm, bit 6 those of zmm.
+// The parts of the register file that are in use, where the processor tells: bit 2 the upper halves of ymm, bit 6 those of zmm, bits 17 and 18 tiles.
 std::optional<uint64_t> registers_in_use() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(13, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return std::nullopt;
@@ -235,8 +308,9 @@ TEST_P(DecodeGemm, LeavesNoUpperHalvesInUse) {  // or code for older instruction
       at::Tensor y = at::empty({rows, 64}, p.x.options());
       GemmArguments a = p.arguments(192, 0, rows);
       a.y = y.mutable_data_ptr();
+      a.order.tiles = GetParam() == ElementType::bf16 && base::has_matrix_units();
       gemm_columns(a, 0, 64);
-      EXPECT_EQ(*registers_in_use() & 0x44, 0u) << to_string(isa) << ", " << rows << " rows";
+      EXPECT_EQ(*registers_in_use() & 0x60044, 0u) << to_string(isa) << ", " << rows << " rows";
     }
   }
 }
