@@ -67,13 +67,12 @@ TRIREME_SIMD TileSource source(const WeightTiles& w, int64_t step, char* edge) {
 }
 
 // Sums of 32 outputs from `column` on and `groups` times 16 rows, [panel][group] of [16 outputs][16 rows]. Tiles 0 to 3 are sums, 4 and 5 weights, 6 and 7
-// rows of x. More outputs at a time are slower with few rows: their weights come from memory, where tiles wait for nothing else.
+// rows of x. With few rows weights come from memory: more outputs at a time and prefetching what comes next were slower.
 template <int groups>
-void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64_t steps, bool ahead, float* sums) {
+void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64_t steps, float* sums) {
   static_assert(groups <= 2);
   alignas(64) char edge[tile_bytes];
   const WeightTiles w0(a, column), w1(a, column + lines);
-  const char* const next = w0.base + panels * lines * w0.stride;  // the outputs to come, read as one stream
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -81,10 +80,6 @@ void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64
   for (int64_t s = 0; s < steps; ++s, x += tile_bytes) {
     _tile_loadd(6, x, line_bytes);
     if constexpr (groups > 1) _tile_loadd(7, x + steps * tile_bytes, line_bytes);
-    if (ahead) {
-#pragma GCC unroll 64
-      for (int64_t line = 0; line < panels * lines; ++line) __builtin_prefetch(next + s * panels * tile_bytes + line * line_bytes, 0, 2);
-    }
     TileSource w = source(w0, s, edge);
     _tile_loadd(4, w.from, w.stride);
     _tile_dpbf16ps(0, 4, 6);
@@ -104,11 +99,11 @@ void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64
 
 // Rows [row, row + rows) of the result, of columns [column, last).
 template <int groups>
-void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last, const char* x, int64_t steps, bool ahead) {
+void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last, const char* x, int64_t steps) {
   alignas(64) float sums[panels * groups * lines * lines];
   const int64_t bytes = a.output == GemmOutput::f32 ? 4 : 2;
   for (int64_t r = 0; r < std::min(rows, groups * lines); ++r) __builtin_prefetch(static_cast<char*>(a.y) + ((row + r) * a.ldy + column) * bytes, 1);
-  multiply_tiles<groups>(a, column, x, steps, ahead, sums);
+  multiply_tiles<groups>(a, column, x, steps, sums);
   for (int p = 0; p < panels && column + p * lines < last; ++p) {
     for (int g = 0; g < groups; ++g) {
       Word by_row[column_units];
@@ -123,11 +118,10 @@ void multiply_range(const GemmArguments& a, int64_t row, int64_t rows, int64_t f
   for (int64_t column = first; column < last; column += 2 * lines) {
     for (int64_t r = 0; r < rows; r += 2 * lines) {
       const char* const from = x + r / lines * steps * tile_bytes;
-      const bool ahead = r == 0 && column + 2 * lines < last;
       if (rows - r > lines) {
-        tile_columns<2>(a, row + r, rows - r, column, last, from, steps, ahead);
+        tile_columns<2>(a, row + r, rows - r, column, last, from, steps);
       } else {
-        tile_columns<1>(a, row + r, rows - r, column, last, from, steps, ahead);
+        tile_columns<1>(a, row + r, rows - r, column, last, from, steps);
       }
     }
   }

@@ -257,6 +257,7 @@ TEST_F(DecodeGemmTiles, AddAsTheManualSaysAndWriteTheirOwnColumnsOnly) {
 // Where LibTorch's library adds all of K in one go too.
 TEST_F(DecodeGemmTiles, GiveLibTorchsBits) {
   at::set_num_threads(1);
+  bool shown = false;
   for (const auto [k, n] : {std::array<int64_t, 2>{64, 192}, {272, 576}, {576, 192}, {577, 64}}) {
     const Problem p(ElementType::bf16, 128, k, n);
     GemmOrder order;
@@ -264,8 +265,9 @@ TEST_F(DecodeGemmTiles, GiveLibTorchsBits) {
     order.block = gemm_padded(k);
     const at::Tensor want = at::linear(p.x, p.weight);
     for (const int64_t rows : {1, 8, 31, 128}) EXPECT_TRUE(same_bits(p.multiply_in(order, rows), want.narrow(0, 0, rows))) << k << "x" << n << ", " << rows << " rows";
-    EXPECT_FALSE(same_bits(p.multiply(512, 0, 128), want)) << "pair by pair gives the same: nothing was tested";
+    shown = shown || !same_bits(p.multiply(512, 0, 128), want);  // rounding hides the order of short sums
   }
+  EXPECT_TRUE(shown) << "pair by pair gives the same: nothing was tested";
 }
 
 // The library's own products differ there: it cuts K by rows, columns and threads.
