@@ -258,11 +258,11 @@ Progress Checkpointing::load(checkpoint::Reader& reader, StoredParts& parts) {
   std::vector<checkpoint::ReadRequest> requests;
   for (const SavedModel& saved : models_) {
     if (!saved.model) continue;
-    for (const Part& part : parts_of(saved)) {
-      for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {
+    for (size_t p = 0; p < saved.spec->parameters.size(); ++p) {  // as content() goes: the mirror is the same, whoever takes it
+      const base::Block block = saved.model->own(p);
+      if (block.empty()) continue;
+      for (const Part& part : parts_of(saved)) {
         const auto& tensor = saved.spec->parameters[p].spec;
-        const base::Block block = saved.model->own(p);
-        if (block.empty()) continue;
         requests.push_back({path_of(saved, part, tensor), tensor.shape, comm::DType::f32, block, on_host(saved, part.array, p)});
       }
     }

@@ -13,6 +13,7 @@
 #include "driver/weight_bridge.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
@@ -27,7 +28,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .compute = options.model.compute(),
                                                       .training = zero::Training::trainable,
                                                       .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
-                                                      .track_changes = device.is_cpu() && sends_deltas(options, roles),
+                                                      .track_changes = kernels::on_host(device) && sends_deltas(options, roles),
                                                       .node_weights = options.train.node_weights,
                                                       .reduce = options.train.reduce_dtype,
                                                        .offload = options.train.optimizer_offload,

@@ -7,6 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
+#include "trireme/kernels/device_type.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -42,7 +43,7 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
   sync.shared_memory = shares_memory(options);
-  sync.device = !device.is_cpu();
+  sync.device = !kernels::on_host(device);
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);
@@ -107,10 +108,7 @@ weightsync::SyncCounters WeightBridge::copy(int64_t version, zero::ShardedModel*
 
 weightsync::SyncTotals WeightBridge::totals(const weightsync::SyncCounters& counters) const {
   if (sync_) return sync_->totals(counters);
-  weightsync::SyncTotals out;
-  out.version = counters.version;
-  out.seconds = roles_.world.max(counters.seconds);
-  return out;
+  return {.version = counters.version, .seconds = roles_.world.max(counters.seconds)};
 }
 
 }  // namespace trireme::driver

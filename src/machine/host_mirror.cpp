@@ -5,6 +5,7 @@
 #include "trireme/machine/device.hpp"
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/locked_bytes.hpp"
 #include "trireme/plan/model_bytes.hpp"
 
 namespace trireme::machine {
@@ -20,7 +21,7 @@ std::byte* HostMirror::allocate(int64_t bytes) {
   bytes = base::round_up(bytes, plan::MirrorBytes::alignment);
   if (bytes > left_) {
     left_ = plan::MirrorBytes::slab(bytes);
-    slabs_.push_back(at::empty({left_}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
+    slabs_.push_back(kernels::locked_bytes(left_));
     next_ = static_cast<std::byte*>(slabs_.back().mutable_data_ptr());
     bytes_ += left_;
   }

@@ -271,13 +271,14 @@ class RankLedger {
     const SyncStaging staging = sync_staging(job_, rank_);
     ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings, every_phase, Accuracy::estimate});
     ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase, Accuracy::estimate});
+    ledger_.add({"weight sync", "a bucket that the host looks into", Place::host, staging.looked_into, every_phase, Accuracy::estimate});
   }
 
   // Page-locked copies through which checkpoints go, and what a delta is taken against.
   void host_mirrors(const std::vector<int>& group) {
     const int ranks = static_cast<int>(group.size());
     if (!options().train.optimizer_offload) {
-      MirrorBytes mirror;  // fp32 weights, both moments, of the actor also the average, one array after the other
+      MirrorBytes mirror;  // fp32 weights, both moments, of the actor also the average, tensor by tensor
       mirror.add(job_.models.actor, ranks, options().train.enable_ema ? 4 : 3);
       if (job_.models.critic) mirror.add(*job_.models.critic, ranks, 3);
       add_host("checkpoint", "page-locked copy of weights and moments", mirror.total());

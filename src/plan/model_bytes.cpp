@@ -106,8 +106,8 @@ void MirrorBytes::add(int64_t bytes) {
 }
 
 void MirrorBytes::add(const ModelLayout& model, int ranks, int arrays) {
-  for (int array = 0; array < arrays; ++array) {
-    for (const auto& tensor : model.tensors) add(slice(tensor, ranks) * fp32);
+  for (const auto& tensor : model.tensors) {
+    for (int array = 0; array < arrays; ++array) add(slice(tensor, ranks) * fp32);
   }
 }
 

@@ -183,8 +183,11 @@ void WeightSync::Engine::open_rings() {
 // Where messages are passed on all flows must be open, or a bucket could wait for a flow whose turn never comes; their buckets are small.
 void WeightSync::Engine::size_buffers() {
   int64_t bytes = static_cast<int64_t>(sizeof(BucketHeader));
-  for (const Outgoing& out : outgoing_) bytes = std::max(bytes, slot_bytes(*out.flow));
-  for (const Incoming& in : incoming_) bytes = std::max(bytes, slot_bytes(*in.flow));
+  const auto see = [&](const Flow& flow) {
+    if (flow.route == Route::message) bytes = std::max(bytes, slot_bytes(flow));
+  };
+  for (const Outgoing& out : outgoing_) see(*out.flow);
+  for (const Incoming& in : incoming_) see(*in.flow);
   pool_ = std::make_unique<BufferPool>(bytes, options_.device);
   if (options_.device) scratch_ = comm::PinnedBuffer(largest_bucket(), "a bucket of weights", "set a smaller weightsync.bucket_bytes");
   const auto fit = static_cast<size_t>(plan::message_staging / (options_.in_flight * bytes));

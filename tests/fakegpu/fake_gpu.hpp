@@ -67,6 +67,7 @@ int left_out();  // calls since leave_out()
 std::vector<std::string> take_findings();
 size_t device_bytes();
 size_t locked_ranges();  // of host memory
+size_t locked_bytes();   // in them
 
 // What NCCL suffers on this rank; calls are collectives of one communicator, counted from 1.
 struct Faults {

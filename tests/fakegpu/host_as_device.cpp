@@ -1,9 +1,11 @@
 #include "fakegpu/host_as_device.hpp"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +17,7 @@
 #include "fakegpu/machine.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/locked_bytes.hpp"
 
 namespace trireme::test {
 namespace {
@@ -94,6 +97,13 @@ struct DeviceAllocator final : c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
+// As LibTorch's allocator of page-locked memory, which gives powers of two.
+at::Tensor lock_bytes(int64_t bytes) {
+  void* memory = nullptr;
+  if (cudaHostAlloc(&memory, std::bit_ceil(static_cast<size_t>(bytes)), cudaHostAllocDefault) != cudaSuccess) throw std::bad_alloc();
+  return at::from_blob(memory, {bytes}, [](void* given) { static_cast<void>(cudaFreeHost(given)); }, at::TensorOptions().dtype(at::kByte));
+}
+
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
   static const std::set<std::string> waiting{"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_consecutive"};
   fakegpu::drain(nullptr);
@@ -110,6 +120,7 @@ HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
   waits = 0;
   allocations().forget();
   kernels::set_device_type(c10::DeviceType::CPU);
+  kernels::set_locked_bytes(lock_bytes);
   kernels::enable_device_kernels();
   c10::SetCPUAllocator(&allocator, above_all);
   callback_ = at::addGlobalCallback(at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
@@ -119,6 +130,7 @@ HostAsDevice::~HostAsDevice() {
   at::removeCallback(callback_);
   c10::SetCPUAllocator(before_, above_all);
   kernels::set_device_kernels(nullptr);
+  kernels::set_locked_bytes(nullptr);
   kernels::set_device_type(c10::DeviceType::CUDA);
 }
 

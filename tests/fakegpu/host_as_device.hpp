@@ -3,7 +3,8 @@
 // - their memory is the made-up device's, so that NCCL takes it, what nobody wrote is NaN, and freeing what is in use is a finding;
 // - each of LibTorch's operators comes where it stands in the legacy default stream: it waits for what was put there before, and for
 //   nothing of other streams;
-// - the program's own kernels for devices are those of the GPU variant, put into that stream.
+// - the program's own kernels for devices are those of the GPU variant, put into that stream;
+// - page-locked memory is the made-up run time's, which counts it.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -93,6 +93,12 @@ size_t locked_ranges() {
   const std::lock_guard lock(memory().mutex);
   return memory().locked.size();
 }
+size_t locked_bytes() {
+  const std::lock_guard lock(memory().mutex);
+  size_t sum = 0;
+  for (const auto& [data, bytes] : memory().locked) sum += bytes;
+  return sum;
+}
 void set_bus_id(const std::string& name) {
   const std::lock_guard lock(machine().mutex);
   machine().bus_id = name;
@@ -188,4 +194,19 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned int) {
 cudaError_t cudaHostUnregister(void* data) {
   const std::lock_guard lock(memory().mutex);
   return memory().locked.erase(static_cast<std::byte*>(data)) == 1 ? cudaSuccess : fail(cudaErrorHostMemoryNotRegistered);
+}
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int flags) {
+  constexpr size_t page = 4096;
+  *data = std::aligned_alloc(page, (bytes + page - 1) / page * page);
+  if (*data == nullptr) return fail(cudaErrorMemoryAllocation);
+  return cudaHostRegister(*data, bytes, flags);
+}
+
+// Waits for all that the device does: copies may still use it.
+cudaError_t cudaFreeHost(void* data) {
+  drain_all();
+  if (cudaHostUnregister(data) != cudaSuccess) return fail(cudaErrorInvalidValue);
+  std::free(data);
+  return cudaSuccess;
 }

@@ -9,9 +9,10 @@ namespace trireme::test {
 namespace {
 
 using enum Family::Named;
+using enum Family::Paths;
 
 constexpr std::array families{
-    Family{"logprob", check_head},
+    Family{"logprob", check_head, both},
     Family{"action_mask", check_action_mask},
     Family{"penalty", check_penalty},
     Family{"baseline", check_baseline},
@@ -20,28 +21,28 @@ constexpr std::array families{
     Family{"returns", check_returns},
     Family{"whiten", check_whitening},
     Family{"pipeline", check_pipeline},
-    Family{"policy", check_policy},
-    Family{"kl", check_kl},
-    Family{"kl_loss", check_kl_loss},
-    Family{"entropy_loss", check_entropy_loss},
-    Family{"value_loss", check_value_loss},
-    Family{"dp", check_data_parallel},
-    Family{"dpo", check_dpo},
-    Family{"rm", check_reward_model_loss},
-    Family{"dpo_logps", check_sequence_log_probs},
-    Family{"sft", check_sft_loss},
+    Family{"policy", check_policy, both},
+    Family{"kl", check_kl, both},
+    Family{"kl_loss", check_kl_loss, both},
+    Family{"entropy_loss", check_entropy_loss, both},
+    Family{"value_loss", check_value_loss, both},
+    Family{"dp", check_data_parallel, both},
+    Family{"dpo", check_dpo, both},
+    Family{"rm", check_reward_model_loss, both},
+    Family{"dpo_logps", check_sequence_log_probs, both},
+    Family{"sft", check_sft_loss, both},
     Family{"partition", check_partition},
     Family{"balance", check_balance},
     Family{"kl_controller", check_kl_controller},
     Family{"ema", check_moving_average},
     Family{"lr", check_learning_rate},
     Family{"adamw", check_adamw},
-    Family{"greedy", check_greedy},
-    Family{"ppo_update", check_ppo_update},
-    Family{"forward", check_forward, by_model},
-    Family{"heads", check_heads, by_model},
-    Family{"grad", check_gradients, by_model},
-    Family{"adamw", check_adamw_steps, by_model},
+    Family{"greedy", check_greedy, both},
+    Family{"ppo_update", check_ppo_update, both},
+    Family{"forward", check_forward, both, by_model},
+    Family{"heads", check_heads, both, by_model},
+    Family{"grad", check_gradients, both, by_model},
+    Family{"adamw", check_adamw_steps, both, by_model},
 };
 
 // "dp3" is of the kind "dp": a number at the end counts something.

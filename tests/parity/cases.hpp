@@ -1,7 +1,7 @@
 // Who checks which golden case. A case's name begins with its kind ("gae.b0.g1.l1"), or with a model's name that its kind
 // follows ("llama_tied.forward.c0"). Every check hands each output of its case to expect_matches (registry.hpp).
 //
-// The checks run at 1, 2 and 3 ranks. Where ranks mean something (models, whitening, the pipeline, sums over data-parallel ranks,
+// The checks run at 1 to 4 ranks, those with a path on devices also there (site.hpp). Where ranks mean something (models, whitening, the pipeline, sums over data-parallel ranks,
 // updates) the models are sharded over the ranks and the rows are dealt out to them; results are then put together on every rank.
 // Pure functions are called on every rank with the whole case.
 #pragma once
@@ -14,9 +14,11 @@ namespace trireme::test {
 
 struct Family {
   enum class Named : uint8_t { by_kind, by_model };
+  enum class Paths : uint8_t { host, both };  // both: the program does it on devices, too
 
   std::string_view kind;
   void (*check)(const GoldenCase&);
+  Paths paths = Paths::host;
   Named named = Named::by_kind;
 };
 

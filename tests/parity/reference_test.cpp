@@ -12,6 +12,7 @@
 #include "trireme/comm/roles.hpp"
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
+#include "parity/site.hpp"
 #include "support/golden.hpp"
 #include "trireme/model/model_files.hpp"
 #include "trireme/reward/scorer.hpp"
@@ -62,7 +63,9 @@ Tensor reference_log_probs(const GoldenCase& c, GoldenRows& rows) {
   return at::tensor(samples.ref_log_probs);
 }
 
-TEST(Reference, LogProbsAtTheTemperatureOfTheRollout) {
+using Reference = AtSite;
+
+TEST_F(Reference, LogProbsAtTheTemperatureOfTheRollout) {
   std::set<double> temperatures;
   for (const GoldenCase& c : Golden::instance().all()) {
     if (c.name.find(".forward.") == std::string::npos) continue;

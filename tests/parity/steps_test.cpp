@@ -11,6 +11,7 @@
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
+#include "parity/site.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/scoring.hpp"
 #include "trireme/model/model_files.hpp"
@@ -140,28 +141,31 @@ void train_and_compare(const GoldenCase& c, const Run& run) {
   }
 }
 
-TEST(Steps, EveryModelWithPackedMicroBatches) {
+using Steps = AtSite;
+
+TEST_F(Steps, EveryModelWithPackedMicroBatches) {
   ASSERT_EQ(steps().all().size(), 3u);
   for (const GoldenCase& c : steps().all()) train_and_compare(c, {.name = c.name, .micro_batch_tokens = 40});
 }
 
-TEST(Steps, OneMicroBatchWithoutRecompute) {
+TEST_F(Steps, OneMicroBatchWithoutRecompute) {
   train_and_compare(steps().at("sft_steps.llama_untied"), {.name = "one micro-batch", .recompute = 0});
 }
 
-TEST(Steps, OneSequencePerMicroBatchThroughTheRing) {
+TEST_F(Steps, OneSequencePerMicroBatchThroughTheRing) {
+  if (site().device) GTEST_SKIP() << "a device has no other exchange";
   train_and_compare(steps().at("sft_steps.llama_untied"),
                     {.name = "ring", .micro_batch_tokens = 1, .recompute = 1, .exchange = comm::ExchangeKind::mpi_ring});
 }
 
-TEST(Steps, HybridSharding) {
+TEST_F(Steps, HybridSharding) {
   if (world().size() == 1) GTEST_SKIP() << "one rank has no groups";
   const auto& c = steps().at("sft_steps.llama_tied");
   train_and_compare(c, {.name = "every rank a group", .micro_batch_tokens = 40, .shard_groups = world().size()});
   if (world().size() % 2 == 0) train_and_compare(c, {.name = "two groups", .recompute = 0, .shard_groups = 2});
 }
 
-TEST(Steps, Bf16) {
+TEST_F(Steps, Bf16) {
   for (const GoldenCase& c : steps().all()) {
     train_and_compare(c, {.name = c.name + " bf16", .micro_batch_tokens = 40, .compute = config::DType::bf16});
   }

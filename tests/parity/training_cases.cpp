@@ -5,6 +5,7 @@
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
+#include "parity/site.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/learn/scoring.hpp"
 
@@ -13,7 +14,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr comm::ExchangeKind exchanges[] = {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring};
+// A device has one.
+std::vector<comm::ExchangeKind> exchanges() {
+  if (site().device) return {comm::ExchangeKind::automatic};
+  return {comm::ExchangeKind::shared_window, comm::ExchangeKind::mpi_ring};
+}
 
 struct ActionRows {
   explicit ActionRows(const GoldenCase& c) {
@@ -44,7 +49,7 @@ double forward_backward(zero::ShardedModel& model, const ActionRows& rows, doubl
 }  // namespace
 
 void check_gradients(const GoldenCase& c) {
-  for (const auto exchange : exchanges) {
+  for (const auto exchange : exchanges()) {
     auto model = load_golden_model(c, model::HeadKind::language, {.exchange = exchange});
     expect_matches(c, "mean_logprob", forward_backward(model, ActionRows(c), 1));
     for (const auto& name : c.words("parameters")) {
@@ -63,7 +68,7 @@ void check_adamw_steps(const GoldenCase& c) {
                                 .eps = c.number("eps").value(),
                                 .weight_decay = c.number("weight_decay").value(),
                                 .max_norm = c.number("clip").value()};
-  for (const auto exchange : exchanges) {
+  for (const auto exchange : exchanges()) {
     auto model = load_golden_model(c, model::HeadKind::language, {.exchange = exchange});
     const ActionRows rows(c);
     std::vector<double> losses, norms;

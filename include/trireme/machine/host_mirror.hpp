@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trireme/kernels/device_type.hpp"
+
 namespace trireme::machine {
 
 class HostMirror {
@@ -27,7 +29,7 @@ class HostMirror {
   void to_device() { copy(Direction::to_device); }
 
   // Whether the host's arrays are copies, which stay as they are while the device's change.
-  bool copies() const { return !device_.is_cpu(); }
+  bool copies() const { return !kernels::on_host(device_); }
   int64_t bytes() const { return bytes_; }  // of host memory that this mirror took
 
  private:
