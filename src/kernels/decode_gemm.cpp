@@ -37,7 +37,7 @@ GemmFunction gemm_function(const GemmArguments& a, base::Isa isa) {
   const GemmKernels all = gemm_kernels(isa);
   if (a.int8 != nullptr) return a.type == ElementType::f32 ? all.int8_f32 : all.int8_bf16;
 #if defined(__x86_64__)
-  if (in_tiles(a)) return gemm_bf16_amx;
+  if (in_tiles(a)) return a.m == 1 ? gemm_row_in_tile_order_avx512_bf16 : gemm_bf16_amx;
 #endif
   return a.type == ElementType::f32 ? all.f32 : a.order.ascending ? all.bf16_ascending : all.bf16;
 }

@@ -34,7 +34,9 @@ void gemm_f32_avx512(const GemmArguments& arguments, int64_t first, int64_t last
 void gemm_bf16_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_ascending_avx512(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 void gemm_bf16_avx512_bf16(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
-void gemm_bf16_amx(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);  // order.tiles
+// order.tiles: on the units; and for one row, with the same bits, by VDPBF16PS, which reads weights faster.
+void gemm_bf16_amx(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
+void gemm_row_in_tile_order_avx512_bf16(const GemmArguments& arguments, int64_t first, int64_t last, const GemmScratch& scratch);
 #endif
 
 }  // namespace trireme::kernels
