@@ -17,7 +17,8 @@ class FlushedSubnormals {
   unsigned before_;
 };
 
-// One row of x as pairs of k, padded, twice: [even, odd][units], the other element of each pair zero. VDPBF16PS then adds one of them only.
+// One row of x as pairs of k, padded, twice: [even, odd][units], the other element of each pair zero. VDPBF16PS then adds one of them only
+// (the other adds zero, where the weight is finite; NaN where the units may give an infinity).
 void split_pairs(const GemmArguments& a, int64_t units, uint32_t* even) {
   const auto* const x = static_cast<const uint16_t*>(a.x);
   uint32_t* const odd = even + units;
