@@ -89,10 +89,11 @@ void run(const Setting& s) {
   const int64_t pages = s.prefix / options.page_size * options.page_size;  // whole pages of the common prefix
   const int64_t least = prompt_tokens - (prompts - 1) * pages, most = prompt_tokens * s.samples;
   std::printf("{\"shape\": \"%s\", \"dtype\": \"%s\", \"requests\": %zu, \"threads\": %d, \"seconds\": %.3f, \"useful_tokens_per_s\": %.1f, "
-              "\"prefill_tokens\": %lld, \"prefill_saved\": %.4f, \"slots_used\": %.4f, \"steps\": %lld, \"preemptions\": %lld}\n",
+              "\"prefill_tokens\": %lld, \"prefill_saved\": %.4f, \"slots_used\": %.4f, \"page_waste\": %.4f, \"steps\": %lld, \"preemptions\": %lld}\n",
               s.shape.c_str(), s.dtype.c_str(), s.responses.size(), s.threads, seconds, static_cast<double>(useful) / seconds,
               static_cast<long long>(c.prefill_tokens), static_cast<double>(most - c.prefill_tokens) / static_cast<double>(most - least),
               static_cast<double>(c.decode_tokens) / static_cast<double>(c.decode_steps * std::min<int64_t>(s.max_batch, finished)),
+              static_cast<double>(c.page_room_unused) / static_cast<double>(c.page_room),
               static_cast<long long>(c.steps), static_cast<long long>(c.preemptions));
 }
 

@@ -113,12 +113,16 @@ def openmp(ranks, threads):
     return {"OMP_NUM_THREADS": str(threads)} | ({"OMP_WAIT_POLICY": "passive"} if ranks * threads > cores() else {})
 
 
-def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
-    """Standard output of rank 0 of one of our programs under mpirun (one rank: without it)."""
+def _built(program):
     path = next((p for p in (BUILD / program, BUILD / "perf" / program) if p.exists()), None)
     if path is None:
         raise Failed(f"{program} is not built")
-    command = [str(path), *map(str, arguments)]
+    return path
+
+
+def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
+    """Standard output of rank 0 of one of our programs under mpirun (one rank: without it)."""
+    command = [str(_built(program)), *map(str, arguments)]
     if ranks > 1:
         launcher = [shutil.which("mpirun") or "mpirun", "-n", str(ranks), "--bind-to", "none"]
         launcher += ["--oversubscribe"] if ranks > cores() else []
@@ -130,6 +134,14 @@ def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
         environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     process = subprocess.Popen(command, env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return _communicate([process], timeout)
+
+
+def run_on_hosts(program, arguments, hosts, mbit, timeout=1200):
+    """The same with a rank on each of so many made-up hosts, from the repository's root."""
+    command = [str(ROOT / "perf" / "weightsync" / "hosts.sh"), str(hosts), str(mbit), shutil.which("mpirun") or "mpirun", "--host",
+               ",".join(f"h{host}:1" for host in range(hosts)), "-n", str(hosts), "--bind-to", "none", str(_built(program)), *map(str, arguments)]
+    environment = os.environ | ENVIRONMENT | openmp(hosts, 1) | {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return _communicate([subprocess.Popen(command, env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)], timeout)
 
 
 def run_peer(script, arguments, ranks=1, threads=1, timeout=1200, folder=None):

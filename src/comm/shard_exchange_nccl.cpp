@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/cuda_support.hpp"
+#include "comm/event_clock.hpp"
 #include "comm/nccl_comm.hpp"
 #include "comm/rank_sums_nccl.hpp"
 #include "comm/shard_exchange_parts.hpp"
@@ -252,7 +253,8 @@ void enable_device_exchange() {
                           },
                       .unlock_pages = [](std::byte* memory) { static_cast<void>(cudaHostUnregister(memory)); },
                       .start_copy = &start_rows,
-                      .finish_copies = &finish_rows};
+                      .finish_copies = &finish_rows,
+                      .make_clock = &make_event_clock};
 }
 
 }  // namespace trireme::comm

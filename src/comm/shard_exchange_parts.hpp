@@ -11,6 +11,7 @@
 #include "trireme/comm/huge_buffer.hpp"
 #include "trireme/comm/rank_sums.hpp"
 #include "trireme/comm/shard_exchange.hpp"
+#include "trireme/trace/device_clock.hpp"
 
 namespace trireme::comm {
 
@@ -142,6 +143,7 @@ struct DeviceSupport {
   void (*unlock_pages)(std::byte* memory) = nullptr;
   void (*start_copy)(const RowCopy& copy) = nullptr;
   void (*finish_copies)() = nullptr;
+  std::unique_ptr<trace::DeviceClock> (*make_clock)(void* stream) = nullptr;
   double patience = 0;  // seconds in which ranks that make a communicator must have met; 0: no limit
 };
 DeviceSupport& device_support();

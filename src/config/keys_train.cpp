@@ -96,8 +96,8 @@ void add_memory_keys(KeyList<Options>& keys) {
   keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks: bf16 halves what is sent and rounds each rank's part; the sum over micro-batches stays fp32.")
       .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
   keys.add(KEY(train.exact_products),
-           "On processors with matrix units for bf16 (AMX), with a LibTorch over MKL: products of bf16 go into fp32 weight gradients as they are, added by the product "
-           "itself. false: each is rounded to bf16 first, as LibTorch does it and as it is on other processors with native bf16.")
+           "On GPUs, and on processors with matrix units for bf16 (AMX) with a LibTorch over MKL: products of bf16 go into fp32 weight gradients as they are, added by "
+           "the product itself. false: each is rounded to bf16 first, as LibTorch does it and as it is on other processors with native bf16.")
       .departs("OpenRLHF: rounded.");
   keys.add(KEY(train.keep_memory),
            "Memory for blocks whose activations are kept, instead of a number in train.recompute: by how much they may raise the planned peak, as a share "

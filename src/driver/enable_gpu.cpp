@@ -3,12 +3,14 @@
 #include "trireme/machine/device.hpp"
 #include "trireme/comm/device_exchange.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_product.hpp"
 
 namespace trireme::driver {
 
 void enable_gpu() {
   comm::enable_device_exchange();
   kernels::enable_device_kernels();
+  kernels::enable_device_product();
   machine::set_gpu_identity(&comm::device_bus_id);
 }
 

@@ -16,6 +16,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/agree.hpp"
+#include "trireme/trace/device_clock.hpp"
 #include "trireme/trace/device_wait.hpp"
 
 namespace trireme::driver {
@@ -74,6 +75,7 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   metrics.version = progress.version;
   metrics.memory.merge(run_.memory.figures(run_.roles.world, run_.device));
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
+  for (const auto& [name, device_seconds] : trace::device_phase_seconds()) metrics.seconds[name + "_device"] = device_seconds;
   metrics.seconds["total"] = seconds;
   if (!run_.device.is_cpu()) {
     const double waited = trace::device_wait();

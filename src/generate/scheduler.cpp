@@ -313,6 +313,12 @@ void Scheduler::computed(const StepPlan& plan, const std::function<KeptLogits(co
     ready_groups_.push_back(group);
   }
   for (Sequence* s : plan.forked) leave_group(*s);
+  count_room();
+}
+
+void Scheduler::count_room() {
+  counters_.page_room += pool_.used() * options_.page_size;
+  for (const auto& s : running_) counters_.page_room_unused += std::ssize(s->pages) * options_.page_size - s->computed;
 }
 
 void Scheduler::publish(Sequence& s) {

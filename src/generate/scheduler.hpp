@@ -79,6 +79,7 @@ class Scheduler {
   void take_known_prefix(Sequence& sequence);
   std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
   void plan_rows(StepPlan& plan);
+  void count_room();
   void propose(StepPlan& plan);
   int64_t rows_with_pages(Sequence& sequence, int64_t rows);
   bool give_pages(Sequence& sequence, int64_t rows, size_t index);

@@ -2,11 +2,12 @@
 
 #include "upload.hpp"
 
+#include "trireme/kernels/locked_bytes.hpp"
+
 namespace trireme::generate {
 
-// LibTorch's allocator of locked memory gives a piece out again only when the copies from it are over.
 at::Tensor host_bytes(int64_t bytes, at::Device device) {
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
+  return device.is_cuda() ? kernels::locked_bytes(bytes) : at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
 void Upload::send(at::Device device) {

@@ -13,6 +13,8 @@
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/isa.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/kernels/device_product.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/parallel.hpp"
 
@@ -140,15 +142,27 @@ std::optional<Layout> layout_of(const Tensor& x) {
   return std::nullopt;
 }
 
+MultiplyOnDevice& product_of_device() {
+  static MultiplyOnDevice product = nullptr;
+  return product;
+}
+
+void multiply_on_host(const DeviceProduct& p) {
+  constexpr int row_major = 101, plain = 111, transposed = 112;
+  cblas_gemm_bf16bf16f32(row_major, p.a.transposed ? transposed : plain, p.b.transposed ? transposed : plain, p.m, p.n, p.k, 1, p.a.values, p.a.stride, p.b.values,
+                         p.b.stride, p.add ? 1 : 0, p.c, p.c_stride);
+}
+
 // out = a b, or out += a b, unrounded. False: it lies in memory as BLAS cannot take it.
 bool multiply_exactly(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
   const auto to = layout_of(out), left = layout_of(a), right = layout_of(b);
   if (!to || to->transposed || !left || !right) return false;
-  constexpr int row_major = 101, plain = 111, transposed = 112;
-  const auto values = [](const Tensor& x) { return reinterpret_cast<const uint16_t*>(x.const_data_ptr<at::BFloat16>()); };
-  cblas_gemm_bf16bf16f32(row_major, left->transposed ? transposed : plain, right->transposed ? transposed : plain, static_cast<int>(out.size(0)),
-                         static_cast<int>(out.size(1)), static_cast<int>(a.size(1)), 1, values(a), static_cast<int>(left->stride), values(b),
-                         static_cast<int>(right->stride), sum == Sum::add ? 1 : 0, out.mutable_data_ptr<float>(), static_cast<int>(to->stride));
+  const auto operand = [](const Tensor& x, const Layout& layout) {
+    return ProductOperand{reinterpret_cast<const uint16_t*>(x.const_data_ptr<at::BFloat16>()), layout.transposed, static_cast<int>(layout.stride)};
+  };
+  const DeviceProduct product{static_cast<int>(out.size(0)), static_cast<int>(out.size(1)), static_cast<int>(a.size(1)), operand(a, *left), operand(b, *right),
+                              out.mutable_data_ptr<float>(), static_cast<int>(to->stride), sum == Sum::add};
+  on_host(out.device()) ? multiply_on_host(product) : product_of_device()(product);
   return true;
 }
 
@@ -209,7 +223,12 @@ void multiply_blocks(const Operands& o) {
 
 bool multiplies_bf16(at::Device device) { return !device.is_cpu() || base::active_isa() >= base::Isa::avx512_bf16; }
 
-bool exact_products() { return exact_wanted().load(std::memory_order_relaxed) && cblas_gemm_bf16bf16f32 != nullptr && base::has_matrix_units(); }
+bool exact_products(at::Device device) {
+  const bool able = on_host(device) ? cblas_gemm_bf16bf16f32 != nullptr && base::has_matrix_units() : product_of_device() != nullptr;
+  return able && exact_wanted().load(std::memory_order_relaxed);
+}
+MultiplyOnDevice device_product() { return product_of_device(); }
+void set_device_product(MultiplyOnDevice product) { product_of_device() = product; }
 void use_exact_products(bool wanted) { exact_wanted().store(wanted, std::memory_order_relaxed); }
 
 void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
@@ -220,7 +239,8 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
     return;
   }
   const bool converts = out.scalar_type() != a.scalar_type();
-  if (converts && out.scalar_type() == at::kFloat && on_host(out.device()) && out.is_cpu() && out.numel() > 0 && a.size(1) > 0 && exact_products() && multiply_exactly(out, a, b, sum)) return;
+  const bool whole = converts && out.scalar_type() == at::kFloat && out.numel() > 0 && a.size(1) > 0;
+  if (whole && exact_products(out.device()) && multiply_exactly(out, a, b, sum)) return;
   Tensor target = out;
   if (converts) {  // native bf16 into fp32: rounded on the way, as the library does it
     const Tensor product = at::mm(a, b);
@@ -234,6 +254,26 @@ void multiply(const Tensor& out, const Tensor& a, const Tensor& b, Sum sum) {
   } else {
     at::mm_out(target, a, b);
   }
+}
+
+std::string exact_product_problem(at::Device device) {
+  if (on_host(device) || !exact_products(device)) return {};
+  constexpr int64_t m = 40, k = 72, n = 24, margin = 8;
+  const at::NoGradGuard no_grad;
+  const auto values = [&](int64_t rows, int64_t columns, double frequency) {
+    return at::arange(rows * columns, at::TensorOptions().dtype(at::kFloat).device(device)).mul(frequency).sin().view({rows, columns}).to(at::kBFloat16);
+  };
+  for (const auto& [a, b] : {std::pair{values(m, k, 0.37), values(k, n, 0.11)}, {values(k, m, 0.37).t(), values(n, k, 0.11).t()}}) {
+    for (const Sum sum : {Sum::overwrite, Sum::add}) {
+      const Tensor whole = at::ones({m, n + margin}, a.options().dtype(at::kFloat)), out = whole.narrow(1, margin, n);
+      multiply(out, a, b, sum);
+      const Tensor want = at::mm(a.to(at::kFloat), b.to(at::kFloat)).add(sum == Sum::add ? 1 : 0);
+      const double error = out.sub(want).abs().max().item<double>();
+      if (!(error <= 1e-4)) return base::text("a product of ", m, " x ", k, " x ", n, " differs from LibTorch's by ", error);
+      if (!whole.narrow(1, 0, margin).eq(1).all().item<bool>()) return "a product writes beside its result";
+    }
+  }
+  return {};
 }
 
 void multiply_rows(const Tensor& out, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {

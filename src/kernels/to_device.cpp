@@ -20,7 +20,7 @@ void set_locked_bytes(at::Tensor (*give)(int64_t)) { giver() = give != nullptr ?
 
 at::Tensor to_device(const at::Tensor& host, at::Device device) {
   if (device.is_cpu()) return host;
-  const at::Tensor locked = at::empty(host.sizes(), host.options().pinned_memory(true));
+  const at::Tensor locked = locked_bytes(static_cast<int64_t>(host.nbytes())).view(host.scalar_type()).view(host.sizes());
   locked.copy_(host);
   return locked.to(device, /*non_blocking=*/true);
 }

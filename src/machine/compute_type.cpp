@@ -100,9 +100,9 @@ DType settle_compute_type(ComputeType asked, std::optional<DType> stored, bool e
   const auto decision = agree_on_compute_type(asked, stored, compute_device(device), world);
   const std::string measured = ratio_text(world, topology, device);
   if (world.rank() == 0) {
-    const bool exact = decision.type == DType::bf16 && device.is_cpu() && kernels::exact_products();
+    const bool exact = decision.type == DType::bf16 && kernels::exact_products(device);
     const std::string line = base::text("compute type: ", config::to_string(decision.type), " (", decision.reason, measured,
-                                        exact ? "; weight gradients are added unrounded, by AMX)" : ")");
+                                        exact ? base::text("; weight gradients are added unrounded, by ", device.is_cpu() ? "AMX" : "cuBLAS") : "", ")");
     decision.warning ? log::warning(line) : log::info(line);
   }
   return decision.type;

@@ -14,8 +14,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/comm/device_bytes.hpp"
+#include "trireme/comm/device_clock.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_product.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/model/device_rows.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -45,6 +48,14 @@ void use_own_kernels(at::Device device) {
   if (problem.empty()) return log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
   kernels::set_device_kernels(nullptr);
   log::warning(base::text("the program's kernels are put aside (", problem, "): LibTorch's operators do their work, which is slower"));
+}
+
+// The same for the product that adds to fp32 matrices.
+void use_adding_product(at::Device device) {
+  const std::string problem = kernels::exact_product_problem(device);
+  if (problem.empty()) return;
+  kernels::set_device_product(nullptr);
+  log::warning(base::text("products on the GPU that add to fp32 gradients are put aside (", problem, "): LibTorch rounds each to bf16 first, in memory of its own"));
 }
 
 }  // namespace
@@ -97,6 +108,8 @@ void use_device(at::Device device, bool deterministic) {
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   context.setAllowBF16ReductionCuBLAS(false);
   trace::set_device_memory_source(&device_memory);
+  trace::set_device_clock(comm::make_device_clock(nullptr));
+  use_adding_product(device);
   use_own_kernels(device);
 }
 

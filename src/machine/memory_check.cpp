@@ -17,6 +17,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/job/node_limits.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_product.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::machine {
@@ -126,6 +127,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const config::RoleMap map = planned_roles(roles, world.size(), command);
   config::Options settled = options;
   const bool own_kernels = kernels::device_kernels() != nullptr;
+  if (!device.is_cpu() && kernels::device_product() == nullptr) settled.train.exact_products = false;  // put aside
   plan::Job job{.options = settled, .roles = map, .node_of_rank = topology.node_of, .models = models, .machine = machine, .compute = options.model.compute(),
                 .command = command, .own_kernels = own_kernels, .context_stands = !device.is_cpu()};
   const auto pools_with = [&](int64_t recompute) {

@@ -60,7 +60,8 @@ class RankLedger {
     return job_.own_kernels ? Operators::device : Operators::composed;
   }
   PassWork work(const ModelLayout& model, int64_t tokens) const {
-    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit(), options().train.logits_memory.count};
+    return {model.shape, tokens, head_rows(model), kept_blocks(model), operators(), element(), logit(), options().train.logits_memory.count,
+            options().train.exact_products};
   }
 
   // Readings of others, not ours.

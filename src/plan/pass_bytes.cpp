@@ -39,8 +39,11 @@ int64_t saved_by_block(const PassWork& work) {
   return narrow + of_norms + work.tokens * float_bytes * (w.heads + 2);
 }
 
-// A product's gradient of a weight, before it is added to the slot: fp32 ones are added by the product itself.
-int64_t weight_gradient(const PassWork& work, int64_t rows, int64_t columns) { return work.element_bytes == float_bytes ? 0 : rows * columns * work.element_bytes; }
+// Whether products on a device add to fp32 slots and sums by themselves, or are rounded in a matrix of their own first.
+bool adds_in_place(const PassWork& work, int64_t element_bytes) { return element_bytes == float_bytes || work.exact_products; }
+int64_t weight_gradient(const PassWork& work, int64_t rows, int64_t columns) {
+  return adds_in_place(work, work.element_bytes) ? 0 : rows * columns * work.element_bytes;
+}
 
 // LibTorch's flash attention, of [T, heads, head size]: the gradient of q in fp32 and of k and v for each query head, a sum for each row. It pads each
 // sequence by 128 rows: as for sequences of 128 tokens.
@@ -77,8 +80,10 @@ PassBytes on_device(const PassWork& work) {
     return out;
   }
   out.head_logits = work.tokens * chunk(work) * work.logit_bytes + (widens(work) ? chunk(work) * w.hidden * work.logit_bytes : 0);
-  if (work.logit_bytes == float_bytes) {  // products add to the slot and to the hidden states' gradient where these are
+  if (work.logit_bytes == float_bytes) {
     out.head_hidden = hidden + 2 * wide;
+  } else if (adds_in_place(work, work.logit_bytes)) {
+    out.head_hidden = 2 * hidden + wide;
   } else {
     out.head_weight = chunk(work) * w.hidden * work.element_bytes;
     out.head_hidden = 2 * hidden + wide + std::max<int64_t>(0, hidden - out.head_weight);

@@ -19,6 +19,8 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
     sum.proposed_tokens += one.proposed_tokens;
     sum.accepted_tokens += one.accepted_tokens;
     sum.dropped_tokens += one.dropped_tokens;
+    sum.page_room += one.page_room;
+    sum.page_room_unused += one.page_room_unused;
   }
   if (sum.tokens == 0) return;
   const auto replicas = static_cast<double>(all.size());
@@ -30,6 +32,7 @@ void add_generation_metrics(const comm::CommView& world, const GeneratorWork* wo
   metrics.generation["tokens_per_second"] = rate;
   metrics.generation["preemptions"] = static_cast<double>(sum.preemptions);
   metrics.generation["shared_tokens"] = static_cast<double>(sum.shared_tokens);
+  if (sum.page_room > 0) metrics.generation["unused_cache"] = static_cast<double>(sum.page_room_unused) / static_cast<double>(sum.page_room);
   if (sum.dropped_tokens > 0) metrics.generation["dropped_tokens"] = static_cast<double>(sum.dropped_tokens);
   if (sum.proposed_tokens == 0) return;
   metrics.generation["proposed_tokens"] = static_cast<double>(sum.proposed_tokens);

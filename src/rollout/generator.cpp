@@ -112,7 +112,8 @@ GeneratorMemory Generator::memory() const {
 GeneratorWork Generator::take_work() {
   const auto& counters = engine_->counters();
   const GeneratorWork all{counters.steps,           counters.generated_tokens, counters.preemptions,    counters.shared_tokens,
-                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens, dropped_};
+                          stepping_,                counters.proposed_tokens,  counters.accepted_tokens, dropped_,
+                          counters.page_room,       counters.page_room_unused};
   const GeneratorWork before = std::exchange(reported_, all);
   return {all.steps - before.steps,
           all.tokens - before.tokens,
@@ -121,7 +122,9 @@ GeneratorWork Generator::take_work() {
           all.seconds - before.seconds,
           all.proposed_tokens - before.proposed_tokens,
           all.accepted_tokens - before.accepted_tokens,
-          all.dropped_tokens - before.dropped_tokens};
+          all.dropped_tokens - before.dropped_tokens,
+          all.page_room - before.page_room,
+          all.page_room_unused - before.page_room_unused};
 }
 
 generate::Request Generator::make_request(const data::PromptRecord& prompt, uint64_t id, const SamplingPlan& plan) const {

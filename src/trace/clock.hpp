@@ -23,6 +23,7 @@ class TickScale {
  public:
   static TickScale now();
   double seconds(uint64_t at) const { return seconds_zero_ + duration(static_cast<int64_t>(at - ticks_zero_)); }
+  uint64_t ticks(double at) const { return ticks_zero_ + static_cast<uint64_t>(static_cast<int64_t>((at - seconds_zero_) / seconds_per_tick_)); }
   double duration(int64_t difference) const { return static_cast<double>(difference) * seconds_per_tick_; }
   double duration(uint64_t difference) const { return static_cast<double>(difference) * seconds_per_tick_; }
 

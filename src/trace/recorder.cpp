@@ -74,7 +74,6 @@ int32_t ThreadRecord::enter(const char* name, Category category, int64_t argumen
 }
 
 void ThreadRecord::leave(int32_t parent, const Event& event) {
-  Recorder& recorder = Recorder::instance();
   const std::lock_guard guard(lock_);
   Node& node = nodes_[static_cast<size_t>(current_.load(std::memory_order_relaxed))];
   const uint64_t spent = event.end - event.begin;
@@ -84,10 +83,20 @@ void ThreadRecord::leave(int32_t parent, const Event& event) {
   node.bytes += event.bytes;
   std::atomic_ref(node.open_since).store(0, std::memory_order_relaxed);
   current_.store(parent, std::memory_order_relaxed);
+  keep(event, node.depth);
+}
+
+void ThreadRecord::add_event(const Event& event) {
+  const std::lock_guard guard(lock_);
+  keep(event, event.depth);
+}
+
+void ThreadRecord::keep(const Event& event, int32_t depth) {
+  Recorder& recorder = Recorder::instance();
   if (!recorder.events_on.load(std::memory_order_relaxed)) return;
   if (events_.size() >= recorder.capacity.load(std::memory_order_relaxed)) drop_shorter_half();
   events_.push_back(event);
-  events_.back().depth = node.depth;
+  events_.back().depth = depth;
 }
 
 // Whatever is left of properly nested slices is properly nested.
@@ -147,6 +156,8 @@ ThreadRecord::Copy ThreadRecord::copy(What what) {
     to.resident = node.resident;
     to.device = node.device;
     to.peak = node.peak;
+    to.device_seconds = node.device_seconds;
+    to.device_seconds_at_reset = node.device_seconds_at_reset;
     to.open_since = since;
     to.open_argument = argument;
   }
@@ -201,7 +212,15 @@ void ThreadRecord::end_phase(const Memory& host, const Memory& device) {
 
 void ThreadRecord::reset_phases() {
   const std::lock_guard guard(lock_);
-  for (Node& node : nodes_) node.ticks_at_reset = node.ticks;
+  for (Node& node : nodes_) {
+    node.ticks_at_reset = node.ticks;
+    node.device_seconds_at_reset = node.device_seconds;
+  }
+}
+
+void ThreadRecord::add_device_seconds(int32_t node, double seconds) {
+  const std::lock_guard guard(lock_);
+  nodes_[static_cast<size_t>(node)].device_seconds += seconds;
 }
 
 namespace {
@@ -258,6 +277,16 @@ ThreadRecord& Recorder::register_thread() {
 
 ThreadRecord& Recorder::this_thread() { return this_record ? *this_record : register_thread(); }
 
+ThreadRecord& Recorder::device_lane() {
+  main_thread();
+  const std::lock_guard guard(mutex_);
+  if (device_lane_ == nullptr) {
+    device_lane_ = threads_.emplace_back(std::make_unique<ThreadRecord>(static_cast<int>(threads_.size()))).get();
+    device_lane_->set_name("GPU");  // in_use: no thread takes it over
+  }
+  return *device_lane_;
+}
+
 std::vector<ThreadRecord*> Recorder::threads() {
   const std::lock_guard guard(mutex_);
   std::vector<ThreadRecord*> out;
@@ -267,6 +296,7 @@ std::vector<ThreadRecord*> Recorder::threads() {
 
 void Recorder::clear() {
   for (ThreadRecord* thread : threads()) thread->clear();
+  device.forget();
   device_wait = 0;
 }
 

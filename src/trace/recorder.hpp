@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "trace/device_phases.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::trace {
@@ -59,6 +60,8 @@ struct Node {
   int64_t device = 0;
   int64_t peak_before = 0;  // of the process, when the phase began
   int64_t device_peak_before = 0;
+  double device_seconds = 0;  // phases: between the device's coming to their begin and to their end
+  double device_seconds_at_reset = 0;
   // While the region is open; written by the owner without the lock, hence through atomic_ref.
   uint64_t open_since = 0;  // 0: not open
   int64_t open_argument = no_argument;
@@ -117,6 +120,9 @@ class ThreadRecord {
   // Of the current node, at the begin and the end of a phase.
   void begin_phase(const Memory& host, const Memory& device);
   void end_phase(const Memory& host, const Memory& device);
+  void add_device_seconds(int32_t node, double seconds);
+  void add_event(const Event& event);  // of a lane that is no thread's: with a depth of its own
+  int32_t current() const { return current_.load(std::memory_order_relaxed); }
   void clear();
   void reset_phases();
   int id() const { return id_; }
@@ -129,6 +135,7 @@ class ThreadRecord {
   int32_t child(int32_t parent, const char* name, Category category);
   int32_t add_child(int32_t parent, const char* name, Category category);
   void drop_shorter_half();
+  void keep(const Event& event, int32_t depth);  // with the lock
 
   const int id_;
   SpinLock lock_;
@@ -156,11 +163,15 @@ class Recorder {
   std::atomic<size_t> capacity{size_t{1} << 16};
   std::atomic<Memory (*)()> device_memory{nullptr};
   std::atomic<double> device_wait{0};
+  DevicePhases device;
+  // Where phases stand as the device came through them; made by the first call.
+  ThreadRecord& device_lane();
 
  private:
   ThreadRecord& register_thread();
   std::mutex mutex_;
   std::vector<std::unique_ptr<ThreadRecord>> threads_;  // [0] is the main thread's
+  ThreadRecord* device_lane_ = nullptr;                 // one of them
 };
 
 // Where regions are passed on to (NVTX); null: nowhere.

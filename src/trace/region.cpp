@@ -129,7 +129,10 @@ Region::Region(Name name, int64_t argument, Category category, int64_t bytes)
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->push(name_);
   ThreadRecord& record = recorder.this_thread();
   parent_ = record.enter(name_, category_, argument_, begin_);
-  if (category_ == Category::phase) record.begin_phase(host_memory(), device_memory());
+  if (category_ == Category::phase) {
+    record.begin_phase(host_memory(), device_memory());
+    if (record.id() == 0) recorder.device.begin(record, name_, argument_);
+  }
   if (record.id() == 0) {
     changed_on_main.fetch_add(1, std::memory_order_relaxed);
     if (std::uncaught_exceptions() == 0) failed.unwinding = false;
@@ -156,7 +159,10 @@ Region::~Region() {
 void Region::end() {
   ThreadRecord& record = Recorder::instance().this_thread();
   if (record.id() == 0) changed_on_main.fetch_add(1, std::memory_order_relaxed);
-  if (category_ == Category::phase) record.end_phase(host_memory(), device_memory());
+  if (category_ == Category::phase) {
+    record.end_phase(host_memory(), device_memory());
+    if (record.id() == 0) Recorder::instance().device.end(record);
+  }
   record.leave(parent_, Event{name_, begin_, ticks(), argument_, bytes_, 0, category_});
   if (const Forward* to = forward.load(std::memory_order_relaxed)) to->pop();
 }

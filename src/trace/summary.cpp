@@ -50,6 +50,7 @@ class Walk {
     total.resident = node.resident;
     total.peak = node.peak;
     total.device = node.device;
+    total.device_seconds = node.device_seconds;
     add(Category::communication, around.communication, out_.communication, total);
     add(Category::io, around.io, out_.io, total);
     const bool was_waiting = std::exchange(around.wait, total.category == Category::wait || (around.wait && total.category == Category::communication));

@@ -64,6 +64,7 @@ TableRow make_row(const Branch& branch, std::string path, int depth, size_t rank
     row.peak = std::max(row.peak, total->peak);
     row.device = std::max(row.device, total->device);
     row.bytes += static_cast<double>(total->bytes) / static_cast<double>(ranks);
+    row.device_seconds += total->device_seconds / static_cast<double>(ranks);
     sum += total->seconds;
     wait += total->wait;
   }
@@ -119,7 +120,8 @@ std::string row_text(const std::string& label, const TableRow& row) {
   return base::text(padded(label, 34, true), padded(std::to_string(row.calls), 9), padded(seconds_text(row.seconds.min), 11),
                     padded(seconds_text(row.seconds.avg), 11), padded(seconds_text(row.seconds.max), 11),
                     padded(base::fixed(row.percent, 1), 8), padded(row.bytes > 0 ? base::human_bytes(row.bytes) : "", 12),
-                    padded(memory_text(row.resident), 12), row.device > 0 ? padded(memory_text(row.device), 12) : "", "\n");
+                    padded(memory_text(row.resident), 12), row.device > 0 || row.device_seconds > 0 ? padded(memory_text(row.device), 12) : "",
+                    row.device_seconds > 0 ? padded(seconds_text(row.device_seconds), 11) : "", "\n");
 }
 
 std::string header_text(const RoleTable& table) {
@@ -134,7 +136,8 @@ std::string header_text(const RoleTable& table) {
   if (table.device_peak > 0) out += base::text(", device ", base::human_bytes(static_cast<double>(table.device_peak)));
   return out + "\n" +
          base::text(padded("  region", 34, true), padded("calls", 9), padded("min s", 11), padded("avg s", 11),
-                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "", "\n");
+                    padded("max s", 11), padded("%", 8), padded("bytes", 12), padded("memory", 12), table.device_peak > 0 ? padded("device", 12) : "",
+                    std::ranges::any_of(table.rows, [](const TableRow& row) { return row.device_seconds > 0; }) ? padded("device s", 11) : "", "\n");
 }
 
 // Rows too small are summed into one "other" line under their parent, those too deep are left out. Rows are depth first, so the rows below a row
@@ -183,6 +186,7 @@ class RowWriter {
     sum.bytes += row.bytes;
     sum.resident = std::max(sum.resident, row.resident);
     sum.device = std::max(sum.device, row.device);
+    sum.device_seconds += row.device_seconds;
   }
 
   static std::string indent(int depth) { return std::string(2 + 2 * static_cast<size_t>(depth), ' '); }

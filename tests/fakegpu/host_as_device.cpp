@@ -16,6 +16,7 @@
 
 #include "fakegpu/machine.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_product.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/kernels/locked_bytes.hpp"
 
@@ -23,6 +24,7 @@ namespace trireme::test {
 namespace {
 
 std::atomic<int64_t> waits{0};
+std::atomic<int64_t> exact{0};
 
 // What was allocated and freed, in order. oneDNN asks for its own scratch memory by raw pointers, which is known when it gives them back.
 struct Allocations {
@@ -111,6 +113,25 @@ std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& f
   return nullptr;
 }
 
+// In place of cuBLAS, in memory order of the compute stream: each sum in the order of K.
+void multiply_here(const kernels::DeviceProduct& p) {
+  fakegpu::drain(nullptr);
+  const auto at = [](const kernels::ProductOperand& x, int row, int column) {
+    const size_t place = x.transposed ? static_cast<size_t>(column) * static_cast<size_t>(x.stride) + static_cast<size_t>(row)
+                                      : static_cast<size_t>(row) * static_cast<size_t>(x.stride) + static_cast<size_t>(column);
+    return std::bit_cast<float>(static_cast<uint32_t>(x.values[place]) << 16);
+  };
+  for (int i = 0; i < p.m; ++i) {
+    for (int j = 0; j < p.n; ++j) {
+      float sum = 0;
+      for (int k = 0; k < p.k; ++k) sum += at(p.a, i, k) * at(p.b, k, j);
+      float& to = p.c[static_cast<size_t>(i) * static_cast<size_t>(p.c_stride) + static_cast<size_t>(j)];
+      to = p.add ? to + sum : sum;
+    }
+  }
+  ++exact;
+}
+
 constexpr uint8_t above_all = 255;
 
 }  // namespace
@@ -118,10 +139,12 @@ constexpr uint8_t above_all = 255;
 HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
   static DeviceAllocator allocator;
   waits = 0;
+  exact = 0;
   allocations().forget();
   kernels::set_device_type(c10::DeviceType::CPU);
   kernels::set_locked_bytes(lock_bytes);
   kernels::enable_device_kernels();
+  kernels::set_device_product(multiply_here);
   c10::SetCPUAllocator(&allocator, above_all);
   callback_ = at::addGlobalCallback(at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
 }
@@ -129,12 +152,14 @@ HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
 HostAsDevice::~HostAsDevice() {
   at::removeCallback(callback_);
   c10::SetCPUAllocator(before_, above_all);
+  kernels::set_device_product(nullptr);
   kernels::set_device_kernels(nullptr);
   kernels::set_locked_bytes(nullptr);
   kernels::set_device_type(c10::DeviceType::CUDA);
 }
 
 int64_t HostAsDevice::hidden_waits() { return waits; }
+int64_t HostAsDevice::products_added() { return exact; }
 int64_t HostAsDevice::take_tensor_peak() { return allocations().take_peak(); }
 
 }  // namespace trireme::test

@@ -4,6 +4,7 @@
 // - each of LibTorch's operators comes where it stands in the legacy default stream: it waits for what was put there before, and for
 //   nothing of other streams;
 // - the program's own kernels for devices are those of the GPU variant, put into that stream;
+// - products that add to fp32 matrices are a loop in place of cuBLAS, at that place in the stream;
 // - page-locked memory is the made-up run time's, which counts it.
 #pragma once
 
@@ -22,6 +23,8 @@ class HostAsDevice {
 
   // Calls of operators that make a host wait for a GPU, since the beginning: values of single elements, sizes that depend on values.
   static int64_t hidden_waits();
+  // Calls of the product that adds to fp32 matrices, since the beginning.
+  static int64_t products_added();
   // The most that tensors had of the device since the last call, bytes, without what oneDNN takes for itself while it multiplies.
   static int64_t take_tensor_peak();
 

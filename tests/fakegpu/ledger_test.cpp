@@ -33,6 +33,8 @@ struct Shape {
   config::DType type;
   int64_t recompute;
   config::HeadType head = config::HeadType::model;
+  bool exact = true;     // train.exact_products
+  bool offload = false;  // train.optimizer_offload
 };
 
 config::ModelShape model_shape(const Shape& s) { return shape_of({s.layers, s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab}); }
@@ -52,6 +54,8 @@ plan::Ledger ledger_of(const Shape& s, const model::ModelSpec& spec) {
   options.rollout.micro_batch_tokens = s.tokens;
   options.train.recompute = s.recompute;
   options.model.head_dtype = s.head;
+  options.train.exact_products = s.exact;
+  options.train.optimizer_offload = s.offload;
   config::RoleMap roles;
   for (int rank = 0; rank < world().size(); ++rank) roles.trainer.push_back(rank);
   const std::vector<int> nodes(static_cast<size_t>(world().size()), 0);
@@ -85,6 +89,8 @@ Counted count(const Shape& s, const model::ModelSpec& spec, const plan::Ledger& 
   zero::ShardedModelOptions options;
   options.compute = s.type;
   options.recompute = s.recompute;
+  options.offload = s.offload;
+  kernels::use_exact_products(s.exact);
   const auto most = [] { return comm::device_bytes().held + HostAsDevice::take_tensor_peak(); };
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
   model.load(initial_reader(spec));
@@ -110,6 +116,8 @@ Counted count(const Shape& s, const model::ModelSpec& spec, const plan::Ledger& 
     model.step({.lr = 1e-3});
     out[Phase::step] = most();
   }
+  EXPECT_EQ(HostAsDevice::products_added() > 0, s.exact && s.type == config::DType::bf16);
+  kernels::use_exact_products(true);
   return out;
 }
 
@@ -123,7 +131,7 @@ TEST_P(DeviceLedger, CountsWhatIsAllocated) {
   const auto spec = described(s);
   const plan::Ledger ledger = ledger_of(s, spec);
   std::string line = base::text("  ", s.layers, " x ", s.hidden, " ffn ", s.ffn, ", vocabulary ", s.vocab, ", ", s.tokens, " tokens, ", config::to_string(s.type),
-                                ", recompute ", s.recompute, ": MB counted, and more planned:");
+                                ", recompute ", s.recompute, s.exact ? "" : ", gradients rounded", s.offload ? ", offloaded" : "", ": MB counted, and more planned:");
   for (const auto& [phase, bytes] : count(s, spec, ledger)) {
     const int64_t plan = planned(ledger, phase);
     line += base::text(" ", plan::to_string(phase), " ", base::fixed(1e-6 * static_cast<double>(bytes), 3), " ",
@@ -147,7 +155,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceLedger,
                                          Shape{3, 128, 8, 2, 384, 500, 960, DType::f32, -1}, Shape{2, 64, 4, 2, 176, 4500, 512, DType::bf16, -1},
                                          Shape{2, 64, 4, 4, 256, 4500, 480, DType::f32, -1}, Shape{6, 64, 4, 1, 176, 500, 2048, DType::bf16, -1},
                                          Shape{6, 64, 4, 1, 176, 500, 2048, DType::bf16, 3}, Shape{1, 256, 8, 8, 704, 500, 512, DType::bf16, -1},
-                                         Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0}, Shape{2, 96, 6, 3, 256, 2500, 288, DType::bf16, -1, config::HeadType::fp32}));
+                                         Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0}, Shape{2, 96, 6, 3, 256, 2500, 288, DType::bf16, -1, config::HeadType::fp32},
+                                         Shape{2, 128, 4, 2, 352, 1000, 512, DType::bf16, -1, config::HeadType::model, false}, Shape{2, 64, 4, 2, 176, 4500, 512, DType::bf16, -1, config::HeadType::model, false},
+                                         Shape{3, 128, 8, 2, 384, 500, 1024, DType::bf16, -1, config::HeadType::model, true, true}, Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0, config::HeadType::model, true, true}));
 
 }  // namespace
 }  // namespace trireme::test

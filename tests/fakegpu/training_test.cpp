@@ -23,6 +23,7 @@ struct Way {
   bool hybrid = false;
   double max_norm = 0.05;
   config::DType reduce = config::DType::f32;
+  bool exact = false;  // train.exact_products; rounded gradients have the host's bits
 };
 
 struct Trained {
@@ -91,12 +92,16 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   return out;
 }
 
-// With gradients that are rounded as a device's are.
+// While it lives.
+struct ExactProducts {
+  explicit ExactProducts(bool wanted) { kernels::use_exact_products(wanted); }
+  ExactProducts(const ExactProducts&) = delete;
+  ~ExactProducts() { kernels::use_exact_products(true); }
+};
+
 Trained on_host(config::DType type, const Way& way) {
-  kernels::use_exact_products(false);
-  Trained out = train(type, way, Groups(way.hybrid));
-  kernels::use_exact_products(true);
-  return out;
+  const ExactProducts exact(way.exact);
+  return train(type, way, Groups(way.hybrid));
 }
 
 Trained on_device(config::DType type, const Way& way) {
@@ -105,6 +110,7 @@ Trained on_device(config::DType type, const Way& way) {
   const Groups groups(way.hybrid);
   const HostAsDevice device;
   if (!way.own_kernels) kernels::set_device_kernels(nullptr);
+  const ExactProducts exact(way.exact);
   return train(type, way, groups);
 }
 
@@ -134,6 +140,21 @@ TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
     EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload;
     for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]);
   }
+}
+
+// train.exact_products: gradients of bf16 weights are added to their slots by the product, nearer to those of fp32 than rounded ones, and all of them are.
+TEST_P(DeviceTraining, ProductsAddToGradientsByThemselves) {
+  const bool bf16 = GetParam() == config::DType::bf16;
+  const Trained rounded = on_device(GetParam(), Way{});
+  EXPECT_EQ(HostAsDevice::products_added(), 0);
+  const Trained exact = on_device(GetParam(), Way{.exact = true}), again = on_device(GetParam(), Way{.exact = true});
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  // In each of three steps: seven products a block; the head's weight and hidden states, a piece of the vocabulary each.
+  EXPECT_EQ(HostAsDevice::products_added(), bf16 ? 3 * (7 * spec.shape.layers + 2) : 0);
+  EXPECT_EQ(exact.state, again.state);
+  EXPECT_EQ(exact.state == rounded.state, !bf16);
+  EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 2e-3 : 0);
+  for (size_t i = 0; i < exact.norms.size(); ++i) EXPECT_NEAR(exact.norms[i], rounded.norms[i], 1e-2 * rounded.norms[i]);
 }
 
 // Gradients of replicas are added where they lie.

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "gpu/device.hpp"
 #include "support/world.hpp"
 #include "trireme/kernels/device_kernels.hpp"
+#include "trireme/kernels/device_product.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/device_rows.hpp"
 #include "unit/zero/tiny_model.hpp"
@@ -102,6 +105,18 @@ TEST(GpuTraining, Bf16StepsStayNearThoseOfTheCpu) {
   const auto got = train(spec, gpu(), config::DType::bf16, -1);
   // A step moves a weight by at most lr: three steps in the other direction would be an error of 6e-2.
   expect_close(got, train(spec, at::kCPU, config::DType::bf16, -1), 5e-2, 3e-2);
+}
+
+TEST(GpuTraining, ProductsAddToFloatMatricesUnrounded) {
+  ASSERT_NE(kernels::device_product(), nullptr) << "put aside at the start";
+  EXPECT_EQ(kernels::exact_product_problem(gpu()), "");
+  const auto values = [](at::IntArrayRef shape) { return at::randn(shape, at::TensorOptions().dtype(at::kFloat).device(gpu())).to(at::kBFloat16); };
+  for (const auto& [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {3, 70, 5}, {576, 2000, 192}, {4096, 512, 1024}}) {
+    const at::Tensor a = values({k, m}).t(), b = values({k, n}), sum = at::ones({m, n}, a.options().dtype(at::kFloat));
+    kernels::multiply(sum, a, b, kernels::Sum::add);
+    const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble)), magnitude = at::mm(a.to(at::kDouble).abs(), b.to(at::kDouble).abs());
+    EXPECT_LT(sum.to(at::kDouble).sub(1).sub(exact).abs().div(magnitude.add(1)).max().item<double>(), 1e-5) << m << " x " << k << " x " << n;
+  }
 }
 
 TEST(GpuTraining, RowOperatorsAreOurOwnAndAgreeWithLibTorchs) {

@@ -63,6 +63,8 @@ struct EngineCounters {
   int64_t pages_total = 0;
   int64_t pages_used = 0;        // now, by running sequences
   int64_t pages_peak = 0;
+  int64_t page_room = 0;         // tokens that the pages in use had room for, summed over steps
+  int64_t page_room_unused = 0;  // and for how many more than they held: in the last page of each sequence
   int64_t page_bytes = 0;        // of one page on this rank
   int64_t generated_tokens = 0;
   int64_t finished = 0;

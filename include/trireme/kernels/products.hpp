@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace trireme::kernels {
 
@@ -17,10 +18,11 @@ namespace trireme::kernels {
 // base::active_isa() allows it. Every processor with AMX has AVX512-BF16.
 bool multiplies_bf16(at::Device device);
 
-// Whether native products of bf16 with a result in fp32 (weight gradients, those of the head's input) are added there unrounded, by the product itself. That is so
-// where base::has_matrix_units() and LibTorch's library is MKL, unless it is switched off: elsewhere MKL's product of this kind is several times slower than one
-// that rounds to bf16 and an addition. Bits depend neither on threads nor on where operands lie. Process-wide; on at first, not to be switched while kernels run.
-bool exact_products();
+// Whether native products of bf16 with a result in fp32 (weight gradients, those of the head's input) are added there unrounded, by the product itself. That is so,
+// unless it is switched off, on GPUs (device_product.hpp), and on hosts where base::has_matrix_units() and LibTorch's library is MKL: on other hosts MKL's product
+// of this kind is several times slower than one that rounds to bf16 and an addition. On hosts bits depend neither on threads nor on where operands lie.
+// Process-wide; on at first, not to be switched while kernels run.
+bool exact_products(at::Device device);
 void use_exact_products(bool wanted);
 
 enum class Sum : uint8_t {
@@ -38,6 +40,9 @@ void multiply(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, S
 // added in another order (MKL: by 6 with AVX2 on Intel, by 4 in the compatible mode that `portable` sets).
 inline constexpr int64_t block_rows = 96;
 inline constexpr int64_t row_unit = 48;
+
+// What is wrong with the product of device_product.hpp on this device, by LibTorch's fp32 product; empty: nothing, or there is none. Waits for the device.
+std::string exact_product_problem(at::Device device);
 
 // out [M, N] = x [M, K] weight [N, K]^T + bias [N], fp32 or bf16. fp32 and widened bf16: on CPUs row i of out depends on row i of x alone, bit for
 // bit: blocks of at least block_rows rows, cut at row_unit, go to sequential products, one per thread, because the library's

@@ -27,6 +27,7 @@ struct PassWork {
   int64_t element_bytes = 2;  // of the compute type
   int64_t logit_bytes = 2;    // model.head_dtype
   int64_t kept_logits = 0;    // bytes at most (train.logits_memory); on the host
+  bool exact_products = true; // train.exact_products: on devices a product of bf16 adds to an fp32 matrix by itself
 };
 
 // Of a training pass. The first three stand in forward, head and backward, the others at the fullest moment of their phase.

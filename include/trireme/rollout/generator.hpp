@@ -75,6 +75,7 @@ struct GeneratorWork {
   int64_t proposed_tokens = 0;  // guesses (generate.speculation_tokens)
   int64_t accepted_tokens = 0;  // of answers, that were guessed
   int64_t dropped_tokens = 0;   // of answers that are begun again, since enough others were finished
+  int64_t page_room = 0, page_room_unused = 0;  // as in generate::EngineCounters
 };
 
 class Generator {

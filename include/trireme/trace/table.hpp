@@ -30,9 +30,11 @@ struct RegionTotal {
   int64_t resident = 0;  // phases: as PhaseMemory
   int64_t peak = 0;      // phases: VmHWM at its last end
   int64_t device = 0;    // phases: as PhaseMemory
+  double device_seconds = 0;  // phases: from where the device came to their begin to where it came to their end (device_clock.hpp)
 
   static constexpr auto fields = std::tuple{&RegionTotal::path, &RegionTotal::category, &RegionTotal::calls,    &RegionTotal::seconds, &RegionTotal::longest,
-                                            &RegionTotal::wait, &RegionTotal::bytes,    &RegionTotal::resident, &RegionTotal::peak,    &RegionTotal::device};
+                                            &RegionTotal::wait, &RegionTotal::bytes,    &RegionTotal::resident, &RegionTotal::peak,    &RegionTotal::device,
+                                            &RegionTotal::device_seconds};
   bool operator==(const RegionTotal&) const = default;
 };
 
@@ -69,6 +71,7 @@ struct TableRow {
   double percent = 0;              // of the role's average wall time
   double bytes = 0;                // average per rank
   int64_t resident = 0, peak = 0, device = 0;  // largest over ranks
+  double device_seconds = 0;                   // average per rank
 };
 struct RoleTable {
   // Of a rank on average, in its outermost regions called "iteration": starting and ending a run say nothing about its roles.

@@ -391,6 +391,15 @@ TEST_P(EngineByType, ShortOfPagesItPreemptsAndGivesTheSameTexts) {
   }
 }
 
+TEST_P(EngineByType, CountsTheRoomInItsPagesThatHoldsNoToken) {
+  const auto spec = tiny_spec();
+  const auto weights = tiny_weights(spec, GetParam());
+  Engine engine(spec, weights, small_options());
+  run_all(engine, {make_request(0, tiny_prompt(10, 1), 0, 6)});
+  EXPECT_EQ(engine.counters().page_room, 6 * 16) << "a page of 16 tokens in six steps";
+  EXPECT_EQ(engine.counters().page_room_unused, 6 + 5 + 4 + 3 + 2 + 1) << "ten of the prompt, and one more in each step";
+}
+
 TEST_P(EngineByType, LogProbsAreThoseOfAFullForwardPass) {
   const auto spec = tiny_spec(9001);  // three chunks of the vocabulary
   const auto weights = tiny_weights(spec, GetParam());

@@ -69,7 +69,7 @@ TEST_P(Products, WidenedProductsAreFp64RoundedOnce) {
 // bf16 into fp32 by the processor's matrix units, against fp64 and against what it replaces: operands in all layouts, results that are parts of larger matrices, bits
 // that depend on neither threads nor places.
 TEST(ExactProducts, AddUnrounded) {
-  if (!kernels::exact_products()) GTEST_SKIP() << "no AMX here, or no MKL";
+  if (!kernels::exact_products(at::kCPU)) GTEST_SKIP() << "no AMX here, or no MKL";
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
   const auto random = [&](at::IntArrayRef shape) { return at::normal(0.0, 1.0, shape, generator).to(at::kBFloat16); };
   for (const auto [m, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {3, 70, 5}, {64, 33, 100}, {576, 300, 192}, {5000, 40, 64}, {7, 1, 9}, {1, 50, 1}}) {

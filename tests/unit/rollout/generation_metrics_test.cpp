@@ -15,7 +15,7 @@ using test::world;
 // Rank r wrote 10 (r + 1) tokens in 5 (r + 1) steps of 4 slots.
 TEST(GenerationMetrics, AreOfAllReplicas) {
   const int64_t place = world().rank() + 1, n = world().size();
-  const GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3, .seconds = 2};
+  const GeneratorWork work{.steps = 5 * place, .tokens = 10 * place, .preemptions = place, .shared_tokens = 3, .seconds = 2, .page_room = 16 * place, .page_room_unused = 4 * place};
   report::IterationMetrics metrics;
   add_generation_metrics(world(), &work, 4, metrics);
   const int64_t tokens = 10 * n * (n + 1) / 2;
@@ -26,6 +26,7 @@ TEST(GenerationMetrics, AreOfAllReplicas) {
   EXPECT_EQ(metrics.generation.at("preemptions"), n * (n + 1) / 2);
   EXPECT_EQ(metrics.generation.at("shared_tokens"), 3 * n);
   EXPECT_DOUBLE_EQ(metrics.generation.at("tokens_per_second"), static_cast<double>(tokens) / 2);
+  EXPECT_DOUBLE_EQ(metrics.generation.at("unused_cache"), 0.25);
   EXPECT_FALSE(metrics.generation.contains("proposed_tokens")) << "nothing was guessed";
   EXPECT_FALSE(metrics.generation.contains("dropped_tokens"));
   report::IterationMetrics dropped;

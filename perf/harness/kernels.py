@@ -1,0 +1,37 @@
+"""Rows of the group `kernels`: T7, T8. Each repetition is one benchmark of a kernels' program."""
+
+import json
+import re
+
+from . import machine
+from .rows import Peer, Row
+
+
+def kernel(program, benchmark, figure, threads=1):
+    """A counter of the benchmark whose name begins so, or its `real_time`."""
+    def measure():
+        text = machine.run_ours(program, [f"--benchmark_filter=^{re.escape(benchmark)}/", "--benchmark_format=json"], threads=threads)
+        found = json.loads(text[text.index("{"):])["benchmarks"]
+        if len(found) != 1:
+            raise machine.Failed(f"{program} has {len(found)} benchmarks '{benchmark}'")
+        return float(found[0][figure])
+    measure.command = f"{program} --benchmark_filter='^{benchmark}/'"
+    return measure
+
+
+def kernel_rows(quick):
+    rows = []
+    for threads in [1] if quick else [1, machine.cores()]:
+        def optimizer(name, threads=threads):
+            return kernel("perf_adamw", name, "GB/s", threads)
+        rows.append(Row("T7", f"optimizer's pass: norm, clip, AdamW, cast, changed bits, 33.5 M values, {threads} threads", "GB/s", optimizer("norm+clip+adamw+cast+changed"),
+                        [Peer("copy", optimizer("copy"), 0.85), Peer("LibTorch's fused AdamW", optimizer("libtorch"))]))
+    for dtype, vocabulary in [("f32", 49152), ("bf16", 49152)] + ([] if quick else [("f32", 128256), ("bf16", 128256)]):
+        def head(name, figure, dtype=dtype, vocabulary=vocabulary):
+            return kernel("perf_head", f"{dtype}/{name}/{vocabulary}", figure)
+        what = f"log-probs, 512 tokens x {vocabulary}, {dtype}, forward and backward"
+        for name, target in (("chunks", 1 / 1.05), ("chunks, logits kept", 1 / 1.05)):
+            rows.append(Row("T8", f"{what}, {name}", "ms", head(name, "real_time"), [Peer("log_softmax(linear)", head("log_softmax(linear)", "real_time"), target)], lower=True))
+        rows.append(Row("T8", f"{what}, chunks: temporary memory", "MiB", head("chunks", "temporary_MiB"),
+                        [Peer("log_softmax(linear)", head("log_softmax(linear)", "temporary_MiB"), 8)], lower=True))
+    return rows
