@@ -38,9 +38,15 @@ mount --bind "$places/hosts" /etc/hosts
 
 # What Open MPI takes for ssh: HOST COMMAND...
 {
-  printf '#!/bin/bash\ncase $1 in\n'
-  for ((i = 0; i < hosts; i++)); do printf 'h%d) pid=%d ;;\n' "$i" "${pids[i]}"; done
-  printf 'esac\nshift\nexec nsenter --target "$pid" --net --uts bash -c "$*"\n'
+  echo '#!/bin/bash'
+  printf 'declare -A process=('
+  for ((i = 0; i < hosts; i++)); do printf ' [h%d]=%d' "$i" "${pids[i]}"; done
+  cat <<'AGENT'
+)
+host=$1
+shift
+exec nsenter --target "${process[$host]}" --net --uts bash -c "$*"
+AGENT
 } >"$places/agent"
 chmod +x "$places/agent"
 export OMPI_MCA_plm_rsh_agent="$places/agent" OMPI_MCA_btl=self,tcp OMPI_MCA_pml=ob1

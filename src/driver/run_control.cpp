@@ -77,10 +77,7 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
   for (const auto& [name, phase_seconds] : trace::phase_seconds()) metrics.seconds[name] = phase_seconds;
   for (const auto& [name, device_seconds] : trace::device_phase_seconds()) metrics.seconds[name + "_device"] = device_seconds;
   metrics.seconds["total"] = seconds;
-  if (!run_.device.is_cpu()) {
-    const double waited = trace::device_wait();
-    metrics.seconds["device_waits"] = run_.roles.world.max(waited - std::exchange(device_waited_, waited));
-  }
+  if (!run_.device.is_cpu()) metrics.seconds["device_waits"] = run_.roles.world.max(trace::take_device_wait());
   metrics.seconds["checkpoint_stall"] = checkpoints_.take_stall();
   if (checkpoints_.failures() > 0) metrics.set("failed_saves", static_cast<double>(checkpoints_.failures()));
   if (metrics_file_) {

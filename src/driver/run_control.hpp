@@ -89,7 +89,6 @@ class RunControl {
   Checkpointing checkpoints_;
   std::unique_ptr<report::MetricsFile> metrics_file_;  // on rank 0
   report::IterationMetrics last_;
-  double device_waited_ = 0;  // until the last report
   report::GenerationTotals generation_;
   learn::Divergence divergence_{run_.options.train.divergence};
   bool ended_early_ = false;

@@ -129,10 +129,6 @@ class RankLedger {
     for (const auto& [what, size] : {std::pair{"fp32 master weights", bytes.master}, {"Adam's moments", bytes.moments}, {"moving average", bytes.average}}) {
       ledger_.add({owner, what, state, size, every_phase, Accuracy::exact});
     }
-    if (offload && bytes.moments > 0) {  // fp32 weights and two moments, and what is rounded and compared
-      const int64_t piece = std::min(offload_piece, shard_elements(model, static_cast<int>(count)));
-      add(owner, "step: a piece of the optimizer's state", piece * (3 * 4 + 2 * element()), phase_bit(Phase::step), Accuracy::estimate);
-    }
   }
 
   // One for all models, which run one after the other (comm::RingMemory).
@@ -203,9 +199,9 @@ class RankLedger {
     estimated("head: logits that wait for their gradient", bytes.head_kept, phase_bit(Phase::head));
     estimated("head: hidden states and their gradients", bytes.head_hidden, phase_bit(Phase::head));
     estimated("one block's activations", bytes.backward, phase_bit(Phase::backward));
-    if (place_ == Place::device) {  // what LibTorch adds in double it converts first
-      const int64_t chunk = std::min(norm_chunk, shard_elements(model, group));
-      add(owner, "norm: a chunk in fp64", 8 * chunk, phase_bit(Phase::step), Accuracy::estimate);
+    if (place_ == Place::device) {
+      const bool offload = options().train.optimizer_offload;
+      estimated(offload ? "step: a piece of the optimizer's state" : "norm: a chunk in fp64", device_step_bytes(model, group, element(), offload), phase_bit(Phase::step));
     }
   }
 

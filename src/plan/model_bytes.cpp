@@ -68,6 +68,17 @@ int64_t shard_elements(const ModelLayout& model, int ranks) {
   return sum;
 }
 
+int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload) {
+  constexpr int64_t fp64 = 8;
+  const int64_t elements = shard_elements(model, ranks), norm = fp64 * std::min(norm_chunk, elements);
+  if (!offload) return norm;
+  int64_t largest = 0;
+  for (const auto& tensor : model.tensors) largest = std::max(largest, slice(tensor, ranks));
+  const int64_t piece = std::min(offload_piece, elements), compared = std::min(piece, largest), rounded = element_bytes == fp32 ? 0 : element_bytes;
+  constexpr int64_t found_unequal = 1 + 8;  // LibTorch converts what it counts
+  return std::max(norm, 3 * fp32 * piece + (rounded + found_unequal) * compared);
+}
+
 ShardedModelBytes sharded_model_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, Training training, bool average,
                                       Exchange exchange, int ranks_of_node, int64_t reduced_bytes) {
   ShardedModelBytes out;

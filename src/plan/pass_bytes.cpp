@@ -83,7 +83,7 @@ PassBytes on_device(const PassWork& work) {
   if (work.logit_bytes == float_bytes) {
     out.head_hidden = hidden + 2 * wide;
   } else if (adds_in_place(work, work.logit_bytes)) {
-    out.head_hidden = 2 * hidden + wide;
+    out.head_hidden = 3 * hidden + wide;
   } else {
     out.head_weight = chunk(work) * w.hidden * work.element_bytes;
     out.head_hidden = 2 * hidden + wide + std::max<int64_t>(0, hidden - out.head_weight);

@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "trace/clock.hpp"
 #include "trace/recorder.hpp"
@@ -179,6 +180,11 @@ std::map<std::string, int64_t> counts() {
 
 void add_device_wait(double seconds) { Recorder::instance().device_wait += seconds; }
 double device_wait() { return Recorder::instance().device_wait; }
+double take_device_wait() {
+  static double taken = 0;
+  const double now = device_wait();
+  return now - std::exchange(taken, now);
+}
 
 void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
 void instant(Name name, int64_t argument) { Recorder::instance().this_thread().add_instant(name.c_str(), argument); }

@@ -149,8 +149,8 @@ TEST_P(DeviceTraining, ProductsAddToGradientsByThemselves) {
   EXPECT_EQ(HostAsDevice::products_added(), 0);
   const Trained exact = on_device(GetParam(), Way{.exact = true}), again = on_device(GetParam(), Way{.exact = true});
   const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
-  // In each of three steps: seven products a block; the head's weight and hidden states, a piece of the vocabulary each.
-  EXPECT_EQ(HostAsDevice::products_added(), bf16 ? 3 * (7 * spec.shape.layers + 2) : 0);
+  // In each step but that in which this rank has nothing to learn from: seven products a block; the head's weight and hidden states, a piece of the vocabulary each.
+  EXPECT_EQ(HostAsDevice::products_added(), bf16 ? 2 * (7 * spec.shape.layers + 2) : 0);
   EXPECT_EQ(exact.state, again.state);
   EXPECT_EQ(exact.state == rounded.state, !bf16);
   EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 2e-3 : 0);

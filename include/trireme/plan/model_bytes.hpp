@@ -50,6 +50,10 @@ inline constexpr int64_t replica_piece = int64_t{1} << 24;
 // Elements of the optimizer's state that lie on the device at a time where it stays in host memory.
 inline constexpr int64_t offload_piece = int64_t{1} << 24;
 
+// What a step of the optimizer takes of a device beside state and gradients: the norm, whose chunks LibTorch converts to fp64 before it adds them; then, where the state lies
+// in host memory, a piece of it and what is rounded and compared of a tensor.
+int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload);
+
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 
