@@ -1,8 +1,8 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
-//   perf_decode [--shape 135M|25M] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
+//   perf_decode [--shape 135M|25M|1B|8B] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
 //               [--weights model,int8] [--threads 2] [--repetitions 3]
 //   mpirun -n 2 perf_decode --threads 1 --sums shared,gathered ...    a replica of so many tensor-parallel ranks, by both ways of adding up in turn
-// Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
+// perf_decode-gpu does it on a GPU, by the backend for these. Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
 // and the bytes of weights read per second. tokens_per_cpu_s divides by processor time instead of wall time: with one thread it
 // is what an idle core would give, also on a busy machine.
 #include "torch/torch.hpp"
@@ -19,6 +19,7 @@
 #include "harness/arguments.hpp"
 #include "harness/random_weights.hpp"
 #include "harness/shapes.hpp"
+#include "harness/site.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/generate/engine.hpp"
@@ -38,7 +39,7 @@ struct Setting {
 Setting parse(int argc, char** argv) {
   Setting s;
   CLI::App app("Decode and prefill on random weights and tokens");
-  app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
+  app.add_option("--shape", s.shape)->check(CLI::IsMember(perf::shape_names()))->capture_default_str();
   app.add_option("--dtype", s.dtypes)->check(CLI::IsMember({"bf16", "fp32"}))->delimiter(',')->capture_default_str();
   app.add_option("--weights", s.weights, "int8: copies in 8 bits")->check(CLI::IsMember({"model", "int8"}))->delimiter(',')->capture_default_str();
   app.add_option("--sums", s.sums, "between ranks: in memory that they share, or gathered by MPI")->check(CLI::IsMember({"shared", "gathered"}))->delimiter(',');
@@ -93,6 +94,11 @@ struct Variant {
   std::string weights, sums;
 };
 
+// Of a cache for all sequences, with pages to spare.
+int64_t cache_bytes(const config::ModelShape& shape, const generate::EngineOptions& options, const Setting& a, int64_t element) {
+  return options.max_batch * (a.prompt + a.tokens + 2 * options.page_size) * 2 * shape.layers * shape.kv_heads * shape.head_dim * element;
+}
+
 // Of the repetitions' times per token.
 void print(const std::string& dtype, const Variant& variant, int ranks, int64_t batch, const Setting& a, int64_t weight_bytes, const std::vector<Times>& all) {
   const auto sorted = [&](auto member) {
@@ -122,6 +128,7 @@ int main(int argc, char** argv) {
   const comm::CommView replica = session ? session->world() : comm::CommView();
   const bool talks = replica.rank() == 0;
   at::set_num_threads(a.threads);
+  const perf::Site site = perf::enter_site(std::max(0, replica.rank()));
   const model::ModelSpec spec = model::describe(perf::shape_of(a.shape), model::HeadKind::language);
   std::vector<Variant> variants;
   for (const std::string& products : a.weights) {
@@ -132,7 +139,8 @@ int main(int argc, char** argv) {
     std::vector<std::unique_ptr<generate::Engine>> engines;
     weights.reserve(variants.size());
     for (const Variant& variant : variants) {
-      weights.emplace_back(spec, name == "bf16" ? config::DType::bf16 : config::DType::f32, replica.rank(), replica.size());
+      weights.emplace_back(spec, name == "bf16" ? config::DType::bf16 : config::DType::f32, replica.rank(), replica.size(),
+                           site.is_gpu ? generate::Place::device : generate::Place::host);
       if (variant.weights == "int8") weights.back().add_int8(spec);
       perf::fill_random(spec, weights.back());
       base::Stopwatch start;
@@ -140,8 +148,9 @@ int main(int argc, char** argv) {
       const double quantised = start.seconds();
       generate::EngineOptions options;
       options.threads = a.threads;
-      options.backend = a.backend == "fused" ? generate::BackendKind::fused : generate::BackendKind::torch;
-      options.kv_bytes = int64_t{2} << 30;
+      options.backend = a.backend == "fused" && !site.is_gpu ? generate::BackendKind::fused : generate::BackendKind::torch;
+      options.max_batch = std::max(options.max_batch, std::ranges::max(a.batches));
+      options.kv_bytes = std::max(int64_t{2} << 30, cache_bytes(spec.shape, options, a, config::bytes_per_element(weights.back().dtype())));
       options.prefix_sharing = false;
       options.shared_sums = variant.sums == "shared";
       start.restart();

@@ -33,7 +33,7 @@ struct Setting {
 Setting parse(int argc, char** argv) {
   Setting s;
   CLI::App app("An RL-shaped rollout on random weights and tokens");
-  app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
+  app.add_option("--shape", s.shape)->check(CLI::IsMember(perf::shape_names()))->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str();
   app.add_option("--prompts", s.prompts, "tokens of each")->check(CLI::PositiveNumber)->delimiter(',')->required();
   app.add_option("--responses", s.responses, "tokens of each sample")->check(CLI::PositiveNumber)->delimiter(',')->required();

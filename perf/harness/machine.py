@@ -57,6 +57,15 @@ def name():
     return f"{words}-{cores()}cores"
 
 
+def gpu():
+    """What the first GPU is called, as a folder for results, or None."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return re.sub(r"[^A-Za-z0-9]+", "-", done.stdout.strip().splitlines()[0]).strip("-").lower() if done.stdout.strip() else None
+
+
 def _busy_seconds():
     fields = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")

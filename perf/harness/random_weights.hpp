@@ -11,7 +11,15 @@
 
 namespace trireme::perf {
 
+// On a GPU other numbers, drawn there: billions of them take a host minutes.
 inline void fill_random(const model::ModelSpec& spec, generate::GeneratorWeights& weights) {
+  if (weights.place() == generate::Place::device) {
+    for (size_t p = 0; p < spec.parameters.size(); ++p) {
+      const at::Tensor tensor = weights.tensor(p);
+      tensor.copy_(tensor.dim() == 1 ? at::ones_like(tensor) : at::normal(0.0, 0.02, tensor.sizes(), std::nullopt, tensor.options().dtype(at::kFloat)));
+    }
+    return;
+  }
   const std::vector<std::byte*> storage = weights.storage();
   std::vector<float> values;
   for (size_t p = 0; p < storage.size(); ++p) {

@@ -17,6 +17,10 @@ SHAPES = {
                  intermediate_size=1536, vocab_size=49152),
     "25M": dict(num_hidden_layers=8, hidden_size=384, num_attention_heads=6, num_key_value_heads=2, head_dim=64,
                 intermediate_size=1024, vocab_size=16384),
+    "1M": dict(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16, intermediate_size=64, vocab_size=16384),
+    "1B": dict(num_hidden_layers=16, hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, head_dim=64, intermediate_size=8192, vocab_size=128256),
+    "8B": dict(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, head_dim=128, intermediate_size=14336, vocab_size=128256,
+               tie_word_embeddings=False),
 }
 
 
@@ -40,18 +44,19 @@ def model(shape, dtype=None):
     """Random weights; tied embeddings."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
-    config = LlamaConfig(max_position_embeddings=2048, rope_theta=10000.0, tie_word_embeddings=True, rms_norm_eps=1e-5, bos_token_id=1,
-                         eos_token_id=None, pad_token_id=0, **SHAPES[shape])
+    config = LlamaConfig(max_position_embeddings=2048, rope_theta=10000.0, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=None, pad_token_id=0,
+                         **dict(tie_word_embeddings=True) | SHAPES[shape])
     config._attn_implementation = "sdpa"
     torch.manual_seed(1234)
-    made = LlamaForCausalLM._from_config(config, dtype=torch.float32)
+    large = shape == "8B"  # which two copies of are more than a GPU has
+    made = LlamaForCausalLM._from_config(config, dtype=dtype if large and dtype is not None else torch.float32)
     return made if dtype is None else made.to(dtype)
 
 
 def start_gloo():
     import torch
     import torch.distributed as dist
-    dist.init_process_group("gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     return dist.get_rank(), dist.get_world_size()
 
@@ -85,13 +90,27 @@ def bandwidth_block(caches="/sys/devices/system/cpu"):
     return max(4 * last_level_caches(caches), 256 << 20) if last_level_caches(caches) else 2 << 30
 
 
+def use(device):
+    """Tensors are made there from now on; what `timed` times is waited for there."""
+    import torch
+    torch.set_default_device(device)
+    global _wait
+    _wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def _wait():
+    pass
+
+
 def timed(action, repetitions, warm_up=1, barrier=lambda: None):
     """Seconds of each repetition, sorted."""
     seconds = []
     for i in range(warm_up + repetitions):
+        _wait()
         barrier()
         start = time.perf_counter()
         action()
+        _wait()
         barrier()
         if i >= warm_up:
             seconds.append(time.perf_counter() - start)

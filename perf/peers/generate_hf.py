@@ -3,17 +3,18 @@
 import os
 import warnings
 
-from common import SHAPES, arguments, model, report, timed
+from common import SHAPES, arguments, model, report, timed, use
 
 warnings.filterwarnings("ignore")
-a = arguments(batch=1, prompt=128, new=128, dtype="bf16")
+a = arguments(batch=1, prompt=128, new=128, dtype="bf16", device="cpu")
 
 import torch  # noqa: E402
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 torch.set_grad_enabled(False)
+use(a.device)
 net = model(a.shape, torch.bfloat16 if a.dtype == "bf16" else torch.float32).eval()
-ids = torch.randint(2, SHAPES[a.shape]["vocab_size"], (a.batch, a.prompt), generator=torch.Generator().manual_seed(0))
+ids = torch.randint(2, SHAPES[a.shape]["vocab_size"], (a.batch, a.prompt), generator=torch.Generator(a.device).manual_seed(0))
 
 
 def generate(new):

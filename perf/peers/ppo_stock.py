@@ -10,16 +10,17 @@ token ids that end an answer. Rows are padded to the longest of their batch: of 
 import copy
 import warnings
 
-from common import SHAPES, arguments, model, report, start_gloo, timed
+from common import SHAPES, arguments, model, report, start_gloo, timed, use
 
 warnings.filterwarnings("ignore")
-a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8, lengths="", samples=1, stop="", max_batch=64)
+a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8, lengths="", samples=1, stop="", max_batch=64, device="cpu")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 rank, world = start_gloo()
+use(a.device)
 half = a.dtype == "bf16"
 vocabulary, step_size, prefix = SHAPES[a.shape]["vocab_size"], a.mini_batch // world, 32
 prompts = [int(n) for n in a.lengths.split(",")] if a.lengths else [a.prompt] * a.prompts
@@ -56,7 +57,7 @@ optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6, fused=True)
 
 
 def autocast():
-    return torch.autocast("cpu", torch.bfloat16, enabled=half)
+    return torch.autocast(a.device, torch.bfloat16, enabled=half)
 
 
 def generate(lengths):

@@ -2,6 +2,7 @@
 
 --kind fsdp: FSDP2 over gloo, one thread a rank; bf16: parameters gathered in bf16, gradients reduced in fp32.
 --kind ddp: DistributedDataParallel over gloo; --kind single: one process with all threads. Both with bf16 by autocast.
+--device cuda, --compile 1: on a GPU, by torch.compile.
 --lengths P+R,P+R,...: sequences of a prompt and a response instead of equal ones, dealt out to the ranks in turn, longest first, padded to the
 longest of their micro-batch of --micro-batch sequences; only response tokens bear a loss. Tokens are real ones.
 """
@@ -10,10 +11,10 @@ import contextlib
 import resource
 import warnings
 
-from common import SHAPES, arguments, model, report, start_gloo, timed
+from common import SHAPES, arguments, model, report, start_gloo, timed, use
 
 warnings.filterwarnings("ignore")
-a = arguments(kind="fsdp", sequences=2, tokens=512, dtype="bf16", recompute=1, lengths="", micro_batch=4)
+a = arguments(kind="fsdp", sequences=2, tokens=512, dtype="bf16", recompute=1, lengths="", micro_batch=4, device="cpu", compile=0)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -21,21 +22,24 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 
 rank, world = start_gloo()
+use(a.device)
 net = model(a.shape)
 net.train()
 net.config.use_cache = False
 if a.recompute:
     net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
 if a.kind == "fsdp":
-    options = dict(mesh=init_device_mesh("cpu", (world,)), reshard_after_forward=True)
+    options = dict(mesh=init_device_mesh(a.device, (world,)), reshard_after_forward=True)
     if a.dtype == "bf16":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in net.model.layers:
         fully_shard(layer, **options)
     fully_shard(net, **options)
+if a.compile:
+    net.compile()
 run = torch.nn.parallel.DistributedDataParallel(net) if a.kind == "ddp" else net
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6, fused=True)
-generator = torch.Generator().manual_seed(rank)
+generator = torch.Generator(a.device).manual_seed(rank)
 vocabulary = SHAPES[a.shape]["vocab_size"]
 
 
@@ -72,7 +76,7 @@ def step():
         if a.kind == "fsdp":
             net.set_requires_gradient_sync(last)
         with run.no_sync() if a.kind == "ddp" and not last else contextlib.nullcontext():
-            with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16" and a.kind != "fsdp"):
+            with torch.autocast(a.device, torch.bfloat16, enabled=a.dtype == "bf16" and a.kind != "fsdp"):
                 loss = run(input_ids=ids, attention_mask=mask if lengths else None, labels=labels).loss / len(batches)
             loss.backward()
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)

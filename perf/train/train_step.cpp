@@ -1,10 +1,10 @@
 // One training step as T1, T2 and T6 have it: forward, backward with recompute, sharded AdamW, on random tokens.
-//   mpirun -n 2 perf_train [--shape 135M|25M] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5] [--kept-logits BYTES]
+//   mpirun -n 2 perf_train [--shape 135M|25M|1B|8B] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5] [--kept-logits BYTES]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
 //                          [--lengths P+R,P+R,... --micro-batch-tokens 1024]
 // --lengths: these sequences (prompt + response tokens, the loss on the response) instead of equal ones, dealt out to ranks and packed into
 // micro-batches by the planner that the trainer uses.
-// Rank 0 prints one line per step and, last, one JSON object. The first step is warm-up and does not count.
+// perf_train-gpu does it on GPUs. Rank 0 prints one line per step and, last, one JSON object. The first step is warm-up and does not count.
 // tokens_per_cpu_s: the job's tokens over the CPU seconds of its busiest rank, what an idle core per rank would give.
 #include "torch/torch.hpp"
 
@@ -20,9 +20,11 @@
 
 #include "harness/arguments.hpp"
 #include "harness/shapes.hpp"
+#include "harness/site.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/comm/topology.hpp"
 #include "trireme/kernels/log_sum_exp.hpp"
 #include "trireme/kernels/token_log_probs.hpp"
 #include "trireme/model/forward.hpp"
@@ -44,7 +46,7 @@ struct Setting {
 Setting parse(int argc, char** argv) {
   Setting s;
   CLI::App app("Train steps on random tokens");
-  app.add_option("--shape", s.shape)->check(CLI::IsMember({"135M", "25M"}))->capture_default_str();
+  app.add_option("--shape", s.shape)->check(CLI::IsMember(perf::shape_names()))->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str();
   app.add_option("--exchange", s.exchange)->check(CLI::IsMember({"auto", "window", "ring"}))->capture_default_str();
   app.add_option("--sequences", s.sequences, "per micro-batch and rank")->check(CLI::PositiveNumber)->capture_default_str();
@@ -112,7 +114,7 @@ struct MicroBatch {
   at::Tensor targets;  // those tokens
 };
 
-MicroBatch random_batch(const std::vector<Sequence>& sequences, int64_t vocabulary) {
+MicroBatch random_batch(const std::vector<Sequence>& sequences, int64_t vocabulary, at::Device device) {
   std::vector<at::Tensor> ids;
   std::vector<std::span<const int32_t>> spans;
   std::vector<int64_t> rows;
@@ -123,7 +125,7 @@ MicroBatch random_batch(const std::vector<Sequence>& sequences, int64_t vocabula
     for (int64_t t = sequence.prompt; t < sequence.total; ++t) rows.push_back(start + t - 1);
     start += sequence.total;
   }
-  MicroBatch batch{model::pack(spans, at::kCPU), at::tensor(rows, at::kLong), {}};
+  MicroBatch batch{model::pack(spans, device), at::tensor(rows, at::kLong).to(device), {}};
   if (!rows.empty()) batch.targets = batch.tokens.ids.index_select(0, batch.rows.add(1));
   return batch;
 }
@@ -175,12 +177,13 @@ void run(const Setting& s) {
   const comm::Session session;
   const auto& world = session.world();
   at::set_num_threads(1);
+  const perf::Site site = perf::enter_site(comm::discover(world).local_rank);
   const auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
-  zero::ShardedModel model(spec, world, std::nullopt, at::kCPU, options_of(s));
+  zero::ShardedModel model(spec, world, std::nullopt, site.device, options_of(s));
   model.load([&spec](size_t p, const base::Block& block, float* out) { model::initial_values(spec, p, block, 1, out); });
   at::manual_seed(static_cast<uint64_t>(world.rank()));
   std::vector<MicroBatch> batches;
-  for (const auto& sequences : plan(s, world)) batches.push_back(random_batch(sequences, spec.shape.vocab));
+  for (const auto& sequences : plan(s, world)) batches.push_back(random_batch(sequences, spec.shape.vocab, site.device));
   double all_tokens = 0, all_targets = 0;
   for (const MicroBatch& batch : batches) {
     all_tokens += static_cast<double>(batch.tokens.tokens());
