@@ -150,7 +150,8 @@ int main(int argc, char** argv) {
       options.threads = a.threads;
       options.backend = a.backend == "fused" && !site.is_gpu ? generate::BackendKind::fused : generate::BackendKind::torch;
       options.max_batch = std::max(options.max_batch, std::ranges::max(a.batches));
-      options.kv_bytes = std::max(int64_t{2} << 30, cache_bytes(spec.shape, options, a, config::bytes_per_element(weights.back().dtype())));
+      const int64_t cache = cache_bytes(spec.shape, options, a, config::bytes_per_element(weights.back().dtype()));
+      options.kv_bytes = site.is_gpu ? cache : std::max(int64_t{2} << 30, cache);
       options.prefix_sharing = false;
       options.shared_sums = variant.sums == "shared";
       start.restart();
