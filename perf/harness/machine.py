@@ -12,7 +12,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "trireme"
 BUILD = pathlib.Path(os.environ.get("TRIREME_BUILD") or ROOT / "build" / "release")
-PEER_PYTHON = CACHE / "venv" / "bin" / "python"
+PEER_PYTHON = pathlib.Path(os.environ.get("TRIREME_PEER_PYTHON") or CACHE / "venv" / "bin" / "python")
 
 # The same for both sides: large pages, memory kept between steps.
 ENVIRONMENT = {
