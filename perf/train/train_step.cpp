@@ -1,5 +1,5 @@
 // One training step as T1, T2 and T6 have it: forward, backward with recompute, sharded AdamW, on random tokens.
-//   mpirun -n 2 perf_train [--shape 135M|25M|1B|8B] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5] [--kept-logits BYTES]
+//   mpirun -n 2 perf_train [--shape 135M|25M|1B|8B] [--sequences 2] [--tokens 512] [--dtype bf16|fp32] [--steps 5] [--kept-logits BYTES] [--head fp32]
 //                          [--recompute -1] [--exchange auto|window|ring] [--micro-batches 1]
 //                          [--lengths P+R,P+R,... --micro-batch-tokens 1024]
 // --lengths: these sequences (prompt + response tokens, the loss on the response) instead of equal ones, dealt out to ranks and packed into
@@ -37,7 +37,7 @@ namespace trireme {
 namespace {
 
 struct Setting {
-  std::string shape = "135M", dtype = "bf16", exchange = "auto";
+  std::string shape = "135M", dtype = "bf16", exchange = "auto", head = "model";
   int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1, micro_batch_tokens = 1024,
           kept_logits = int64_t{256} << 20;
   std::vector<std::string> lengths;  // "prompt+response"
@@ -48,6 +48,7 @@ Setting parse(int argc, char** argv) {
   CLI::App app("Train steps on random tokens");
   app.add_option("--shape", s.shape)->check(CLI::IsMember(perf::shape_names()))->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "fp32"}))->capture_default_str();
+  app.add_option("--head", s.head, "type of the logits (model.head_dtype)")->check(CLI::IsMember({"model", "fp32"}))->capture_default_str();
   app.add_option("--exchange", s.exchange)->check(CLI::IsMember({"auto", "window", "ring"}))->capture_default_str();
   app.add_option("--sequences", s.sequences, "per micro-batch and rank")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--tokens", s.tokens, "of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
@@ -178,7 +179,8 @@ void run(const Setting& s) {
   const auto& world = session.world();
   at::set_num_threads(1);
   const perf::Site site = perf::enter_site(comm::discover(world).local_rank);
-  const auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
+  auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
+  if (s.head == "fp32") spec.head_type = config::HeadType::fp32;
   zero::ShardedModel model(spec, world, std::nullopt, site.device, options_of(s));
   model.load([&spec](size_t p, const base::Block& block, float* out) { model::initial_values(spec, p, block, 1, out); });
   at::manual_seed(static_cast<uint64_t>(world.rank()));
