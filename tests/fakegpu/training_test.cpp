@@ -153,7 +153,7 @@ TEST_P(DeviceTraining, ProductsAddToGradientsByThemselves) {
   EXPECT_EQ(HostAsDevice::products_added(), bf16 ? 2 * (7 * spec.shape.layers + 2) : 0);
   EXPECT_EQ(exact.state, again.state);
   EXPECT_EQ(exact.state == rounded.state, !bf16);
-  EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 2e-3 : 0);
+  EXPECT_LE(largest_difference(exact.state, rounded.state), bf16 ? 5e-3 : 0) << "three steps of 1e-2";
   for (size_t i = 0; i < exact.norms.size(); ++i) EXPECT_NEAR(exact.norms[i], rounded.norms[i], 1e-2 * rounded.norms[i]);
 }
 
