@@ -8,11 +8,7 @@
 namespace trireme::trace {
 
 void DevicePhases::set(std::unique_ptr<DeviceClock> clock) {
-  forget();
   clock_ = std::move(clock);
-}
-
-void DevicePhases::forget() {
   marks_.clear();
   open_.clear();
 }

@@ -22,7 +22,6 @@ class DevicePhases {
   void end(ThreadRecord& main);
   // Takes over what the device has come to.
   void collect(ThreadRecord& main);
-  void forget();  // what is under way
 
  private:
   struct Mark {

@@ -296,8 +296,8 @@ std::vector<ThreadRecord*> Recorder::threads() {
 
 void Recorder::clear() {
   for (ThreadRecord* thread : threads()) thread->clear();
-  device.forget();
-  device_wait = 0;
+  device.set(nullptr);  // its marks would come after what they mark is forgotten
+  device_wait = device_wait_taken = 0;
 }
 
 }  // namespace trireme::trace

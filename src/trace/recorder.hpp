@@ -163,6 +163,7 @@ class Recorder {
   std::atomic<size_t> capacity{size_t{1} << 16};
   std::atomic<Memory (*)()> device_memory{nullptr};
   std::atomic<double> device_wait{0};
+  double device_wait_taken = 0;
   DevicePhases device;
   // Where phases stand as the device came through them; made by the first call.
   ThreadRecord& device_lane();

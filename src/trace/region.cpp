@@ -181,9 +181,8 @@ std::map<std::string, int64_t> counts() {
 void add_device_wait(double seconds) { Recorder::instance().device_wait += seconds; }
 double device_wait() { return Recorder::instance().device_wait; }
 double take_device_wait() {
-  static double taken = 0;
   const double now = device_wait();
-  return now - std::exchange(taken, now);
+  return now - std::exchange(Recorder::instance().device_wait_taken, now);
 }
 
 void counter(Name name, double value) { Recorder::instance().this_thread().add_counter(name.c_str(), value); }
