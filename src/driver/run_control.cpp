@@ -84,7 +84,7 @@ void RunControl::report(report::IterationMetrics& metrics, Progress& progress, d
     report::side_output("metrics.jsonl", [&] { metrics_file_->append(to_json(metrics)); });
     log::info(report::to_console(metrics, iterations_));
   }
-  progress.metrics_cursor = run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0);
+  progress.metrics_cursor = metrics_cursor();
   last_ = metrics;
   generation_.add(metrics);
   divergence_.look_at({.kl = metrics.get("kl"), .entropy = metrics.get("entropy"), .reward = metrics.get("reward")});
@@ -148,7 +148,9 @@ void RunControl::save(const Progress& progress, bool wait) {
     parts = savable_.rollouts();
   }
   parts.unfinished = unfinished_;
-  checkpoints_.save(progress, parts, wait);
+  Progress saved = progress;  // a line of metrics.jsonl that waited may be written by now
+  saved.metrics_cursor = metrics_cursor();
+  checkpoints_.save(saved, parts, wait);
   run_.context.saving(false);
   const bool ended = !goes_on(progress.iteration);
   if (run_.options.ckpt.save_hf == config::SaveHf::checkpoint && !ended) {
@@ -162,9 +164,7 @@ bool RunControl::export_or_go_on(const std::string& name) {
 }
 
 ExitCode RunControl::leave(const Progress& progress, job::StopReason reason) {
-  if (run_.leads()) {
-    log::info(base::text("stopping after iteration ", progress.iteration, " (", job::to_string(reason), "): saving"));
-  }
+  if (run_.leads()) log::info(base::text("stopping after iteration ", progress.iteration, " (", job::to_string(reason), "): saving"));
   save(progress, true);
   return leave(progress.rewards);
 }

@@ -78,6 +78,7 @@ class RunControl {
   std::optional<BestCheckpoint> better(const BestCheckpoint& best, const report::IterationMetrics& metrics) const;
   bool target_reached(const Progress& progress);
   void save(const Progress& progress, bool wait);
+  int64_t metrics_cursor() const { return run_.roles.world.broadcast_value(metrics_file_ ? metrics_file_->cursor() : int64_t{0}, 0); }
   // False: it failed for want of space or the like, on every rank alike; said once. Collective.
   bool export_or_go_on(const std::string& name);
   ExitCode leave(const Progress& progress, job::StopReason reason);

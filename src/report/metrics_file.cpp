@@ -87,8 +87,13 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t cursor) : pa
 }
 
 void MetricsFile::append(const std::string& line) {
-  const base::FileWork work{"write", path_};
   waiting_ += line + "\n";
+  write_waiting();
+}
+
+void MetricsFile::write_waiting() {
+  if (waiting_.empty()) return;
+  const base::FileWork work{"write", path_};
   try {
     base::write_all(file_.get(), waiting_, path_);
   } catch (const UserError&) {
@@ -102,6 +107,7 @@ void MetricsFile::append(const std::string& line) {
 }
 
 void MetricsFile::sync() {
+  write_waiting();
   const base::FileWork work{"sync", path_};
   if (::fdatasync(file_.get()) != 0) base::throw_errno(errno, "sync", path_);
 }

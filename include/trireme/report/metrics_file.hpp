@@ -21,11 +21,13 @@ class MetricsFile {
   MetricsFile(const std::filesystem::path& path, int64_t cursor);
   // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
   void append(const std::string& line);
-  // On the device, for a checkpoint that remembers the cursor.
+  // Lines that still wait are written, and all of them are on the device: for a checkpoint that remembers the cursor.
   void sync();
   int64_t cursor() const { return cursor_; }
 
  private:
+  void write_waiting();
+
   std::filesystem::path path_;
   base::FileDescriptor file_;
   int64_t cursor_ = 0;

@@ -83,6 +83,21 @@ TEST_F(MetricsOnDisk, ADiskThatStaysFullKeepsTheNewestLines) {
   EXPECT_TRUE(content() == wanted) << content().size() << " bytes instead of " << wanted.size();
 }
 
+// A checkpoint remembers the cursor behind lines that had to wait, the last one of a run too.
+TEST_F(MetricsOnDisk, ASyncWritesWhatWaits) {
+  MetricsFile file(path_, 0);
+  file.append("one");
+  {
+    const test::FileSizeLimit limit(5);
+    EXPECT_THROW(file.append("two"), UserError);
+    EXPECT_THROW(file.sync(), UserError);
+    EXPECT_EQ(file.cursor(), 4);
+  }
+  file.sync();
+  EXPECT_EQ(file.cursor(), 8);
+  EXPECT_EQ(content(), "one\ntwo\n");
+}
+
 TEST_F(MetricsOnDisk, ALineOfAnyLengthIsWrittenWhereThereIsRoom) {
   MetricsFile file(path_, 0);
   const std::string line((size_t{17} << 20), 'x');
