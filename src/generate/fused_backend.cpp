@@ -56,6 +56,11 @@ FusedBackend::FusedBackend(const model::ModelSpec& spec, const GeneratorWeights&
     const int64_t together = linear.out == Buffer::logits ? std::min(linear.n, kernels::vocabulary_chunk) : linear.n;
     orders_.push_back(order_of(linear, together));
   }
+  // Matrix units get x packed, which every thread that multiplies with a row of it does. The weight is read no more often for it: by blocks of rows either way.
+  bool in_tiles = team_.size() > 1;
+  for (size_t i = 0; i < orders_.size(); ++i) in_tiles = in_tiles && (orders_[i].tiles || program_.linears[i].out == Buffer::logits);
+  constexpr int64_t rows_of_a_thread = 128;
+  if (in_tiles) fewest_whole_ = rows_of_a_thread * team_.size();
 }
 
 kernels::GemmOrder FusedBackend::order_of(const ProgramLinear& linear, int64_t outputs) const {
@@ -111,10 +116,16 @@ void FusedBackend::index_rows(const StepBatch& batch) {
   }
 }
 
+RowWork FusedBackend::work_for(int64_t rows) const {
+  if (rows <= most_repeated_) return RowWork::repeated;
+  return fewest_whole_ > 0 && rows >= fewest_whole_ ? RowWork::whole : RowWork::shared;
+}
+
 std::vector<Drawn> FusedBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
-  work_ = batch.rows() <= most_repeated_ ? RowWork::repeated : RowWork::shared;
+  work_ = work_for(batch.rows());
   reserve_rows(batch.rows(), static_cast<int64_t>(batch.logit_rows.size()));
   index_rows(batch);
+  if (work_ == RowWork::whole) ++whole_row_steps_;
   if (batch.rows() > 0) {
     prepare_attention(batch);
     attention_parts_ += std::ssize(attention_.parts) * shape_.layers;
@@ -144,7 +155,7 @@ KeptLogits FusedBackend::keep(int64_t row) {
 template <class OfRow>
 void FusedBackend::by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const {
   const bool repeat = work_ == RowWork::repeated && program_.repeats(phase);
-  const auto [first, last] = repeat ? ThreadTeam::Range{0, count} : team_.share(thread, count);
+  const auto [first, last] = repeat ? ThreadTeam::Range{0, count} : share_of_rows(thread, count);
   for (int64_t i = first; i < last; ++i) of_row(i);
 }
 
@@ -161,7 +172,7 @@ void FusedBackend::execute(const Phase& phase, const StepBatch& batch, int threa
   if (!phase.of_heads) {
     return by_rows(phase, phase.kind == PhaseKind::select ? selected : m, thread, [&](int64_t i) { execute_rows(phase, batch, i, thread); });
   }
-  if (work_ == RowWork::shared) return by_rows(phase, m, thread, [&](int64_t i) { execute_heads(phase, batch, i, 0, shape_.kv_heads); });
+  if (work_ != RowWork::repeated) return by_rows(phase, m, thread, [&](int64_t i) { execute_heads(phase, batch, i, 0, shape_.kv_heads); });
   deal(std::ssize(attention_.units), thread, team_.size(), [&](int64_t u) {
     const AttentionUnit& unit = attention_.units[static_cast<size_t>(u)];
     for (int64_t i = 0; i < unit.rows; ++i) execute_heads(phase, batch, unit.first_row + i, unit.kv_head, 1);
@@ -208,7 +219,7 @@ void FusedBackend::look_up(const Phase& phase, const StepBatch& batch, int64_t i
   }
 }
 
-kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m, int thread) const {
+kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t first, int64_t m, int thread) const {
   const ProgramLinear& linear = program_.linears[index];
   const Rows &x = rows(linear.in), &y = rows(linear.out);
   kernels::GemmArguments a;
@@ -216,12 +227,12 @@ kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m, int thread) c
   a.weight = weights_.data(linear.weight);
   a.int8 = weights_.int8(linear.weight);
   a.bias = linear.bias < 0 ? nullptr : weights_.data(static_cast<size_t>(linear.bias));
-  a.x = row(linear.in, 0, thread);
+  a.x = row(linear.in, first, thread);
   a.m = m;
   a.k = linear.k;
   a.n = linear.n;
   a.ldx = x.stride;
-  a.y = y.row(0);
+  a.y = y.row(first);
   a.ldy = y.stride;
   a.order = orders_[index];
   if (type_of(linear) != shape_.type) a.output = kernels::GemmOutput::f32;
@@ -230,6 +241,11 @@ kernels::GemmArguments FusedBackend::gemm(size_t index, int64_t m, int thread) c
 
 void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
   if (m == 0) return;
+  if (work_ == RowWork::whole && phase.of_all_rows()) {
+    const auto [first, last] = share_of_rows(thread, m);
+    for (size_t i = phase.first; i < phase.first + phase.count; ++i) kernels::gemm_columns(gemm(i, first, last - first, thread), 0, program_.linears[i].n);
+    return;
+  }
   int64_t units = 0;
   for (size_t i = phase.first; i < phase.first + phase.count; ++i) units += base::ceil_div(program_.linears[i].n, kernels::gemm_column_unit);
   const auto [first, last] = team_.share(thread, units);
@@ -240,18 +256,20 @@ void FusedBackend::linears(const Phase& phase, int64_t m, int thread) const {
     const int64_t from = std::clamp<int64_t>(first - start, 0, own), to = std::clamp<int64_t>(last - start, 0, own);
     start += own;
     if (from >= to) continue;
-    kernels::gemm_columns(gemm(i, m, thread), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
+    kernels::gemm_columns(gemm(i, 0, m, thread), from * kernels::gemm_column_unit, std::min(to * kernels::gemm_column_unit, n));
   }
 }
 
 void FusedBackend::columns(const Phase& phase, int64_t m, int thread) {
-  kernels::GemmArguments a = gemm(phase.first, m, thread);
+  const bool whole = work_ == RowWork::whole;
+  const ThreadTeam::Range own = whole ? share_of_rows(thread, m) : ThreadTeam::Range{0, m};
+  kernels::GemmArguments a = gemm(phase.first, own.first, own.last - own.first, thread);
   if (phase.out == Buffer::partials) {
-    a.y = sums_->own(m * a.n);
+    a.y = sums_->own(m * a.n) + own.first * a.n;
     a.ldy = a.n;
     a.output = kernels::GemmOutput::f32;
   }
-  const auto [first, last] = team_.share(thread, a.n, kernels::gemm_column_unit);
+  const auto [first, last] = whole ? ThreadTeam::Range{0, a.n} : team_.share(thread, a.n, kernels::gemm_column_unit);
   kernels::gemm_columns(a, first, last);
 }
 
@@ -280,9 +298,11 @@ void FusedBackend::norm(const Phase& phase, const std::byte* in, std::byte* out,
 }
 
 void FusedBackend::gate(const Phase& phase, int64_t m, int thread) const {
-  const auto [first, last] = team_.share(thread, width(phase.out), kernels::gemm_column_unit);
+  const bool whole = work_ == RowWork::whole;
+  const ThreadTeam::Range own = whole ? share_of_rows(thread, m) : ThreadTeam::Range{0, m};
+  const auto [first, last] = whole ? ThreadTeam::Range{0, width(phase.out)} : team_.share(thread, width(phase.out), kernels::gemm_column_unit);
   const int64_t at = first * shape_.element_bytes();
-  for (int64_t i = 0; i < m && first < last; ++i) {
+  for (int64_t i = own.first; i < own.last && first < last; ++i) {
     const std::byte *gate = rows(phase.in).row(i) + at, *up = rows(phase.other).row(i) + at;
     std::byte* out = rows(phase.out).row(i) + at;
     if (shape_.type == ElementType::f32) {
@@ -331,7 +351,8 @@ std::vector<std::string> FusedBackend::describe() const {
                                             model::row_kernels_target(), ", ", team_.size(), " threads")};
   if (team_.size() > 1) {
     lines.push_back(base::text("threads meet ", program_.meetings(0, RowWork::repeated), " times a layer in steps of up to ", most_repeated_, " rows, ",
-                               program_.meetings(0, RowWork::shared), " times in others"));
+                               program_.meetings(0, RowWork::shared), " times in others",
+                               fewest_whole_ > 0 ? base::text("; from ", fewest_whole_, " rows on, each thread multiplies rows of its own, ", program_.meetings(0, RowWork::whole)) : ""));
   }
   if (weights_.int8_bytes() > 0) {
     lines.push_back(base::text("weights in 8 bits: ", base::human_bytes(static_cast<double>(weights_.int8_bytes())), " beside those in the model's type, a scale for ",

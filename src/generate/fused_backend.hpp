@@ -34,6 +34,7 @@ class FusedBackend final : public StepBackend {
   void report(EngineCounters& counters) const override {
     counters.sum_bytes = counters.sum_host_bytes = sum_bytes_;
     counters.attention_parts = attention_parts_;
+    counters.whole_row_steps = whole_row_steps_;
   }
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
@@ -63,7 +64,8 @@ class FusedBackend final : public StepBackend {
     return own ? rows(buffer).row(i, thread) : rows(buffer).row(i);
   }
   int64_t width(Buffer buffer) const { return program_.width[static_cast<size_t>(buffer)]; }
-  kernels::GemmArguments gemm(size_t linear, int64_t m, int thread) const;
+  // Of rows [first, first + m).
+  kernels::GemmArguments gemm(size_t linear, int64_t first, int64_t m, int thread) const;
   // The order in which the trainer adds products with `outputs` of this linear's outputs at a time.
   kernels::GemmOrder order_of(const ProgramLinear& linear, int64_t outputs) const;
   kernels::ElementType type_of(const ProgramLinear& linear) const { return linear.out == Buffer::logits ? shape_.logit_type : shape_.type; }
@@ -81,6 +83,9 @@ class FusedBackend final : public StepBackend {
   void execute(const Phase& phase, const StepBatch& batch, int thread);
   template <class OfRow>
   void by_rows(const Phase& phase, int64_t count, int thread, OfRow&& of_row) const;
+  // A thread's part of the rows, each of which is one thread's.
+  ThreadTeam::Range share_of_rows(int thread, int64_t count) const { return team_.share(thread, count, work_ == RowWork::whole ? kernels::gemm_row_unit : 1); }
+  RowWork work_for(int64_t rows) const;
   void execute_rows(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
   void execute_heads(const Phase& phase, const StepBatch& batch, int64_t row, int64_t first_head, int64_t heads) const;
   void look_up(const Phase& phase, const StepBatch& batch, int64_t i, int thread);
@@ -107,10 +112,11 @@ class FusedBackend final : public StepBackend {
   ThreadProgram program_;
   std::vector<kernels::GemmOrder> orders_;  // of program_.linears
   int64_t most_repeated_ = 0;  // rows whose work is repeated on all threads at most
+  int64_t fewest_whole_ = 0;   // rows from which on each is one thread's, products and all; 0: never
   int64_t capacity_ = 0, logit_capacity_ = 0;
   std::array<Rows, buffer_count> rows_;
   std::unique_ptr<comm::RankParts> sums_;  // of [M, D], tensor parallel only
-  int64_t sum_bytes_ = 0, attention_parts_ = 0;
+  int64_t sum_bytes_ = 0, attention_parts_ = 0, whole_row_steps_ = 0;
   // Of this step.
   RowWork work_ = RowWork::shared;
   AttentionUnits attention_;

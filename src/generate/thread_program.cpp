@@ -15,6 +15,8 @@ using model::OperationKind;
 enum class Part : uint8_t { none, rows, columns, heads, scattered };
 
 Part part_of(const Phase& phase, RowWork work) {
+  const bool products = phase.kind == PhaseKind::linears || phase.kind == PhaseKind::columns || phase.kind == PhaseKind::gate;
+  if (work == RowWork::whole && products && phase.of_all_rows()) return Part::rows;
   switch (phase.kind) {
     case PhaseKind::columns:
     case PhaseKind::gate: return Part::columns;
@@ -68,7 +70,7 @@ class Compiler {
     }
     append_head();
     for (const Buffer buffer : {buffer_of(model::Value::stream), buffer_of(model::Value::normed), Buffer::selected}) copy(buffer);
-    for (const RowWork work : {RowWork::shared, RowWork::repeated}) {
+    for (const RowWork work : {RowWork::shared, RowWork::repeated, RowWork::whole}) {
       Meetings meetings;
       for (Phase& phase : out_.phases) phase.meet[static_cast<size_t>(work)] = meetings.needed(accesses(phase, work));
     }
@@ -180,7 +182,7 @@ class Compiler {
       case PhaseKind::columns: {
         std::vector<Access> list;
         for (size_t i = phase.first; i < phase.first + phase.count; ++i) {
-          list.push_back({out_.linears[i].in, Part::scattered, false});
+          list.push_back({out_.linears[i].in, part == Part::rows ? part : Part::scattered, false});
           list.push_back({out_.linears[i].out, part, true});
         }
         return list;

@@ -34,13 +34,13 @@ struct ProgramLinear {
 enum class PhaseKind : uint8_t {
   look_up,     // rows
   norm,        // rows; of q and k: or heads
-  linears,     // columns of several linears, shared as one
-  columns,     // columns of one linear: equal ones of neighbouring steps
+  linears,     // columns of several linears, shared as one; or rows
+  columns,     // columns of one linear: equal ones of neighbouring steps; or rows
   sum,         // out = the sum of the ranks' partials; rows
   rotate,      // rows, or heads
   store,       // keys and values into their pages; rows, or heads
   attend,      // rows and KV heads
-  gate,        // columns
+  gate,        // columns; or rows
   add,         // rows
   add_weight,  // rows
   select       // rows of the logits
@@ -48,10 +48,11 @@ enum class PhaseKind : uint8_t {
 
 // How the threads do what is done row by row.
 enum class RowWork : uint8_t {
-  shared,   // each row is one thread's
-  repeated  // every thread does all rows in copies of its own, and meets less often: for few rows
+  shared,    // each row is one thread's
+  repeated,  // every thread does all rows in copies of its own, and meets less often: for few rows
+  whole      // each row is one thread's, and all outputs of its products: for many rows, and kernels that pack rows rather than weights
 };
-inline constexpr size_t row_works = static_cast<size_t>(RowWork::repeated) + 1;
+inline constexpr size_t row_works = static_cast<size_t>(RowWork::whole) + 1;
 
 struct Phase {
   PhaseKind kind = PhaseKind::add;
@@ -65,6 +66,8 @@ struct Phase {
   size_t count = 0;
   bool of_heads = false;  // q, k, v and attention: where row work is repeated, a sequence and KV head is one thread's
 
+  // Products whose rows may be dealt out; those of the logits are of few rows.
+  bool of_all_rows() const { return in != Buffer::selected; }
   bool meets(RowWork work) const { return meet[static_cast<size_t>(work)]; }
 };
 

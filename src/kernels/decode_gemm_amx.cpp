@@ -97,6 +97,26 @@ void multiply_tiles(const GemmArguments& a, int64_t column, const char* x, int64
   settle();
 }
 
+// The sums of both panels, a line of 32 outputs for each row.
+template <int groups>
+void store_lines(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, const float* sums) {
+  static_assert(panels == 2);
+  const auto load = [&](int64_t panel, int64_t group, Word* by_row) {
+    simd::load_columns(reinterpret_cast<const char*>(sums + (panel * groups + group) * lines * lines), line_bytes, by_row);
+  };
+  for (int64_t g = 0; g < groups; ++g) {
+    Word left[column_units], right[column_units];
+    load(0, g, left);
+    load(1, g, right);
+    auto* y = static_cast<uint16_t*>(a.y) + (row + g * lines) * a.ldy + column;
+    const int64_t count = std::min(lines, rows - g * lines);
+    for (int64_t r = 0; r < count; ++r, y += a.ldy) {
+      const __m512bh line = _mm512_cvtne2ps_pbh((__m512)(Float)right[r], (__m512)(Float)left[r]);
+      std::memcpy(y, &line, sizeof line);
+    }
+  }
+}
+
 // Rows [row, row + rows) of the result, of columns [column, last).
 template <int groups>
 void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t column, int64_t last, const char* x, int64_t steps) {
@@ -104,6 +124,7 @@ void tile_columns(const GemmArguments& a, int64_t row, int64_t rows, int64_t col
   const int64_t bytes = a.output == GemmOutput::f32 ? 4 : 2;
   for (int64_t r = 0; r < std::min(rows, groups * lines); ++r) __builtin_prefetch(static_cast<char*>(a.y) + ((row + r) * a.ldy + column) * bytes, 1);
   multiply_tiles<groups>(a, column, x, steps, sums);
+  if (a.bias == nullptr && a.output == GemmOutput::element && column + panels * lines <= last) return store_lines<groups>(a, row, rows, column, sums);
   for (int p = 0; p < panels && column + p * lines < last; ++p) {
     for (int g = 0; g < groups; ++g) {
       Word by_row[column_units];

@@ -205,6 +205,7 @@ void Generator::step(const RolloutHooks& hooks) {
   count("rollout_attention_calls", &generate::EngineCounters::attention_calls);
   count("rollout_paged_attention_calls", &generate::EngineCounters::paged_attention_calls);
   count("rollout_attention_parts", &generate::EngineCounters::attention_parts);
+  count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);
   count("rollout_sum_host_bytes", &generate::EngineCounters::sum_host_bytes);
   for (generate::Result& result : output.finished) {

@@ -71,6 +71,7 @@ struct EngineCounters {
   int64_t running = 0;           // sequences, now
   int64_t attention_calls = 0;   // of LibTorch's attention over gathered pages: at most one a step and layer
   int64_t paged_attention_calls = 0;  // of our own over pages in place: likewise
+  int64_t whole_row_steps = 0;        // in which each row was one of the host's threads', with all outputs of its products
   int64_t attention_parts = 0;        // chunks of keys, layers and KV heads that the host's threads shared since there were few sequences
   int64_t uploads = 0;           // of a step's indices to where it is computed, one each
   int64_t device_waits = 0;      // times that the host waited for the device: once a step that draws

@@ -64,6 +64,8 @@ bool products_are_fused();
 void gemm_columns(const GemmArguments& arguments, int64_t first, int64_t last);
 // Column ranges start at multiples of this for full speed.
 inline constexpr int64_t gemm_column_unit = 32;
+// And where threads take disjoint rows instead, by pointers to them: these.
+inline constexpr int64_t gemm_row_unit = 32;
 
 // Finds the block length that reproduces the trainer's own product (row_invariant.hpp) bit by bit for this K and N on this
 // machine, by trying candidates on data that show every difference; then multiplies what a run multiplies (one row, single

@@ -9,6 +9,7 @@
 #include "generate/sampler.hpp"
 #include "tiny_model.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/isa.hpp"
 #include "trireme/base/philox.hpp"
 
 namespace trireme::test {
@@ -102,7 +103,8 @@ TEST_P(EngineByType, TextsAreTheSameBitsHoweverTheyAreScheduled) {
   check("page size", o);
 }
 
-// Long texts, whose keys go to several threads, beside short ones; rows that every thread does for itself and rows that are dealt out.
+// Long texts, whose keys go to several threads, beside short ones; rows that every thread does for itself, rows that are dealt out, and so many that, on matrix units,
+// a thread does all products of its own.
 TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
   const auto spec = tiny_spec();
   const auto weights = tiny_weights(spec, GetParam());
@@ -114,6 +116,7 @@ TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
   Engine reference(spec, weights, small_options());
   const Results want = run_all(reference, requests());
   EXPECT_EQ(reference.counters().attention_parts, 0);
+  EXPECT_EQ(reference.counters().whole_row_steps, 0);
   for (const auto& [threads, batch] : {std::pair(2, 1), std::pair(2, 8), std::pair(3, 8)}) {
     EngineOptions o = small_options();
     o.threads = threads;
@@ -121,6 +124,7 @@ TEST_P(EngineByType, ThreadsShareTheKeysOfLongTextsBitForBit) {
     Engine engine(spec, weights, o);
     expect_same(want, run_all(engine, requests()));
     EXPECT_GT(engine.counters().attention_parts, 0) << threads << " threads, " << batch << " texts at a time";
+    EXPECT_EQ(engine.counters().whole_row_steps > 0, GetParam() == DType::bf16 && base::has_matrix_units()) << threads << " threads";
   }
 }
 

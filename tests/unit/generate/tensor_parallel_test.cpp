@@ -5,6 +5,7 @@
 
 #include "support/world.hpp"
 #include "tiny_model.hpp"
+#include "trireme/base/isa.hpp"
 
 namespace trireme::test {
 namespace {
@@ -61,6 +62,27 @@ TEST(TensorParallel, Bf16RanksAgreeWithEachOther) {
   const Results got = run_all(engine, requests());
   EXPECT_EQ(got.size(), 10u);
   expect_agreement(got);
+}
+
+// Many rows at once, which on matrix units are dealt out whole, products and sums over the ranks with them.
+TEST(TensorParallel, ThreadsChangeNoBitOfLongPrompts) {
+  const auto& comm = world();
+  const auto spec = tiny_spec(vocab, true);
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const auto mine = tiny_weights(spec, type, comm.rank(), comm.size());
+    const auto run = [&](int threads) {
+      EngineOptions o = options(BackendKind::fused);
+      o.threads = threads;
+      o.prefill_chunk_tokens = 300;
+      Engine engine(spec, mine, o, comm);
+      std::vector<Request> long_ones = requests();
+      for (size_t i = 0; i < 2; ++i) long_ones[i].prompt = tiny_prompt(330 + 40 * static_cast<int64_t>(i), 20 + i, vocab);
+      const Results results = run_all(engine, std::move(long_ones));
+      EXPECT_EQ(engine.counters().whole_row_steps > 0, threads > 1 && type == DType::bf16 && base::has_matrix_units());
+      return results;
+    };
+    expect_same(run(1), run(2));
+  }
 }
 
 // Each rank's slices have scales of their own; logits in fp32 are drawn from together.

@@ -30,6 +30,7 @@ TEST(ThreadProgram, ThreadsMeetFiveTimesALayerWhereEachDoesTheRowsForItself) {
     for (int layer = 0; layer < static_cast<int>(spec.shape.layers); ++layer) {
       EXPECT_EQ(program.meetings(layer, RowWork::repeated), 5);
       EXPECT_EQ(program.meetings(layer, RowWork::shared), 8);
+      EXPECT_EQ(program.meetings(layer, RowWork::whole), 2) << "around attention";
     }
   }
 }
