@@ -6,14 +6,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "harness/arguments.hpp"
+#include "trireme/base/checked.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/base/shard_layout.hpp"
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/comm/huge_buffer.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/comm/topology.hpp"
 #include "trireme/weightsync/sync.hpp"
 
 namespace {
@@ -68,13 +72,23 @@ Shape smollm(int64_t layers, int t) {
   return s;
 }
 
-// This rank's tensors, each on pages of its own.
+// This rank's tensors: a trainer's in memory that it shares with the others, as the program has them, a generator's in its own.
 struct Store {
-  std::vector<std::vector<uint16_t>> values;
-  Store(const base::ShardLayout& layout, int index) {
+  std::vector<std::span<uint16_t>> values;
+  Store(const base::ShardLayout& layout, int index, const comm::Comm* sharing) {
     if (index < 0) return;
+    std::vector<int64_t> offsets{0};
+    for (size_t i = 0; i < layout.tensors().size(); ++i) offsets.push_back(offsets.back() + base::round_up<int64_t>(elements(layout, i, index), 32));
+    const auto bytes = offsets.back() * static_cast<int64_t>(sizeof(uint16_t));
+    if (sharing) {
+      window_ = comm::SharedWindow(sharing->view(), bytes, "weights");
+    } else {
+      own_ = comm::HugeBuffer(bytes, comm::FirstTouch::now, "weights", "use fewer layers");
+    }
+    auto* const memory = reinterpret_cast<uint16_t*>(sharing ? window_.part(sharing->view().rank()) : own_.data());
     for (size_t i = 0; i < layout.tensors().size(); ++i) {
-      values.emplace_back(static_cast<size_t>(std::max<int64_t>(0, layout.block(i, index).elements())), static_cast<uint16_t>(index + 1));
+      values.emplace_back(memory + offsets[i], static_cast<size_t>(elements(layout, i, index)));
+      std::ranges::fill(values.back(), static_cast<uint16_t>(index + 1));
     }
   }
   std::vector<const void*> read() const {
@@ -87,6 +101,11 @@ struct Store {
     for (auto& v : values) out.push_back(v.data());
     return out;
   }
+
+ private:
+  static int64_t elements(const base::ShardLayout& layout, size_t tensor, int index) { return std::max<int64_t>(0, layout.block(tensor, index).elements()); }
+  comm::SharedWindow window_;
+  comm::HugeBuffer own_;
 };
 
 int index_in(const std::vector<int>& ranks, int rank) {
@@ -178,7 +197,8 @@ class Bench {
       : world_(world), arguments_(arguments), shape_(smollm(arguments.layers, arguments.tensor_parallel)),
         source_(base::ShardLayout::by_rows(shape_.tensors, arguments.trainers)),
         target_(base::ShardLayout::sliced(shape_.tensors, arguments.tensor_parallel, shape_.slicing)), members_(make_members()),
-        shard_(index_in(members_.sources[0], world.rank())), slice_(find_slice()), from_(source_, shard_), to_(target_, slice_) {}
+        shard_(index_in(members_.sources[0], world.rank())), slice_(find_slice()),
+        sharing_(comm::Comm::subset(world, members_.sources[0], "trainers")), from_(source_, shard_, &sharing_), to_(target_, slice_, nullptr) {}
 
   void run() {
     const double bytes = static_cast<double>(source_.total_elements()) * 2;
@@ -195,8 +215,10 @@ class Bench {
     std::vector<std::pair<const char*, weightsync::SyncOptions>> kinds;
     if (!arguments_.only_messages) {
       kinds.emplace_back("ours, shared memory", options);
+      options.in_place = false;
+      kinds.emplace_back("ours, buckets in shared memory", options);
       options.verify = false;
-      kinds.emplace_back("ours, shared memory, no digests", options);
+      kinds.emplace_back("ours, buckets, no digests", options);
       options.verify = true;
     }
     options.shared_memory = false;
@@ -275,6 +297,7 @@ class Bench {
   weightsync::Members members_;
   int shard_;
   int slice_;
+  comm::Comm sharing_;
   Store from_;
   Store to_;
 };

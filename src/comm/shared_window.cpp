@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -37,34 +39,55 @@ base::FileDescriptor create_memory_file(int64_t bytes, const std::string& name, 
   return error == 0 ? std::move(file) : base::FileDescriptor();
 }
 
-// A memory file as its maker names it to the others.
-struct Offer {
-  int pid = 0;
-  int fd = -1;
-  int error = 0;
-  uint64_t device = 0;
-  uint64_t inode = 0;
-};
-
-void describe_file(int fd, Offer& offer) {
+// As this process names a memory file of its own to others; its fd is negative where it has none.
+WindowFile describe_file(int fd, int64_t bytes) {
   struct stat info{};
-  if (::fstat(fd, &info) != 0) {
-    offer.error = errno;
-    return;
-  }
-  offer.device = info.st_dev;
-  offer.inode = info.st_ino;
+  if (fd < 0 || ::fstat(fd, &info) != 0) return {};
+  return {static_cast<int32_t>(getpid()), fd, info.st_dev, info.st_ino, bytes};
 }
 
 // Invalid where it cannot be opened, and where the number of its maker is another process's here (a PID namespace for each rank): what lies there is
 // somebody's file, which must not be written.
-base::FileDescriptor open_memory_file(const Offer& offer) {
-  base::FileDescriptor file(::open(base::text("/proc/", offer.pid, "/fd/", offer.fd).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  Offer found;
-  if (file.valid()) describe_file(file.get(), found);
-  const bool same = file.valid() && found.error == 0 && found.device == offer.device && found.inode == offer.inode;
-  return same ? std::move(file) : base::FileDescriptor();
+base::FileDescriptor open_memory_file(const WindowFile& offer, int how) {
+  base::FileDescriptor file(::open(base::text("/proc/", offer.pid, "/fd/", offer.fd).c_str(), how | O_CLOEXEC | O_NONBLOCK));
+  const WindowFile found = describe_file(file.get(), offer.bytes);
+  return found.device == offer.device && found.inode == offer.inode && found.fd >= 0 ? std::move(file) : base::FileDescriptor();
 }
+
+// The windows that this process has, by their first address.
+class Windows {
+ public:
+  static Windows& of_process() {
+    static Windows windows;
+    return windows;
+  }
+  void add(const std::byte* base, const WindowFile& file) {
+    const std::lock_guard lock(mutex_);
+    files_[base] = file;
+  }
+  void remove(const std::byte* base) noexcept {
+    const std::lock_guard lock(mutex_);
+    files_.erase(base);
+  }
+  WindowPlace find(const std::byte* address) {
+    const std::lock_guard lock(mutex_);
+    auto after = files_.upper_bound(address);
+    if (after == files_.begin()) return {};
+    const auto& [base, file] = *--after;
+    return address - base < file.bytes ? WindowPlace{file, address - base} : WindowPlace{};
+  }
+  const std::byte* base_of(const WindowFile& wanted) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [base, file] : files_) {
+      if (file.device == wanted.device && file.inode == wanted.inode) return base;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const std::byte*, WindowFile> files_;
+};
 
 struct Range {
   int64_t begin = 0;
@@ -132,32 +155,30 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
   for (const int64_t size : sizes) offsets_.push_back(offsets_.back() + size);
   const int64_t total = std::max(base::round_up(offsets_.back(), huge_page_bytes), huge_page_bytes);
 
-  Offer offer;
+  int error = 0;
   base::FileDescriptor file;
   job::AvailableMemory memory;
   if (node_comm.rank() == 0) {
     memory = job::available_memory();
-    offer.pid = static_cast<int>(getpid());
     if (memory.bytes < total) {
-      offer.error = ENOMEM;
+      error = ENOMEM;
     } else {
-      file = create_memory_file(total, name, offer.error);
+      file = create_memory_file(total, name, error);
     }
-    offer.fd = file.get();
-    if (file.valid()) describe_file(file.get(), offer);
   }
-  offer = node_comm.broadcast_value(offer, 0);
-  const auto refuse = [&](int error) {
+  const WindowFile offer = node_comm.broadcast_value(describe_file(file.get(), total), 0);
+  error = node_comm.broadcast_value(error != 0 || offer.fd >= 0 ? error : EBADF, 0);
+  const auto refuse = [&](int why) {
     memory.bytes = node_comm.broadcast_value(memory.bytes, 0);
     memory.limited_by = node_comm.broadcast(memory.limited_by, 0);
     throw UserError(ExitCode::out_of_memory,
                     base::text("cannot share ", base::human_bytes(static_cast<double>(total)), " between the ranks of this node (",
-                               std::strerror(error), "; ", base::human_bytes(static_cast<double>(memory.bytes)),
+                               std::strerror(why), "; ", base::human_bytes(static_cast<double>(memory.bytes)),
                                " of memory are available, by ", memory.limited_by,
                                "): use a smaller model, more nodes or fewer roles on a rank"));
   };
-  if (offer.error != 0) refuse(offer.error);
-  if (node_comm.rank() != 0) file = open_memory_file(offer);
+  if (error != 0) refuse(error);
+  if (node_comm.rank() != 0) file = open_memory_file(offer, O_RDWR);
   void* map = MAP_FAILED;
   if (file.valid()) map = mmap(nullptr, static_cast<size_t>(total), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   const bool mapped = node_comm.all(map != MAP_FAILED);
@@ -171,15 +192,17 @@ SharedWindow::SharedWindow(const CommView& node_comm, int64_t bytes, const std::
   mapped_bytes_ = total;
   madvise(map, static_cast<size_t>(total), MADV_HUGEPAGE);  // before the first touch; a wish
   const auto ranges = own_ranges(node_comm, offsets_, placement);
-  if (const int error = node_comm.max<int32_t>(back(base_, file.get(), ranges)); error != 0) {
+  if (const int failed = node_comm.max<int32_t>(back(base_, file.get(), ranges)); failed != 0) {
     release();
-    refuse(error);
+    refuse(failed);
   }
+  file_ = std::move(file);
+  Windows::of_process().add(base_, describe_file(file_.get(), total));
   kind_ = describe_pages(node_comm, base_, ranges);
 }
 
 SharedWindow::SharedWindow(SharedWindow&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
+    : base_(std::exchange(other.base_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)), file_(std::move(other.file_)),
       offsets_(std::move(other.offsets_)), kind_(std::move(other.kind_)) {}
 
 SharedWindow& SharedWindow::operator=(SharedWindow&& other) noexcept {
@@ -187,6 +210,7 @@ SharedWindow& SharedWindow::operator=(SharedWindow&& other) noexcept {
     release();
     base_ = std::exchange(other.base_, nullptr);
     mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
+    file_ = std::move(other.file_);
     offsets_ = std::move(other.offsets_);
     kind_ = std::move(other.kind_);
   }
@@ -196,8 +220,30 @@ SharedWindow& SharedWindow::operator=(SharedWindow&& other) noexcept {
 SharedWindow::~SharedWindow() { release(); }
 
 void SharedWindow::release() noexcept {
-  if (base_) munmap(base_, static_cast<size_t>(mapped_bytes_));
+  if (base_) {
+    Windows::of_process().remove(base_);
+    munmap(base_, static_cast<size_t>(mapped_bytes_));
+  }
   base_ = nullptr;
+}
+
+WindowPlace find_in_windows(const void* address) { return Windows::of_process().find(static_cast<const std::byte*>(address)); }
+
+WindowView::WindowView(const WindowFile& file) : base_(Windows::of_process().base_of(file)) {
+  if (base_ || file.fd < 0) return;
+  const base::FileDescriptor opened = open_memory_file(file, O_RDONLY);
+  if (!opened.valid()) return;
+  void* map = mmap(nullptr, static_cast<size_t>(file.bytes), PROT_READ, MAP_SHARED, opened.get(), 0);
+  if (map == MAP_FAILED) return;
+  madvise(map, static_cast<size_t>(file.bytes), MADV_HUGEPAGE);  // a wish
+  base_ = static_cast<const std::byte*>(map);
+  mapped_bytes_ = file.bytes;
+}
+
+WindowView::WindowView(WindowView&& other) noexcept : base_(std::exchange(other.base_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
+
+WindowView::~WindowView() {
+  if (mapped_bytes_ > 0) munmap(const_cast<std::byte*>(base_), static_cast<size_t>(mapped_bytes_));
 }
 
 }  // namespace trireme::comm

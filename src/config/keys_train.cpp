@@ -14,8 +14,8 @@ void add_weightsync_keys(KeyList<Options>& keys) {
   keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(weightsync.shared_memory),
-           "auto: ranks of a node pass weights through shared memory; on a node where it cannot be had they send messages, and "
-           "the log says so. never: messages everywhere.")
+           "auto: on a node with trainers generators read the weights in the trainers' memory, and keep what they need of it; where that memory cannot be shared they get "
+           "messages, and the log says so. buckets: trainers pack for them, into buckets in shared memory. never: messages everywhere.")
       .departs("Not in OpenRLHF.");
 }
 

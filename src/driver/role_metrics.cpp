@@ -48,6 +48,7 @@ void add_sync_metrics(const weightsync::SyncTotals& totals, report::IterationMet
                          {"network_bytes", static_cast<double>(totals.network)},
                          {"busiest_node_bytes", static_cast<double>(totals.busiest_node)},
                          {"node_bytes", static_cast<double>(totals.in_node)},
+                         {"in_place_bytes", static_cast<double>(totals.in_place)},
                          {"copied_bytes", static_cast<double>(totals.local)},
                          {"messages", static_cast<double>(totals.messages)}};
   if (totals.network > 0) metrics.weight_sync["over_bound"] = static_cast<double>(totals.busiest_rank) / static_cast<double>(totals.bound);

@@ -11,15 +11,9 @@
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
-namespace {
-
-bool shares_memory(const config::Options& options) { return options.weightsync.shared_memory == config::SharedMemory::automatic; }
-
-}  // namespace
-
 std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor) {
   std::vector<const std::byte*> whole;
-  if (roles.generator && roles.tensor_parallel() == 1 && shares_memory(options) && actor) {
+  if (roles.generator && roles.tensor_parallel() == 1 && options.weightsync.shared_memory == config::SharedMemory::automatic && actor) {
     for (size_t p = 0; p < actor->spec().parameters.size(); ++p) {
       if (const void* values = actor->compute_whole(p)) whole.push_back(static_cast<const std::byte*>(values));
     }
@@ -30,7 +24,7 @@ std::vector<const std::byte*> shared_weights(const config::Options& options, con
 }
 
 bool sends_deltas(const config::Options& options, const comm::Roles& roles) {
-  return options.weightsync.delta && (roles.topology.nodes > 1 || !shares_memory(options));
+  return options.weightsync.delta && (roles.topology.nodes > 1 || !config::shares(options.weightsync.shared_memory));
 }
 
 WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& roles, const model::ModelSpec& spec, at::Device device, bool shared)
@@ -42,7 +36,8 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   weightsync::SyncOptions sync;
   sync.delta = options.weightsync.delta ? weightsync::DeltaScope::between_nodes : weightsync::DeltaScope::off;
   sync.verify = options.weightsync.verify;
-  sync.shared_memory = shares_memory(options);
+  sync.shared_memory = config::shares(options.weightsync.shared_memory);
+  sync.in_place = options.weightsync.shared_memory == config::SharedMemory::automatic;
   sync.device = !kernels::on_host(device);
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;

@@ -18,7 +18,7 @@ namespace trireme::driver {
 
 // Where each rank reads the actor's whole weights in place, one pointer per parameter: on every generator rank of the job when all of them
 // are trainers whose shard group shares memory, without tensor parallelism; else empty on every rank. Not with
-// weightsync.shared_memory = "never". Collective over world; `actor` is null on ranks that are no trainers.
+// other weightsync.shared_memory than "auto". Collective over world; `actor` is null on ranks that are no trainers.
 std::vector<const std::byte*> shared_weights(const config::Options& options, const comm::Roles& roles, zero::ShardedModel* actor);
 
 // Whether trainers may send what changed since the last sync only: some flow goes by messages.

@@ -57,7 +57,7 @@ bool reads_in_place(const Job& job) {
 }
 
 bool sends_deltas(const Job& job) {
-  const bool shares = job.options.weightsync.shared_memory == config::SharedMemory::automatic;
+  const bool shares = config::shares(job.options.weightsync.shared_memory);
   return job.options.weightsync.delta && !(shares && std::ranges::all_of(job.node_of_rank, [&](int node) { return node == job.node_of_rank.front(); }));
 }
 

@@ -266,7 +266,7 @@ class RankLedger {
 
   void weight_sync() {
     const SyncStaging staging = sync_staging(job_, rank_);
-    ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings, every_phase, Accuracy::estimate});
+    ledger_.add({"weight sync", "rings between ranks of the node", Place::host, staging.rings, every_phase, Accuracy::estimate, staging.mapped});
     ledger_.add({"weight sync", "buckets of messages", Place::host, staging.messages, every_phase, Accuracy::estimate});
     ledger_.add({"weight sync", "a bucket that the host looks into", Place::host, staging.looked_into, every_phase, Accuracy::estimate});
   }

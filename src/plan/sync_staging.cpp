@@ -32,7 +32,7 @@ class Staging {
     for (int other = 0; other < static_cast<int>(job_.node_of_rank.size()); ++other) {
       if (trains(other) != trains(rank) || writes(other) != writes(rank)) continue;
       const SyncStaging has = bytes(other);
-      out = {std::max(out.rings, has.rings), std::max(out.messages, has.messages), std::max(out.looked_into, has.looked_into)};
+      out = {std::max(out.rings, has.rings), std::max(out.mapped, has.mapped), std::max(out.messages, has.messages), std::max(out.looked_into, has.looked_into)};
     }
     return out;
   }
@@ -40,7 +40,7 @@ class Staging {
  private:
   // What is counted of a rank.
   struct Count {
-    int64_t rings = 0;
+    int64_t rings = 0, mapped = 0;
     int64_t sent = 0, taken = 0;   // flows by messages
     int64_t of_one = 0;            // of those that are taken, such as have one bucket
     int64_t slot = 0, widest = 0;  // largest bucket of a flow by messages, and of any: bytes
@@ -65,6 +65,7 @@ class Staging {
     const int64_t spared = count.taken <= open ? count.of_one * (buckets_in_flight - 1) : 0;
     SyncStaging out;
     out.rings = count.rings;
+    out.mapped = count.mapped;
     out.messages = ((std::min(count.sent, open) + std::min(count.taken, open)) * buckets_in_flight - spared) * slot;
     if (job_.machine.device_bytes > 0) out.looked_into = count.widest;
     return out;
@@ -93,6 +94,7 @@ class Staging {
       const bool near = mine || (here && shares());
       const int64_t whole = flow(shard, slice_);
       count.see(std::min(near ? inside() : outside(), whole), !near);
+      if (near && in_place() && !trains(rank_)) count.mapped += whole;
       if (near || !here || whole == 0) continue;
       ++count.taken;
       count.of_one += whole <= outside() ? 1 : 0;
@@ -114,7 +116,12 @@ class Staging {
   int64_t passed() const { return std::min({bucket(), passed_bucket, part_of_staging(shards_)}); }
   int64_t outside() const { return passes() ? passed() : bucket(); }
   int64_t bucket() const { return job_.options.weightsync.bucket_bytes.count; }
-  bool shares() const { return job_.options.weightsync.shared_memory == config::SharedMemory::automatic; }
+  bool shares() const { return config::shares(job_.options.weightsync.shared_memory); }
+  // Trainers' weights lie in a window of their node.
+  bool in_place() const {
+    if (job_.machine.device_bytes > 0 || job_.options.weightsync.shared_memory != config::SharedMemory::automatic || relays()) return false;
+    return job_.options.train.node_weights || one_node(job_, shard_group(job_, job_.roles.trainer.front()));
+  }
   bool passes() const { return several_on_a_node() || relays(); }
   bool relays() const { return relays_; }
 

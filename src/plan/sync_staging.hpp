@@ -9,6 +9,7 @@ namespace trireme::plan {
 
 struct SyncStaging {
   int64_t rings = 0;        // bytes that this rank gives to its node
+  int64_t mapped = 0;       // of trainers' weights on its node that it reads in place, without being one of them
   int64_t messages = 0;     // buffers of those that it sends and takes
   int64_t looked_into = 0;  // a bucket of a device's tensors
 };

@@ -50,12 +50,14 @@ comm::Tag flow_tag(int number) {
 WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& source, const base::ShardLayout& target, const Members& members,
                            const SyncOptions& options)
     : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
-      element_bytes_(options.plan.element_bytes), copier_(copier_of(options.device)) {
+      element_bytes_(options.plan.element_bytes), copier_(copier_of(options.device)),
+      target_copier_(copier_to_targets(options.device, source.total_elements() / std::max(1, target.ranks()) * element_bytes_)) {
   VALIDATE(options.plan.bucket_bytes <= largest_message, ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
            " is more than 1 GiB: some MiB overlap better");
   while (!set_up(source, target)) {
   }
   size_buffers();
+  look_for_sources_in_place();
 }
 
 // Plan, flows and rings; false when some nodes cannot share memory: it begins anew with messages between their ranks. Every round
@@ -91,6 +93,7 @@ bool WeightSync::Engine::set_up(const base::ShardLayout& source, const base::Sha
   }
   window_lock_ = {};
   window_ = {};
+  node_ranks_.clear();
   node_comm_ = {};
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (!problems[rank].empty()) members_.shares_memory[rank] = false;
@@ -163,10 +166,10 @@ void WeightSync::Engine::open_rings() {
   }
   window_ = comm::SharedWindow(node_comm_.view(), bytes, "trireme weightsync");
   if (options_.device) window_lock_ = comm::LockedPages(window_.part(0), window_.total_bytes(), "the buckets of weights between ranks of a node");
-  const std::vector<int32_t> ranks = node_comm_.view().gather_values<int32_t>(me);
+  node_ranks_ = node_comm_.view().gather_values<int32_t>(me);
   const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
   auto place = [&](const Flow& flow) {
-    const auto sender = std::find(ranks.begin(), ranks.end(), flow.from) - ranks.begin();
+    const auto sender = std::ranges::find(node_ranks_, flow.from) - node_ranks_.begin();
     for (const RingPlace& found : tables[static_cast<size_t>(sender)]) {
       if (found.is_of(flow)) return window_.part(static_cast<int>(sender)) + found.offset;
     }
@@ -178,6 +181,18 @@ void WeightSync::Engine::open_rings() {
   for (Incoming& in : incoming_) {
     if (in.flow->route == Route::node) in.ring = place(*in.flow);
   }
+}
+
+// What a replica passes on goes in buckets as it came.
+void WeightSync::Engine::look_for_sources_in_place() {
+  if (node_ranks_.empty() || options_.device || !options_.in_place || plan_.relay || options_.delta == DeltaScope::everywhere) return;
+  std::vector<int> wanted;
+  for (const Incoming& in : incoming_) {
+    if (in.ring == nullptr || in.flow->passed_on()) continue;
+    EXPECT(in.passes.empty());
+    wanted.push_back(static_cast<int>(std::ranges::find(node_ranks_, in.flow->from) - node_ranks_.begin()));
+  }
+  in_place_.emplace(node_comm_.view(), std::move(wanted), options_.verify);
 }
 
 // Where messages are passed on all flows must be open, or a bucket could wait for a flow whose turn never comes; their buckets are small.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "channel.hpp"
+#include "in_place.hpp"
 #include "packing.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/stopwatch.hpp"
@@ -22,6 +23,7 @@ struct Outgoing {
   std::byte* ring = nullptr;  // inside a node
   size_t next = 0;            // bucket
   std::unique_ptr<SendChannel> channel;
+  bool in_place = false;      // the readers copy it; the ring says when
   bool finished = false;
   bool posted_all() const { return next == flow->buckets.size(); }
 };
@@ -32,6 +34,7 @@ struct Incoming {
   std::byte* ring = nullptr;
   size_t next = 0;
   std::unique_ptr<ReceiveChannel> channel;
+  const std::vector<const void*>* in_place = nullptr;  // [tensors] the sender's, to copy from; null: they come in buckets
   std::vector<Outgoing*> passes;   // flows that are fed by this one
   std::vector<bool> passed;        // for the bucket that is being passed on
   bool unpacked = false;           // the bucket at hand is in the targets already
@@ -61,17 +64,20 @@ class WeightSync::Engine {
   void list_flows();
   void connect_passes();
   void open_rings();
+  void look_for_sources_in_place();
   void size_buffers();
   int64_t slot_bytes(const Flow& flow) const;
   int64_t largest_bucket() const;
 
   // Moves (moves.cpp); each returns whether anything moved.
   void begin(int64_t version, Sources sources, std::vector<void*> targets);
+  void begin_in_place();
   bool step();
   bool activate();
   bool copy_local_bucket();
   bool send(Outgoing& out);
   bool receive(Incoming& in);
+  bool copy_in_place(Incoming& in);
   bool pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes);
   bool finished() const;
   void take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot);
@@ -95,7 +101,10 @@ class WeightSync::Engine {
   int64_t element_bytes_;
 
   comm::Comm node_comm_;
+  std::vector<int32_t> node_ranks_;          // [rank in node_comm_] in comm_
+  std::optional<SourcesInPlace> in_place_;
   const Copier& copier_;
+  const Copier& target_copier_;  // of whole buckets to the targets
   comm::SharedWindow window_;
   comm::LockedPages window_lock_;  // where a device copies from and to the window
   std::unique_ptr<BufferPool> pool_;

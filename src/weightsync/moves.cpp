@@ -2,7 +2,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "delta_stream.hpp"
 #include "digest.hpp"
@@ -37,16 +39,44 @@ void WeightSync::Engine::begin(int64_t version, Sources sources, std::vector<voi
   }
   for (Incoming& in : incoming_) in.next = 0;
   watch_.restart();
+  begin_in_place();
+}
+
+// Collective over the ranks of the node: none of them copies before all tensors are what this version shall be.
+void WeightSync::Engine::begin_in_place() {
+  if (!in_place_) return;
+  std::vector<int64_t> bytes(sources_.data.empty() ? 0 : tensors_.size());
+  std::ranges::transform(shard_elements_, bytes.begin(), [this](int64_t elements) { return elements * element_bytes_; });
+  const std::string problem = in_place_->begin(sources_.data, bytes);
+  if (!problem.empty()) error_ = UserError(ExitCode::internal, base::text("weight sync ", next_version_, ", rank ", comm_.rank(), ": ", problem));
+  const auto of_node = [this](int rank) { return static_cast<int>(std::ranges::find(node_ranks_, rank) - node_ranks_.begin()); };
+  for (Outgoing& out : outgoing_) out.in_place = out.ring != nullptr && !out.flow->passed_on() && in_place_->readable(of_node(comm_.rank()));
+  for (Incoming& in : incoming_) {
+    const bool here = in.ring != nullptr && !in.flow->passed_on() && in_place_->readable(of_node(in.flow->from));
+    in.in_place = here ? &in_place_->tensors(of_node(in.flow->from)) : nullptr;
+  }
 }
 
 SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vector<void*> targets) {
   begin(version, std::move(sources), std::move(targets));
   trace::Region region{"weight sync", next_version_, trace::Category::communication};
-  while (!finished()) {
-    const base::Stopwatch idle;
-    if (step()) continue;
-    sched_yield();
-    counters_.stall += idle.seconds();
+  constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core
+  constexpr std::chrono::microseconds shortest_nap{50}, longest_nap{500};
+  auto nap = shortest_nap;
+  for (base::Stopwatch idle; !finished();) {
+    const base::Stopwatch turn;
+    if (step()) {
+      idle.restart();
+      nap = shortest_nap;
+      continue;
+    }
+    if (idle.seconds() < patience) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(nap);
+      nap = std::min(2 * nap, longest_nap);
+    }
+    counters_.stall += turn.seconds();
   }
   agree();
   remember();
@@ -108,7 +138,7 @@ bool WeightSync::Engine::copy_local_bucket() {
   if (local_flow_ == plan_.sends.size()) return false;
   const Flow& flow = plan_.sends[local_flow_];
   const Bucket& bucket = flow.buckets[local_bucket_];
-  copy_local(copier_, pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
+  copy_local(target_copier_, pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
   counters_.bytes_local += bucket.elements * element_bytes_;
   if (++local_bucket_ == flow.buckets.size()) {
     local_bucket_ = 0;
@@ -125,6 +155,14 @@ bool WeightSync::Engine::send(Outgoing& out) {
     return true;
   }
   if (out.flow->passed_on()) return false;  // fed by pass_on
+  if (out.in_place) {
+    for (; !out.posted_all(); ++out.next) {
+      const int64_t bytes = out.flow->buckets[out.next].elements * element_bytes_;
+      out.channel->post(bytes);
+      count_sent(out, bytes, bytes);
+    }
+    return true;
+  }
   const Bucket& bucket = out.flow->buckets[out.next];
   std::byte* slot = out.channel->acquire();
   if (slot == nullptr) return false;
@@ -200,6 +238,7 @@ int64_t WeightSync::Engine::encode(const Flow& flow, const Bucket& bucket, std::
 
 bool WeightSync::Engine::receive(Incoming& in) {
   if (in.done()) return false;
+  if (in.in_place) return copy_in_place(in);
   const std::byte* slot = in.channel->take();
   if (slot == nullptr) return false;
   const Bucket& bucket = in.flow->buckets[in.next];
@@ -220,6 +259,19 @@ bool WeightSync::Engine::receive(Incoming& in) {
   in.channel->release();
   in.unpacked = false;
   in.passed.assign(in.passes.size(), false);
+  if (++in.next == in.flow->buckets.size()) in.channel.reset();
+  return true;
+}
+
+bool WeightSync::Engine::copy_in_place(Incoming& in) {
+  if (in.channel->take() == nullptr) return false;
+  const Bucket& bucket = in.flow->buckets[in.next];
+  copy_local(target_copier_, pieces_of(*in.flow, bucket), element_bytes_, *in.in_place, targets_);
+  const int64_t bytes = bucket.elements * element_bytes_;
+  counters_.bytes_received += bytes;
+  counters_.bytes_in_node += bytes;
+  counters_.bytes_in_place += bytes;
+  in.channel->release();
   if (++in.next == in.flow->buckets.size()) in.channel.reset();
   return true;
 }
@@ -264,7 +316,7 @@ void WeightSync::Engine::take_in(const Flow& flow, const Bucket& bucket, const s
     return wrong("its digest does not fit: it was changed on the way");
   }
   const auto pieces = pieces_of(flow, bucket);
-  if (header.is_delta == 0) return unpack(copier_, pieces, element_bytes_, payload, targets_);
+  if (header.is_delta == 0) return unpack(target_copier_, pieces, element_bytes_, payload, targets_);
   if (header.base_version != version_) return wrong(base::text("a delta against version ", header.base_version, ", here is ", version_));
   const std::span delta{payload, static_cast<size_t>(header.payload_bytes)};
   try {

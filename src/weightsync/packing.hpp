@@ -17,6 +17,8 @@ struct Copier {
   void (*finish)();
 };
 const Copier& copier_of(bool device);
+// To a target's tensors on the host, `bytes` of them: more than a cache holds is written past it, so that memory need not be read to be overwritten.
+const Copier& copier_to_targets(bool device, int64_t bytes);
 
 enum class Side : uint8_t { source, target };
 

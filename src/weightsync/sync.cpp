@@ -3,52 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "digest.hpp"
 #include "engine.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/stopwatch.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::weightsync {
-namespace {
-
-constexpr int64_t sampled_bytes = 4096;  // of each end of a tensor
-
-uint64_t sample_digest(std::span<const void* const> tensors, std::span<const int64_t> bytes) {
-  uint64_t digest = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto size = static_cast<size_t>(std::min(bytes[i], sampled_bytes));
-    const auto* begin = static_cast<const std::byte*>(tensors[i]);
-    digest = XXH3_64bits_withSeed(begin, size, digest + i);
-    digest = XXH3_64bits_withSeed(begin + bytes[i] - static_cast<int64_t>(size), size, digest);
-  }
-  return digest;
-}
-
-}  // namespace
-
-SyncCounters sync_shared(const comm::CommView& comm, int64_t version, std::span<const void* const> tensors, std::span<const int64_t> bytes) {
-  const base::Stopwatch watch;
-  VALIDATE(tensors.size() == bytes.size(), ExitCode::internal, tensors.size(), " shared tensors with ", bytes.size(), " sizes");
-  struct Seen {
-    int64_t version = 0;
-    uint64_t digest = 0;
-    uint64_t reads = 0;
-  };
-  const auto all = comm.gather_values(Seen{version, sample_digest(tensors, bytes), tensors.empty() ? 0u : 1u});
-  const auto first = std::ranges::find(all, 1u, &Seen::reads);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    VALIDATE(all[rank].version == all[0].version, ExitCode::internal, "rank ", rank, " is at version ", all[rank].version,
-             " of the shared weights, rank 0 at ", all[0].version);
-    VALIDATE(all[rank].reads == 0 || all[rank].digest == first->digest, ExitCode::internal, "rank ", rank,
-             " sees other bytes of the shared weights than rank ", first - all.begin());
-  }
-  SyncCounters counters;
-  counters.version = version;
-  counters.seconds = watch.seconds();
-  return counters;
-}
-
 SyncTotals WeightSync::Engine::totals(const SyncCounters& counters) const {
   SyncTotals out;
   out.version = counters.version;
@@ -64,6 +23,7 @@ SyncTotals WeightSync::Engine::totals(const SyncCounters& counters) const {
     out.busiest_node = std::max(out.busiest_node, node);
     out.busiest_rank = std::max({out.busiest_rank, one.network_sent, one.network_received});
     out.in_node += one.bytes_in_node;
+    out.in_place += one.bytes_in_place;
     out.local += one.bytes_local;
     out.sent += one.bytes_sent;
     out.full += one.full_bytes;
@@ -85,7 +45,7 @@ std::string describe(const SyncTotals& totals) {
     out += base::text(bytes(totals.network), " between nodes, the busiest took ", bytes(totals.busiest_node), ", the busiest rank moved ",
                       bytes(totals.busiest_rank), ", ", ratio(totals.busiest_rank, totals.bound), " x max(S/M, S/max(t, g)); ");
   }
-  out += base::text(bytes(totals.in_node), " inside nodes, copied ", bytes(totals.local), ", ", totals.messages, " messages");
+  out += base::text(bytes(totals.in_node), " inside nodes", totals.in_place > 0 ? base::text(" (", bytes(totals.in_place), " read in place)") : "", ", copied ", bytes(totals.local), ", ", totals.messages, " messages");
   if (totals.sent < totals.full) out += base::text("; deltas: 1/", ratio(totals.full, totals.sent), " of the bytes");
   for (const ChangedShare& one : totals.changed) {
     out += base::text(&one == totals.changed.data() ? "; changed: " : ", ", one.group, " ", base::fixed(100 * one.share, 2), " %");

@@ -109,8 +109,15 @@ class Layouts(ProgramTest):
                     self.assertEqual(sync["network_bytes"], 2 * weights, "two nodes")
                     self.assertEqual(sync["busiest_node_bytes"], weights, "both alike")
                     self.assertEqual(sync["node_bytes"], 2 * weights, "what one rank took went to the other")
-        for line in self.metrics("one-node"):
-            self.assertEqual(line["weight_sync"]["network_bytes"], 0)
+        result = self.succeed("ppo", self.deck, "run.dir=buckets", *layout, "weightsync.shared_memory=buckets", ranks=6)
+        self.assertNotIn("read in place", result.text)
+        self.assertEqual(timeless(self.metrics("buckets")), timeless(self.metrics("one-node")))
+        for line, packed in zip(self.metrics("one-node"), self.metrics("buckets"), strict=True):
+            sync = line["weight_sync"]
+            self.assertEqual(sync["network_bytes"], 0)
+            self.assertEqual(sync["node_bytes"], 4 * weights)
+            self.assertEqual(sync["in_place_bytes"], 4 * weights, "copied from the trainers' memory")
+            self.assertEqual((packed["weight_sync"]["node_bytes"], packed["weight_sync"]["in_place_bytes"]), (4 * weights, 0))
 
     def sync_lines(self, run):
         return [line for line in (self.folder / run / "log.txt").read_text().splitlines() if "weight sync " in line]

@@ -12,6 +12,7 @@
 
 #include "support/world.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/topology.hpp"
 #include "trireme/weightsync/sync.hpp"
 #include "unit/weightsync/layouts.hpp"
 
@@ -125,6 +126,22 @@ class HostTensors final : public Tensors {
 
  private:
   std::vector<std::vector<uint16_t>> memory_;
+};
+
+// A source's tensors in windows that its node's other ranks can map, each in one of its own.
+class WindowTensors final : public Tensors {
+ public:
+  WindowTensors() : alone_(comm::Comm::split(world(), world().rank(), 0, "alone")) {}
+  uint16_t* allocate(size_t elements) override {
+    windows_.emplace_back(alone_.view(), static_cast<int64_t>(elements * sizeof(uint16_t)), "tensor");
+    return reinterpret_cast<uint16_t*>(windows_.back().part(0));
+  }
+  void write(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+  void read(uint16_t* to, const uint16_t* from, size_t elements) override { std::copy_n(from, elements, to); }
+
+ private:
+  comm::Comm alone_;
+  std::vector<comm::SharedWindow> windows_;
 };
 
 struct Home {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/files.hpp"
 #include "trireme/comm/comm.hpp"
 
 namespace trireme::comm {
@@ -53,8 +54,43 @@ class SharedWindow {
   void release() noexcept;
   std::byte* base_ = nullptr;
   int64_t mapped_bytes_ = 0;
+  base::FileDescriptor file_;  // open as long as the window: others find it in /proc
   std::vector<int64_t> offsets_;
   std::string kind_;
+};
+
+// A window's file as a process that has it names it to others of the node.
+struct WindowFile {
+  int32_t pid = 0;
+  int32_t fd = -1;
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  int64_t bytes = 0;
+  bool operator==(const WindowFile&) const = default;
+};
+
+// Where an address lies in a window of this process. Any thread.
+struct WindowPlace {
+  WindowFile file;
+  int64_t offset = -1;  // bytes from the window's begin; negative: it lies in none
+  bool operator==(const WindowPlace&) const = default;
+};
+WindowPlace find_in_windows(const void* address);
+
+// Another process's window, for reading, mapped without that process's help: this process's own map where it has one. What is read there, and when, the two must agree on.
+class WindowView {
+ public:
+  // Not valid() where the file cannot be opened through /proc, or is another one there.
+  explicit WindowView(const WindowFile& file);
+  WindowView(WindowView&&) noexcept;
+  WindowView& operator=(WindowView&&) = delete;
+  ~WindowView();
+  bool valid() const { return base_ != nullptr; }
+  const std::byte* base() const { return base_; }
+
+ private:
+  const std::byte* base_ = nullptr;
+  int64_t mapped_bytes_ = 0;  // by this object; 0: it is a window of this process
 };
 
 }  // namespace trireme::comm

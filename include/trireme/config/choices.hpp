@@ -134,11 +134,12 @@ struct Words<OldLogProbs> {
   static constexpr std::string_view list[] = {"auto", "always"};
 };
 
-// Whether the ranks of a node exchange weights through memory that they share, or by messages.
-enum class SharedMemory { automatic, never };
+// Whether the ranks of a node read weights where their trainers have them, exchange them through memory that they share, or by messages.
+enum class SharedMemory { automatic, buckets, never };
+constexpr bool shares(SharedMemory how) { return how != SharedMemory::never; }
 template <>
 struct Words<SharedMemory> {
-  static constexpr std::string_view list[] = {"auto", "never"};
+  static constexpr std::string_view list[] = {"auto", "buckets", "never"};
 };
 
 enum class PolicyLoss { ppo, gspo };

@@ -1,10 +1,11 @@
 // Weight sync: trainers' shards -> generators' slices, through the plan: pack runs into buckets, move them, unpack. Several
 // buckets are in flight per flow; a rank that has both roles copies what it needs from itself and sends nothing.
-// Buckets travel as messages between nodes and through a shared window inside a node; a node takes a byte from others once.
+// Buckets travel as messages between nodes and through a shared window inside a node; a node takes a byte from others once. What lies in a shared
+// window itself is copied by who wants it.
 //
 // Memory on both sides is the host's, or that of this rank's device: then its copy engines fill and empty the buckets, which are host memory.
 //
-// Every bucket carries version, number and (with verify) XXH3 of its payload. A sync moves O(peers x buckets) messages, none
+// Every bucket carries version, number and (with verify) XXH3 of its payload; of what is read in place a sample is compared. A sync moves O(peers x buckets) messages, none
 // per tensor, and ends with one agreement: either all ranks have the new version, or all throw.
 #pragma once
 
@@ -26,6 +27,7 @@ struct SyncOptions {
   DeltaScope delta = DeltaScope::between_nodes;
   bool verify = true;      // digest of every bucket
   bool shared_memory = true;  // where it can be had; false: messages inside a node, too
+  bool in_place = true;       // targets copy from sources of their node whose tensors all lie in SharedWindows; not to relays, nor with DeltaScope::everywhere
   bool device = false;     // tensors lie on this rank's current device (enable_device_exchange()); its default stream is waited for
   int in_flight = trireme::plan::buckets_in_flight;  // buckets per flow
   PlanOptions plan;
@@ -38,6 +40,7 @@ struct SyncCounters {
   int64_t bytes_received = 0;
   int64_t bytes_local = 0;     // copied inside the rank
   int64_t bytes_in_node = 0;   // of bytes_received: from ranks of the node
+  int64_t bytes_in_place = 0;  // of bytes_in_node: from the sources' memory, without a bucket
   int64_t network_sent = 0;    // of bytes_sent: to other nodes
   int64_t network_received = 0;
   int64_t full_bytes = 0;      // what bytes_sent would be without deltas
@@ -63,6 +66,7 @@ struct SyncTotals {
   int64_t busiest_rank = 0;   // most of them that one rank sent or took
   int64_t bound = 0;          // the least that the busiest rank can have without deltas
   int64_t in_node = 0;        // bytes passed between ranks of a node
+  int64_t in_place = 0;       // of these, read where the sources have them
   int64_t local = 0;          // bytes copied inside ranks
   int64_t sent = 0;           // bytes after delta encoding
   int64_t full = 0;           // and what they would be without

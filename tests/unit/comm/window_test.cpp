@@ -29,6 +29,8 @@ int64_t maps_of(const std::string& name) {
 
 int64_t open_descriptors() { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator{}); }
 
+std::byte byte(int rank, int64_t i) { return static_cast<std::byte>(i * 31 + rank * 17 + 1); }
+
 TEST(SharedWindow, PartsAreRoundedToPagesAndLieSideBySide) {
   // 0, 1, 4096, 4097, ... bytes by rank
   const std::vector<int64_t> wanted{0, 1, 4096, 4097};
@@ -50,7 +52,6 @@ TEST(SharedWindow, PartsAreRoundedToPagesAndLieSideBySide) {
 TEST(SharedWindow, ZeroAtFirstAndTheSameForAllBehindABarrier) {
   constexpr int64_t bytes = 10000;
   const SharedWindow window(world(), bytes, "bytes");
-  const auto byte = [](int rank, int64_t i) { return static_cast<std::byte>(i * 31 + rank * 17 + 1); };
   const auto* all = window.part(0);
   EXPECT_TRUE(std::all_of(all, all + window.total_bytes(), [](std::byte b) { return b == std::byte{0}; }));
   world().barrier();
@@ -69,7 +70,7 @@ TEST(SharedWindow, LeavesNeitherMapsNorDescriptorsBehind) {
   {
     SharedWindow window(world(), 4096, "first");
     EXPECT_EQ(maps_of("first"), 1);
-    EXPECT_EQ(open_descriptors(), before) << "the map keeps the memory, not a descriptor";
+    EXPECT_EQ(open_descriptors(), before + 1) << "by which others of the node find it";
     window = SharedWindow(world(), 4096, "second");
     EXPECT_EQ(maps_of("first"), 0);
     EXPECT_EQ(maps_of("second"), 1);
@@ -81,6 +82,37 @@ TEST(SharedWindow, LeavesNeitherMapsNorDescriptorsBehind) {
   }
   EXPECT_EQ(maps_of("second"), 0);
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// Whoever is told where an address lies reads it there, in a map of its own, also behind the window's end of life elsewhere.
+TEST(SharedWindow, IsFoundByItsAddressesAndReadByOthers) {
+  const Comm alone = Comm::split(world(), world().rank(), 0, "alone");
+  const auto me = static_cast<size_t>(world().rank());
+  SharedWindow window(alone.view(), 5000, "of one rank");
+  window.part(0)[4999] = byte(world().rank(), 3);
+  const WindowPlace place = find_in_windows(window.part(0) + 4999);
+  EXPECT_EQ(place.offset, 4999);
+  int outside = 0;
+  EXPECT_LT(find_in_windows(&outside).offset, 0);
+  EXPECT_LT(find_in_windows(nullptr).offset, 0);
+  const auto all = world().gather_values(place);
+  std::vector<WindowView> views;
+  for (const WindowPlace& one : all) views.emplace_back(one.file);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    ASSERT_TRUE(views[rank].valid()) << "rank " << rank;
+    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3)) << "rank " << rank;
+  }
+  EXPECT_EQ(views[me].base(), window.part(0)) << "its own map";
+  world().barrier();
+  window = SharedWindow();
+  world().barrier();
+  EXPECT_LT(find_in_windows(views[me].base() + 4999).offset, 0);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (rank == me) continue;
+    EXPECT_EQ(views[rank].base()[all[rank].offset], byte(static_cast<int>(rank), 3)) << "rank " << rank;
+    EXPECT_FALSE(WindowView(all[rank].file).valid()) << "it is gone, or its number is another file's";
+  }
+  EXPECT_FALSE(WindowView(WindowFile{}).valid());
 }
 
 TEST(SharedWindow, OutlivesTheRankThatMadeIt) {

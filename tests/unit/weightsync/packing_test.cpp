@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -77,6 +78,38 @@ TEST(Packing, MovesEveryElementOfEveryRun) {
     Strided local(seed);
     copy_local(copier_of(false), local.pieces, sizeof(Word), local.sources(), local.targets());
     EXPECT_EQ(local.target, runs.target);
+  }
+}
+
+// Stores around the caches write what plain ones do: rows of all lengths, pages and lines at any offset, and nothing beside them.
+TEST(Packing, StreamingCopiesWriteTheSame) {
+  const Copier& streaming = copier_to_targets(false, int64_t{1} << 30);
+#if defined(__x86_64__)
+  ASSERT_NE(&streaming, &copier_of(false));
+#endif
+  EXPECT_EQ(&copier_to_targets(false, 4096), &copier_of(false)) << "what fits into a cache stays there";
+  std::mt19937_64 random(7);
+  std::vector<std::byte> from(300000), plain(400000), streamed(400000);
+  for (std::byte& byte : from) byte = static_cast<std::byte>(random());
+  for (int round = 0; round < 400; ++round) {
+    const int64_t bytes = static_cast<int64_t>(random() % (round % 2 == 0 ? 300 : 40000));
+    const int64_t gap = static_cast<int64_t>(random() % 200);
+    const int64_t to_stride = round % 3 == 0 ? (bytes + gap + 63) / 64 * 64 : bytes + gap;
+    const int64_t from_stride = bytes + static_cast<int64_t>(random() % 200);
+    const int64_t rows = std::min<int64_t>(1 + static_cast<int64_t>(random() % 11), 290000 / std::max<int64_t>(1, from_stride));
+    const size_t at = random() % 130;
+    const auto copy_to = [&](std::vector<std::byte>& to) {
+      std::byte* const aligned = to.data() + (-reinterpret_cast<intptr_t>(to.data()) & 63);
+      return comm::RowCopy{aligned + (round % 3 == 0 ? at / 64 * 64 : at), from.data() + at % 7, rows, bytes, to_stride, from_stride};
+    };
+    copier_of(false).start(copy_to(plain));
+    streaming.start(copy_to(streamed));
+    streaming.finish();
+    const auto content = [](const std::vector<std::byte>& of) {
+      const auto skip = static_cast<size_t>(-reinterpret_cast<intptr_t>(of.data()) & 63);
+      return std::span(of).subspan(skip, of.size() - 64);
+    };
+    ASSERT_TRUE(std::ranges::equal(content(plain), content(streamed))) << rows << " rows of " << bytes << " bytes, " << to_stride << " apart, at " << at;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,42 @@ namespace trireme::weightsync {
 namespace {
 
 const Home host{"host", SyncOptions{}, 1024, [] { return std::make_unique<HostTensors>(); }};
-INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host), name_of);
+const Home windows{"windows", SyncOptions{}, 1024, [] { return std::make_unique<WindowTensors>(); }};
+INSTANTIATE_TEST_SUITE_P(Host, SyncIn, testing::Values(host, windows), name_of);
+
+// Two trainers and a replica of two on one node, or on two made-up ones: what the sources' windows hold is copied from there, by both ways the same.
+TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
+  if (world().size() < 4) GTEST_SKIP() << "needs four ranks";
+  const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 2);
+  const base::ShardLayout target = llama_slices(odd_shape(), 2);
+  const auto all_bytes = [&](const SyncCounters& counters, int64_t SyncCounters::*what) { return world().sum<int64_t>(counters.*what); };
+  struct Case {
+    const char* name;
+    std::vector<int> nodes;
+    bool in_windows, in_place;
+    int share;  // of the bytes that are read in place, in halves
+  };
+  for (const Case& one : {Case{"windows", {0, 0, 0, 0}, true, true, 2}, Case{"buckets", {0, 0, 0, 0}, true, false, 0}, Case{"own memory", {0, 0, 0, 0}, false, true, 0},
+                          Case{"two nodes, each with a trainer and half of the replica", {0, 1, 0, 1}, true, true, 1}}) {
+    SCOPED_TRACE(one.name);
+    const Members members{{{0, 1}}, {{2, 3}}, one.nodes};
+    SyncOptions options;
+    options.in_place = one.in_place;
+    options.plan.node_bucket_bytes = 1024;
+    WeightSync sync(world(), source, target, members, options);
+    std::optional<Member> member(std::in_place, source, target, members, one.in_windows ? windows : host);
+    for (const int64_t version : {1, 2, 3}) {
+      if (version == 3) member.emplace(source, target, members, one.in_windows ? windows : host);  // the tensors lie elsewhere now
+      const SyncCounters counters = sync.run(version, member->sources(version, false), member->targets());
+      member->expect_version(version, false);
+      const int64_t received = all_bytes(counters, &SyncCounters::bytes_received), in_place = all_bytes(counters, &SyncCounters::bytes_in_place);
+      EXPECT_EQ(in_place, one.share == 2 ? received : one.share == 1 ? all_bytes(counters, &SyncCounters::bytes_in_node) : 0);
+      EXPECT_EQ(in_place > 0, one.share > 0);
+      EXPECT_EQ(sync.totals(counters).in_place, in_place);
+      EXPECT_EQ(counters.messages > 0, one.share == 1 && member->is_source());
+    }
+  }
+}
 
 // Ranks whose node cannot share memory send messages, those of other nodes go on sharing it, and the weights are the same.
 TEST(Sync, GoesOnWithMessagesWhereMemoryCannotBeShared) {
