@@ -80,6 +80,7 @@ class WeightSync::Engine {
   bool copy_in_place(Incoming& in);
   bool pass_on(Incoming& in, const std::byte* slot, int64_t payload_bytes);
   bool finished() const;
+  bool waits_for_messages() const;
   void take_in(const Flow& flow, const Bucket& bucket, const std::byte* slot);
   int64_t fill(const Flow& flow, const Bucket& bucket, std::byte* slot);
   int64_t encode(const Flow& flow, const Bucket& bucket, std::byte* payload);

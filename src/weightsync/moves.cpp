@@ -60,7 +60,7 @@ void WeightSync::Engine::begin_in_place() {
 SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vector<void*> targets) {
   begin(version, std::move(sources), std::move(targets));
   trace::Region region{"weight sync", next_version_, trace::Category::communication};
-  constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core
+  constexpr double patience = 1e-3;  // seconds of yielding; then whoever copies may have the core. Messages move only while somebody looks after them.
   constexpr std::chrono::microseconds shortest_nap{50}, longest_nap{500};
   auto nap = shortest_nap;
   for (base::Stopwatch idle; !finished();) {
@@ -70,7 +70,7 @@ SyncCounters WeightSync::Engine::run(int64_t version, Sources sources, std::vect
       nap = shortest_nap;
       continue;
     }
-    if (idle.seconds() < patience) {
+    if (idle.seconds() < patience || waits_for_messages()) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(nap);
@@ -91,6 +91,11 @@ bool WeightSync::Engine::finished() const {
   if (local_flow_ < plan_.sends.size()) return false;
   return std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& out) { return out.finished; }) &&
          std::all_of(incoming_.begin(), incoming_.end(), [](const Incoming& in) { return in.done(); });
+}
+
+bool WeightSync::Engine::waits_for_messages() const {
+  return std::ranges::any_of(outgoing_, [](const Outgoing& out) { return out.ring == nullptr && !out.finished; }) ||
+         std::ranges::any_of(incoming_, [](const Incoming& in) { return in.ring == nullptr && !in.done(); });
 }
 
 bool WeightSync::Engine::step() {
