@@ -190,7 +190,8 @@ void WeightSync::Engine::look_for_sources_in_place() {
   for (const Incoming& in : incoming_) {
     if (in.ring == nullptr || in.flow->passed_on()) continue;
     EXPECT(in.passes.empty());
-    wanted.push_back(static_cast<int>(std::ranges::find(node_ranks_, in.flow->from) - node_ranks_.begin()));
+    const auto from = static_cast<int>(std::ranges::find(node_ranks_, in.flow->from) - node_ranks_.begin());
+    if (std::ranges::find(wanted, from) == wanted.end()) wanted.push_back(from);
   }
   in_place_.emplace(node_comm_.view(), std::move(wanted), options_.verify);
 }

@@ -124,6 +124,16 @@ class Workshop(ProgramTest):
         """A run that is stopped behind its first iteration, with a checkpoint. Its schedule is that of `iterations`."""
         return self.go(run, *overrides, "run.stop_within=iteration", 'fault.at=["signal:0:reward:1:10"]', iterations=iterations, codes=(STOPPED,), **options)
 
+    def begun(self, run, iterations=4):
+        """A copy of such a run, which is made once."""
+        first = f"begun-{iterations}"
+        with self.mutex:
+            lock = self.one_at_a_time.setdefault(first, threading.Lock())
+        with lock:
+            if not self.path(first).exists():
+                self.first_iteration(first, iterations=iterations)
+        shutil.copytree(self.path(first), self.path(run), symlinks=True)
+
     def undisturbed(self, *overrides, ranks=2, deck="ppo.toml", iterations=4):
         """Metrics and samples of a run that is left in peace; made once."""
         key = (ranks, deck, iterations, *overrides)

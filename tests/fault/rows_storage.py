@@ -47,7 +47,7 @@ def io_case(shop, case, seed):
     run = f"io-{seed}"
     shop.remove(run)
     if start == 1:
-        shop.first_iteration(run, iterations=2)
+        shop.begun(run, iterations=2)
     settings = {"STORAGE": f"{run}/", "STORAGE_OPS": operation, "STORAGE_CALLS": f"{number}-{number}", "STORAGE_DO": deed, "STORAGE_RANK": str(seed % 2)}
     result = shop.begin(run, iterations=2, env=adversity("storage", **settings)).wait(90)
     if result.code not in SAID:
