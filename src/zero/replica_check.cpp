@@ -15,19 +15,22 @@
 namespace trireme::zero {
 namespace {
 
-// Multiplies and rotates words of two values in eight lanes, which no step of another waits for: about as fast as memory gives them. It is compared between
-// copies of one array, nobody attacks it.
+// Multiplies and rotates words of two values in eight lanes, which no step of another waits for, from four places of the array in turn, since memory gives one core
+// more of several than of one. It is compared between copies of one array, nobody attacks it.
 uint64_t digest_of(const float* values, int64_t count) {
   constexpr uint64_t prime = 0x9e3779b97f4a7c15ULL;
   std::array<uint64_t, 8> lanes{1, 2, 3, 4, 5, 6, 7, 8};
   const auto mix = [](uint64_t lane, uint64_t word) { return std::rotl(lane ^ word, 29) * prime; };
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    std::array<uint64_t, 8> words;
-    std::memcpy(words.data(), values + i, sizeof words);
-    for (size_t l = 0; l < lanes.size(); ++l) lanes[l] = mix(lanes[l], words[l]);
+  constexpr int64_t line = 16, places = 4;  // values
+  const int64_t part = count / (places * line) * line;
+  for (int64_t i = 0; i < part; i += line) {
+    for (int64_t place = 0; place < places; ++place) {
+      std::array<uint64_t, 8> words;
+      std::memcpy(words.data(), values + place * part + i, sizeof words);
+      for (size_t l = 0; l < lanes.size(); ++l) lanes[l] = mix(lanes[l], words[l]);
+    }
   }
-  for (; i < count; ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
+  for (int64_t i = places * part; i < count; ++i) lanes[0] = mix(lanes[0], std::bit_cast<uint32_t>(values[i]));
   uint64_t digest = 0;
   for (const uint64_t lane : lanes) digest = mix(digest, lane);
   return digest;
