@@ -256,7 +256,7 @@ def checkpoint_rows(quick):
     shape = "25M" if quick else "135M"
     # Three saves and what they held up, in a run that saves behind every iteration.
     held_up = iteration_figure(shape, "fp32", "ckpt.interval=1", "ckpt.keep=2", scratch=scratch,
-                               figure=lambda lines, _: sum(line["seconds"]["checkpoint_stall"] for line in lines) / sum(line["seconds"]["total"] for line in lines))
+                               figure=lambda lines, *_: sum(line["seconds"]["checkpoint_stall"] for line in lines) / sum(line["seconds"]["total"] for line in lines))
     return [
         Row("K1", f"checkpoint save {what}", "GB/s", save, [Peer("dd conv=fdatasync", best(r"dd conv=fdatasync"), 0.9), *writers]),
         Row("K3", f"checkpoint load, cold, {what}", "GB/s", load,
