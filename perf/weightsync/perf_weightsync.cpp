@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/arguments.hpp"
@@ -35,6 +36,7 @@ struct Arguments {
   int64_t node_bucket = weightsync::PlanOptions{}.node_bucket_bytes;
   bool check = false;
   bool only_messages = false;
+  int threads = 1;
 };
 
 base::Slicing slice(base::SliceAxis axis, int64_t units, int64_t size, int t) {
@@ -212,6 +214,7 @@ class Bench {
     weightsync::SyncOptions options;
     options.plan.node_bucket_bytes = arguments_.node_bucket;
     options.delta = weightsync::DeltaScope::off;
+    if (arguments_.threads > 1) options.parallel_for = [this](int64_t count, const auto& body) { on_threads(count, body); };
     std::vector<std::pair<const char*, weightsync::SyncOptions>> kinds;
     if (!arguments_.only_messages) {
       kinds.emplace_back("ours, shared memory", options);
@@ -264,6 +267,13 @@ class Bench {
     const auto targets = to_.write();
     return w.run(version, {from_.read(), {}}, targets);
   }
+  void on_threads(int64_t count, const std::function<void(int64_t, int64_t)>& body) const {
+    std::vector<std::thread> others;
+    const auto border = [&](int64_t t) { return t * count / arguments_.threads; };
+    for (int64_t t = 1; t < arguments_.threads; ++t) others.emplace_back([&, t] { body(border(t), border(t + 1)); });
+    body(0, border(1));
+    for (auto& thread : others) thread.join();
+  }
   // The first repetition touches pages and opens connections.
   static void keep(int repetition, std::vector<double>& all, double seconds) {
     if (repetition > 0) all.push_back(seconds);
@@ -312,6 +322,7 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--layers", out.layers)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--delta", out.delta, "fraction of elements that change between syncs; 0: no delta row")->capture_default_str();
   app.add_option("--node-bucket", out.node_bucket, "bytes of a bucket inside a node")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", out.threads, "of a rank, for copies from tensors to tensors")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--colocated", out.colocated, "trainers and generators are the same ranks");
   app.add_flag("--check", out.check, "compare what arrived");
   app.add_flag("--only-messages", out.only_messages, "no shared memory");

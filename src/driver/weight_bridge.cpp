@@ -8,6 +8,7 @@
 #include "trireme/base/fault_point.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/kernels/device_type.hpp"
+#include "trireme/kernels/parallel.hpp"
 #include "trireme/trace/region.hpp"
 
 namespace trireme::driver {
@@ -39,6 +40,7 @@ WeightBridge::WeightBridge(const config::Options& options, const comm::Roles& ro
   sync.shared_memory = config::shares(options.weightsync.shared_memory);
   sync.in_place = options.weightsync.shared_memory == config::SharedMemory::automatic;
   sync.device = !kernels::on_host(device);
+  sync.parallel_for = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) { kernels::parallel_for(0, count, 1, body); };
   sync.plan.bucket_bytes = options.weightsync.bucket_bytes.count;
   sync.plan.element_bytes = element_bytes_;
   if (sends_deltas(options, roles)) sync.groups = model::layer_groups(spec);

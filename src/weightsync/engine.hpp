@@ -74,7 +74,8 @@ class WeightSync::Engine {
   void begin_in_place();
   bool step();
   bool activate();
-  bool copy_local_bucket();
+  bool copy_local_buckets();
+  size_t copy_some_buckets(const Flow& flow, size_t first, const std::vector<const void*>& from) const;
   bool send(Outgoing& out);
   bool receive(Incoming& in);
   bool copy_in_place(Incoming& in);

@@ -100,7 +100,7 @@ bool WeightSync::Engine::waits_for_messages() const {
 
 bool WeightSync::Engine::step() {
   bool moved = activate();
-  moved |= copy_local_bucket();
+  moved |= copy_local_buckets();
   for (Incoming& in : incoming_) {
     if (in.channel) moved |= receive(in);
   }
@@ -138,14 +138,30 @@ bool WeightSync::Engine::activate() {
   return opened;
 }
 
-bool WeightSync::Engine::copy_local_bucket() {
+// From bucket `first` on, from tensors to tensors; returns how many. Messages are looked after in between.
+size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, const std::vector<const void*>& from) const {
+  constexpr size_t most = 64;
+  const size_t count = std::min(most, flow.buckets.size() - first);
+  const auto copy = [&](int64_t begin, int64_t end) {
+    for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
+      copy_local(target_copier_, pieces_of(flow, flow.buckets[first + b]), element_bytes_, from, targets_);
+    }
+  };
+  if (options_.parallel_for && !options_.device) {
+    options_.parallel_for(static_cast<int64_t>(count), copy);
+  } else {
+    copy(0, static_cast<int64_t>(count));
+  }
+  return count;
+}
+
+bool WeightSync::Engine::copy_local_buckets() {
   while (local_flow_ < plan_.sends.size() && plan_.sends[local_flow_].route != Route::local) ++local_flow_;
   if (local_flow_ == plan_.sends.size()) return false;
   const Flow& flow = plan_.sends[local_flow_];
-  const Bucket& bucket = flow.buckets[local_bucket_];
-  copy_local(target_copier_, pieces_of(flow, bucket), element_bytes_, sources_.data, targets_);
-  counters_.bytes_local += bucket.elements * element_bytes_;
-  if (++local_bucket_ == flow.buckets.size()) {
+  const size_t end = local_bucket_ + copy_some_buckets(flow, local_bucket_, sources_.data);
+  for (; local_bucket_ < end; ++local_bucket_) counters_.bytes_local += flow.buckets[local_bucket_].elements * element_bytes_;
+  if (local_bucket_ == flow.buckets.size()) {
     local_bucket_ = 0;
     ++local_flow_;
   }
@@ -269,15 +285,16 @@ bool WeightSync::Engine::receive(Incoming& in) {
 }
 
 bool WeightSync::Engine::copy_in_place(Incoming& in) {
-  if (in.channel->take() == nullptr) return false;
-  const Bucket& bucket = in.flow->buckets[in.next];
-  copy_local(target_copier_, pieces_of(*in.flow, bucket), element_bytes_, *in.in_place, targets_);
-  const int64_t bytes = bucket.elements * element_bytes_;
-  counters_.bytes_received += bytes;
-  counters_.bytes_in_node += bytes;
-  counters_.bytes_in_place += bytes;
-  in.channel->release();
-  if (++in.next == in.flow->buckets.size()) in.channel.reset();
+  if (in.channel->take() == nullptr) return false;  // the source posts all of them at once
+  const size_t end = in.next + copy_some_buckets(*in.flow, in.next, *in.in_place);
+  for (; in.next < end; ++in.next) {
+    const int64_t bytes = in.flow->buckets[in.next].elements * element_bytes_;
+    counters_.bytes_received += bytes;
+    counters_.bytes_in_node += bytes;
+    counters_.bytes_in_place += bytes;
+    in.channel->release();
+  }
+  if (in.done()) in.channel.reset();
   return true;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trireme/comm/comm.hpp"
+#include "trireme/comm/shard_exchange.hpp"
 #include "trireme/weightsync/plan.hpp"
 
 namespace trireme::weightsync {
@@ -31,6 +32,7 @@ struct SyncOptions {
   bool device = false;     // tensors lie on this rank's current device (enable_device_exchange()); its default stream is waited for
   int in_flight = trireme::plan::buckets_in_flight;  // buckets per flow
   PlanOptions plan;
+  comm::ParallelFor parallel_for{};  // for copies from sources in place, and of this rank to itself, on the host; empty: this thread only
   std::vector<std::string> groups{};  // [tensors] each one's group, for SyncTotals::changed; empty: not counted
 };
 

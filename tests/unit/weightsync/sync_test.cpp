@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/sync_cases.hpp"
@@ -47,13 +48,20 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
     std::vector<int> nodes;
     bool in_windows, in_place;
     int share;  // of the bytes that are read in place, in halves
+    bool threads = false;
   };
-  for (const Case& one : {Case{"windows", {0, 0, 0, 0}, true, true, 2}, Case{"buckets", {0, 0, 0, 0}, true, false, 0}, Case{"own memory", {0, 0, 0, 0}, false, true, 0},
+  const auto on_two_threads = [](int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    std::thread other([&] { body(count / 2, count); });
+    body(0, count / 2);
+    other.join();
+  };
+  for (const Case& one : {Case{"windows", {0, 0, 0, 0}, true, true, 2}, Case{"windows, two threads", {0, 0, 0, 0}, true, true, 2, true}, Case{"buckets", {0, 0, 0, 0}, true, false, 0}, Case{"own memory", {0, 0, 0, 0}, false, true, 0},
                           Case{"two nodes, each with a trainer and half of the replica", {0, 1, 0, 1}, true, true, 1}}) {
     SCOPED_TRACE(one.name);
     const Members members{{{0, 1}}, {{2, 3}}, one.nodes};
     SyncOptions options;
     options.in_place = one.in_place;
+    if (one.threads) options.parallel_for = on_two_threads;
     options.plan.node_bucket_bytes = 1024;
     WeightSync sync(world(), source, target, members, options);
     std::optional<Member> member(std::in_place, source, target, members, one.in_windows ? windows : host);
