@@ -107,7 +107,16 @@ void MetricsFile::write_waiting() {
 }
 
 void MetricsFile::sync() {
-  write_waiting();
+  try {
+    write_waiting();
+  } catch (const UserError&) {  // what was written before is remembered by the cursor all the same
+    to_device();
+    throw;
+  }
+  to_device();
+}
+
+void MetricsFile::to_device() {
   const base::FileWork work{"sync", path_};
   if (::fdatasync(file_.get()) != 0) base::throw_errno(errno, "sync", path_);
 }

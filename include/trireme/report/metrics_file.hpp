@@ -21,12 +21,13 @@ class MetricsFile {
   MetricsFile(const std::filesystem::path& path, int64_t cursor);
   // Throws when it cannot be written; the line is kept (up to 16 MiB of them) and goes out with a later one.
   void append(const std::string& line);
-  // Lines that still wait are written, and all of them are on the device: for a checkpoint that remembers the cursor.
+  // Writes lines that still wait, and puts what is written on the device: for a checkpoint that remembers the cursor. Throws when some still wait.
   void sync();
   int64_t cursor() const { return cursor_; }
 
  private:
   void write_waiting();
+  void to_device();
 
   std::filesystem::path path_;
   base::FileDescriptor file_;
