@@ -169,9 +169,9 @@ void WeightSync::Engine::open_rings() {
   node_ranks_ = node_comm_.view().gather_values<int32_t>(me);
   const auto tables = node_comm_.view().gather_ragged<RingPlace>(mine);
   auto place = [&](const Flow& flow) {
-    const auto sender = std::ranges::find(node_ranks_, flow.from) - node_ranks_.begin();
+    const int sender = node_rank(flow.from);
     for (const RingPlace& found : tables[static_cast<size_t>(sender)]) {
-      if (found.is_of(flow)) return window_.part(static_cast<int>(sender)) + found.offset;
+      if (found.is_of(flow)) return window_.part(sender) + found.offset;
     }
     throw InternalError(base::text("rank ", flow.from, " has no ring for shard ", flow.shard, " of slice ", flow.slice, " to rank ", me));
   };
@@ -190,7 +190,7 @@ void WeightSync::Engine::look_for_sources_in_place() {
   for (const Incoming& in : incoming_) {
     if (in.ring == nullptr || in.flow->passed_on()) continue;
     EXPECT(in.passes.empty());
-    const auto from = static_cast<int>(std::ranges::find(node_ranks_, in.flow->from) - node_ranks_.begin());
+    const int from = node_rank(in.flow->from);
     if (std::ranges::find(wanted, from) == wanted.end()) wanted.push_back(from);
   }
   in_place_.emplace(node_comm_.view(), std::move(wanted), options_.verify);

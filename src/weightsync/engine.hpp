@@ -1,6 +1,7 @@
 // One sync in progress on one rank: channels for its flows, and a loop that moves whatever can move.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +66,7 @@ class WeightSync::Engine {
   void connect_passes();
   void open_rings();
   void look_for_sources_in_place();
+  int node_rank(int rank) const { return static_cast<int>(std::ranges::find(node_ranks_, rank) - node_ranks_.begin()); }
   void size_buffers();
   int64_t slot_bytes(const Flow& flow) const;
   int64_t largest_bucket() const;

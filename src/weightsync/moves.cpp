@@ -49,11 +49,11 @@ void WeightSync::Engine::begin_in_place() {
   std::ranges::transform(shard_elements_, bytes.begin(), [this](int64_t elements) { return elements * element_bytes_; });
   const std::string problem = in_place_->begin(sources_.data, bytes);
   if (!problem.empty()) error_ = UserError(ExitCode::internal, base::text("weight sync ", next_version_, ", rank ", comm_.rank(), ": ", problem));
-  const auto of_node = [this](int rank) { return static_cast<int>(std::ranges::find(node_ranks_, rank) - node_ranks_.begin()); };
-  for (Outgoing& out : outgoing_) out.in_place = out.ring != nullptr && !out.flow->passed_on() && in_place_->readable(of_node(comm_.rank()));
+  const bool readable = in_place_->readable(node_rank(comm_.rank()));
+  for (Outgoing& out : outgoing_) out.in_place = out.ring != nullptr && !out.flow->passed_on() && readable;
   for (Incoming& in : incoming_) {
-    const bool here = in.ring != nullptr && !in.flow->passed_on() && in_place_->readable(of_node(in.flow->from));
-    in.in_place = here ? &in_place_->tensors(of_node(in.flow->from)) : nullptr;
+    const bool here = in.ring != nullptr && !in.flow->passed_on() && in_place_->readable(node_rank(in.flow->from));
+    in.in_place = here ? &in_place_->tensors(node_rank(in.flow->from)) : nullptr;
   }
 }
 
