@@ -1,6 +1,6 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
 //   perf_decode [--shape 135M|25M|1B|8B] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
-//               [--weights model,int8] [--threads 2] [--repetitions 3]
+//               [--weights model,int8] [--threads 2] [--repetitions 3] [--graphs 1|0]
 //   mpirun -n 2 perf_decode --threads 1 --sums shared,gathered ...    a replica of so many tensor-parallel ranks, by both ways of adding up in turn
 // perf_decode-gpu does it on a GPU, by the backend for these. Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
 // and the bytes of weights read per second. tokens_per_cpu_s divides by processor time instead of wall time: with one thread it
@@ -33,6 +33,7 @@ struct Setting {
   std::vector<std::string> dtypes{"bf16", "fp32"}, weights{"model"}, sums{"shared"};
   std::vector<int64_t> batches{1, 8, 32};
   int threads = 2, repetitions = 3;
+  bool graphs = true;
   int64_t prompt = 128, tokens = 128;
 };
 
@@ -48,6 +49,7 @@ Setting parse(int argc, char** argv) {
   app.add_option("--new", s.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--backend", s.backend)->check(CLI::IsMember({"fused", "torch"}))->capture_default_str();
   app.add_option("--threads", s.threads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--graphs", s.graphs, "on a GPU: steps of decoding recorded and launched as one")->capture_default_str();
   app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
   return s;
@@ -153,6 +155,7 @@ int main(int argc, char** argv) {
       const int64_t cache = cache_bytes(spec.shape, options, a, config::bytes_per_element(weights.back().dtype()));
       options.kv_bytes = site.is_gpu ? cache : std::max(int64_t{2} << 30, cache);
       options.prefix_sharing = false;
+      options.graphs = a.graphs;
       options.shared_sums = variant.sums == "shared";
       start.restart();
       engines.push_back(std::make_unique<generate::Engine>(spec, weights.back(), options, replica));

@@ -61,9 +61,11 @@ def train_row(rehearse):
 def decode_row(name, shape_name, batch, context, ratio, rehearse):
     shape, new = SHAPES[shape_name], 4 if rehearse else 64
     arguments = ["--shape", shape_name, "--dtype", "bf16", "--batch", batch, "--prompt", context, "--new", new, "--repetitions", 1 if rehearse else 3]
-    side = ours(f"perf_decode-{PLACES[rehearse]}", "decode_tokens_per_s_best", *arguments)
+    program = f"perf_decode-{PLACES[rehearse]}", "decode_tokens_per_s_best", *arguments
+    side, by_kernels = ours(*program), ours(*program, "--graphs", 0)
     peers = [Peer(who, peer(script, "decode_tokens_per_s_best", *arguments, "--device", "cuda"), ratio)
              for who, script in (("HF generate", "generate_hf.py"), ("HF continuous batching", "generate_continuous.py"))]
+    peers.append(Peer("ours, kernel by kernel", by_kernels, 1.0))
 
     def limit(limits):
         read = 2 * (shape.body + shape.head) + batch * (context + new / 2) * shape.cache
@@ -79,7 +81,8 @@ def step_row(rehearse):
         return lambda: 32e3 / figure()
     side = milliseconds(row.ours)
     side.command = row.ours.command
-    return Row("C3", row.metric.replace("decode", "a step of decode"), "ms", side, [Peer("HF generate", milliseconds(row.peers[0].run), 10.0)], lower=True,
+    return Row("C3", row.metric.replace("decode", "a step of decode"), "ms", side, [Peer(row.peers[0].name, milliseconds(row.peers[0].run), 10.0),
+                                                                                               Peer(row.peers[2].name, milliseconds(row.peers[2].run), 1.0)], lower=True,
                limit=lambda limits: 0.5, limit_target=1.0)
 
 

@@ -33,6 +33,8 @@ class NcclSums final : public RankSums {
     nccl_.complete(ncclAllGather(static_cast<std::byte*>(all) + rank_ * bytes, all, static_cast<size_t>(bytes), ncclUint8, nccl_.handle(), stream_), "ncclAllGather");
   }
   std::string kind() const override { return "NCCL"; }
+  bool recordable() const override { return true; }
+  void use_stream(void* compute_stream) override { stream_ = static_cast<cudaStream_t>(compute_stream); }
 
  private:
   cudaStream_t stream_;

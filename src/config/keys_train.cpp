@@ -51,6 +51,11 @@ void add_generate_keys(KeyList<Options>& keys) {
            "On GPUs: attention of decoding sequences by a kernel of our own, which reads the cache's pages where they lie. No GPU has run it yet. false: "
            "LibTorch's attention, over keys and values that are gathered in each layer.")
       .departs("Not in OpenRLHF.");
+  keys.add(KEY(generate.graphs),
+           "On GPUs, with generate.paged_attention: steps in which sequences only decode are filled up to one of few sizes, recorded (CUDA graphs) and launched "
+           "as one, instead of kernel by kernel; each recording is compared with the kernels it was made of before it is used. No GPU has run it yet. "
+           "false: every kernel by itself.")
+      .departs("OpenRLHF: vllm.enforce_eager, off.");
   keys.add(KEY(generate.shared_sums),
            "On CPUs: the ranks of a replica (generate.tensor_parallel) that lie on one node add up their parts of a layer's "
            "output in memory that they share; "

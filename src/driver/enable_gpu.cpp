@@ -2,6 +2,7 @@
 
 #include "trireme/machine/device.hpp"
 #include "trireme/comm/device_exchange.hpp"
+#include "trireme/kernels/device_graph.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_product.hpp"
 
@@ -11,6 +12,7 @@ void enable_gpu() {
   comm::enable_device_exchange();
   kernels::enable_device_kernels();
   kernels::enable_device_product();
+  kernels::enable_device_graphs();
   machine::set_gpu_identity(&comm::device_bus_id);
 }
 

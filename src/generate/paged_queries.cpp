@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/model/gathered_attention.hpp"
 
@@ -16,6 +17,11 @@ void PagedQueries::add(int64_t row, int64_t keys, std::span<const int32_t> pages
   pages_.insert(pages_.end(), pages.begin(), pages.end());
 }
 
+void PagedQueries::fill_up(int64_t chunks) {
+  EXPECT(chunks >= std::ssize(chunks_));
+  chunks_.resize(static_cast<size_t>(chunks), kernels::chunk_of_nobody);
+}
+
 void PagedQueries::put(Upload& upload) {
   query_piece_ = upload.put(queries_);
   chunk_piece_ = upload.put(chunks_);
@@ -23,11 +29,11 @@ void PagedQueries::put(Upload& upload) {
 }
 
 void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
-                          int64_t page_size, const at::Tensor& out) {
+                          int64_t page_size, const at::Tensor& out, PagedScratch& scratch) const {
   const int64_t heads = q.size(1), head_dim = q.size(2), chunks = std::ssize(chunks_);
-  if (!sums_.defined()) {
-    sums_ = at::empty({chunks, heads, head_dim}, q.options().dtype(at::kFloat));
-    weights_ = at::empty({chunks, heads, 2}, sums_.options());
+  if (!scratch.sums.defined()) {
+    scratch.sums = at::empty({chunks, heads, head_dim}, q.options().dtype(at::kFloat));
+    scratch.weights = at::empty({chunks, heads, 2}, scratch.sums.options());
   }
   kernels::PagedAttention a{};
   a.q = q.const_data_ptr();
@@ -45,8 +51,8 @@ void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Te
   a.query = upload.data<kernels::PagedQuery>(query_piece_);
   a.chunk = upload.data<kernels::PagedChunk>(chunk_piece_);
   a.pages = upload.data<int32_t>(page_piece_);
-  a.sums = sums_.mutable_data_ptr<float>();
-  a.weights = weights_.mutable_data_ptr<float>();
+  a.sums = scratch.sums.mutable_data_ptr<float>();
+  a.weights = scratch.weights.mutable_data_ptr<float>();
   kernel(a);
 }
 
@@ -79,7 +85,8 @@ std::string paged_attention_problem(at::Device device, AttendPages kernel) {
     const at::Tensor where = at::tensor(slots, at::TensorOptions().dtype(at::kLong)).to(device);
     const at::Tensor want = model::attend_gathered(q, keys.index_select(0, where), values.index_select(0, where), lengths);
     const at::Tensor got = at::full_like(q, NAN);
-    queries.attend(kernel, upload, q, keys, values, page_size, got);
+    PagedScratch scratch;
+    queries.attend(kernel, upload, q, keys, values, page_size, got, scratch);
     const at::Tensor largest = got.to(at::kDouble).sub(want.to(at::kDouble)).abs().max().to(at::kCPU);
     const double error = *largest.const_data_ptr<double>();
     if (error <= (type == at::kFloat ? 1e-4 : 3e-2)) continue;

@@ -16,23 +16,30 @@ namespace trireme::generate {
 
 using AttendPages = void (*)(const kernels::PagedAttention&);
 
+// What the kernel takes for itself, the same memory in every layer: for calls in the order of one stream.
+struct PagedScratch {
+  at::Tensor sums, weights;
+};
+
 class PagedQueries {
  public:
   // Row `row` of the step, at position keys - 1; `pages` are those of the positions from 0 on.
   void add(int64_t row, int64_t keys, std::span<const int32_t> pages);
+  // Behind the last row: chunks of nobody, up to `chunks`.
+  void fill_up(int64_t chunks);
   bool empty() const { return queries_.empty(); }
+  int64_t chunks() const { return std::ssize(chunks_); }
+  // The page numbers, of which each step has its own count, last.
   void put(Upload& upload);
-  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one layer, contiguous. The same memory for scratch in
-  // every layer: call it in the order of one stream.
+  // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one layer, contiguous.
   void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
-              const at::Tensor& out);
+              const at::Tensor& out, PagedScratch& scratch) const;
 
  private:
   std::vector<kernels::PagedQuery> queries_;
   std::vector<kernels::PagedChunk> chunks_;
   std::vector<int32_t> pages_;
   Upload::Piece query_piece_, chunk_piece_, page_piece_;
-  at::Tensor sums_, weights_;  // scratch
 };
 
 // What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on made-up keys and values; empty: nothing.

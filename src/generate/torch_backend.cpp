@@ -18,62 +18,9 @@
 
 namespace trireme::generate {
 
-// What a step reads by number: everything that the host knows about it, and where it lies on the device.
-class TorchBackend::StepIndices {
- public:
-  // `paged`: sequences with one row are read where they lie.
-  StepIndices(const StepBatch& batch, int64_t page_size, bool paged) {
-    for (const SequenceRows& s : batch.sequences) {
-      const int64_t row = rows.cu_seqlens.back(), positions = s.first_position + s.rows;
-      const auto slot = [&](int64_t i) { return s.pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size; };
-      for (int64_t i = s.first_position; i < positions; ++i) written_.push_back(slot(i));
-      rows.cu_seqlens.push_back(row + s.rows);
-      if (paged && s.rows == 1) {
-        queries.add(row, positions, s.pages);
-        continue;
-      }
-      for (int64_t i = 0; i < positions; ++i) read_.push_back(slot(i));
-      for (int64_t i = row; i < row + s.rows; ++i) gathering_.push_back(i);
-      lengths.add(s.rows, positions);
-    }
-    ids_.assign(batch.ids.begin(), batch.ids.end());
-    positions_ = batch.positions;
-    logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
-  }
-
-  void put(Upload& upload) {
-    const auto narrow = [](const std::vector<int64_t>& values) { return std::vector<int32_t>(values.begin(), values.end()); };
-    for (const auto* values : {&ids_, &positions_, &written_, &read_, &gathering_, &logit_rows_}) pieces_.push_back(upload.put(*values));
-    for (const auto* values : {&lengths.queries, &lengths.keys}) pieces_.push_back(upload.put(narrow(*values)));
-    queries.put(upload);
-  }
-  void find(const Upload& upload) {
-    rows.ids = upload.tensor(pieces_[0], at::kLong);
-    rows.positions = upload.tensor(pieces_[1], at::kLong);
-    written = upload.tensor(pieces_[2], at::kLong);
-    read = upload.tensor(pieces_[3], at::kLong);
-    gathering = upload.tensor(pieces_[4], at::kLong);
-    logit_rows = upload.tensor(pieces_[5], at::kLong);
-    lengths.queries_device = upload.tensor(pieces_[6], at::kInt);
-    lengths.keys_device = upload.tensor(pieces_[7], at::kInt);
-  }
-
-  PagedQueries queries;
-  model::GatheredLengths lengths;  // of the other sequences
-  model::PackedBatch rows;
-  at::Tensor written;     // cache slots of the rows, [M]
-  at::Tensor read;        // and of all positions of the sequences that are gathered, [S]
-  at::Tensor gathering;   // rows of these sequences
-  at::Tensor logit_rows;
-
- private:
-  std::vector<int64_t> ids_, positions_, written_, read_, gathering_, logit_rows_;
-  std::vector<Upload::Piece> pieces_;
-};
-
 class TorchBackend::PagedStrategy final : public model::Strategy {
  public:
-  PagedStrategy(TorchBackend& backend, StepIndices& indices, const Upload& upload) : backend_(backend), indices_(indices), upload_(upload) {}
+  PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload) : backend_(backend), indices_(indices), upload_(upload) {}
 
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
     const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
@@ -81,7 +28,7 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
     cache.select(0, 1).index_copy_(0, indices_.written, v);
     if (indices_.queries.empty()) return attend_gathered(q, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
-    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0), cache.select(0, 1), backend_.page_size_, out);
+    indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0), cache.select(0, 1), backend_.page_size_, out, scratch_);
     ++backend_.paged_attention_calls_;
     if (indices_.gathering.numel() > 0) out.index_copy_(0, indices_.gathering, attend_gathered(from.index_select(0, indices_.gathering), cache));
     return out;
@@ -107,8 +54,24 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   }
 
   TorchBackend& backend_;
-  StepIndices& indices_;
+  const StepIndices& indices_;
   const Upload& upload_;
+  PagedScratch scratch_;
+};
+
+// Sums take their place on a stream while this lives.
+class TorchBackend::SumsOnStream {
+ public:
+  SumsOnStream(comm::RankSums* sums, void* stream) : sums_(sums) {
+    if (sums_ != nullptr) sums_->use_stream(stream);
+  }
+  SumsOnStream(const SumsOnStream&) = delete;
+  ~SumsOnStream() {
+    if (sums_ != nullptr) sums_->use_stream(nullptr);
+  }
+
+ private:
+  comm::RankSums* sums_;
 };
 
 int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
@@ -116,7 +79,7 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 }
 
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           bool paged_attention, const comm::CommView& tensor_parallel)
+                           bool paged_attention, bool graphs, const comm::CommView& tensor_parallel)
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
       sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
@@ -126,6 +89,12 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
   sampler_ = std::make_unique<TensorSampler>(shape_.logit_type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
                                              own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
   if (paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
+  if (!graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable())) return;
+  if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
+  graphs_ = std::make_unique<DecodeGraphs>(tensor_parallel, device_, [this](const StepIndices& indices, const Upload& upload, void* stream) {
+    const SumsOnStream of_sums(sums_.get(), stream);
+    return forward(indices, upload);
+  });
 }
 
 // Null: the host draws from what a device computes. The same on all ranks.
@@ -160,42 +129,88 @@ void TorchBackend::reserve_positions(int64_t positions) {
   if (positions <= rope_positions_) return;
   rope_positions_ = std::min(spec_.shape.max_positions, std::max<int64_t>(2 * positions, 512));
   rope_ = model::make_rope(spec_.shape, rope_positions_, device_);
+  if (graphs_) graphs_->forget();
+}
+
+void TorchBackend::release_cache() {
+  if (graphs_) graphs_->forget();
+  cache_ = logits_ = at::Tensor();
+}
+
+void TorchBackend::make_cache() {
+  if (cache_.defined()) return;
+  const int64_t slots = (pages_ + (graphs_ ? 1 : 0)) * page_size_;
+  const auto options = at::TensorOptions().dtype(kernels::scalar_type(shape_.type)).device(device_);
+  cache_ = at::zeros({2, shape_.layers, slots, shape_.kv_heads, shape_.head_dim}, options);
+}
+
+std::optional<DecodeShape> TorchBackend::recorded_shape(const StepBatch& batch) {
+  if (!graphs_) return std::nullopt;
+  if (weights_placed_ != weights_.times_placed()) graphs_->forget();
+  weights_placed_ = weights_.times_placed();
+  return graphs_->shape_of(batch);
 }
 
 std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
   const at::NoGradGuard no_grad;
   Upload upload, of_draws_on_host;
   Upload& of_draws = draws_on_host() ? of_draws_on_host : upload;
-  StepIndices indices(batch, page_size_, attend_pages_ != nullptr);
+  const auto shape = recorded_shape(batch);
+  StepIndices indices = shape ? StepIndices(batch, page_size_, *shape, static_cast<int32_t>(pages_)) : StepIndices(batch, page_size_, attend_pages_ != nullptr);
   indices.put(upload);
   sampler_->plan(draws, of_draws);
-  upload.send(device_);
   ++uploads_;
   if (draws_on_host()) of_draws.send(at::kCPU);
-  indices.find(upload);
-  if (batch.rows() > 0) forward(batch, indices, upload);
+  logits_ = at::Tensor();  // those of the last step were drawn from: not beside this one's
+  if (shape) {
+    logits_ = launch(*shape, indices, upload);
+  } else {
+    upload.send(device_);
+    compute(batch, indices, upload);
+  }
+  if (logits_.defined()) logits_ = logits_.to(sampler_->device()).contiguous();
   if (draws.empty()) return {};
   if (!on_host()) ++device_waits_;  // of the copy of logits or ids
   return sampler_->draw(logits_.defined() ? logits_ : at::empty({0}), of_draws);
 }
 
-// Leaves the logits of the step where they are drawn from.
-void TorchBackend::forward(const StepBatch& batch, StepIndices& indices, const Upload& upload) {
-  if (!cache_.defined()) {
-    const auto type = kernels::scalar_type(shape_.type);
-    cache_ = at::zeros({2, shape_.layers, pages_ * page_size_, shape_.kv_heads, shape_.head_dim}, at::TensorOptions().dtype(type).device(device_));
-  }
+void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload& upload) {
+  indices.find(upload);
+  if (batch.rows() == 0) return;
+  make_cache();
+  const auto before = sums_ ? sums_->counters() : comm::RankSumsCounters{};
+  const at::Tensor logits = forward(indices, upload);
+  if (!batch.logit_rows.empty()) logits_ = logits;
+  if (!sums_) return;
+  sums_of_row_.sums = sums_->counters().sums - before.sums;
+  sums_of_row_.bytes = (sums_->counters().bytes - before.bytes) / batch.rows();
+}
+
+// What a recording does is counted here, since nothing is called; what was called to record it was counted twice.
+at::Tensor TorchBackend::launch(const DecodeShape& shape, StepIndices& indices, Upload& upload) {
+  make_cache();
+  const int64_t calls = paged_attention_calls_ + shape_.layers;
+  auto sums = sums_ ? sums_->counters() : comm::RankSumsCounters{};
+  sums.sums += sums_of_row_.sums;
+  sums.bytes += sums_of_row_.bytes * shape.rows;
+  const at::Tensor logits = graphs_->run(shape, std::move(indices), upload);
+  paged_attention_calls_ = calls;
+  if (sums_) sums_->set_counters(sums);
+  return logits;
+}
+
+// Logits [rows, this rank's slice] on the device, of a step that wants some.
+at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& upload) {
   PagedStrategy strategy(*this, indices, upload);
-  logits_ = at::Tensor();  // those of the last step were drawn from: not beside this one's
   at::Tensor x;
   for (const model::Stage& stage : spec_.stages) {
     if (stage.kind == model::StageKind::head) {
-      if (batch.logit_rows.empty()) return;
+      if (indices.logit_rows.numel() == 0) return {};
       x = x.index_select(0, indices.logit_rows);
     }
     x = model::run_stage(spec_, stage, parameters(stage), x, indices.rows, rope_, strategy);
   }
-  logits_ = head(x).to(sampler_->device()).contiguous();
+  return head(x);
 }
 
 // Logits [rows, this rank's slice] in the type of x, to which the weight is widened piece by piece.
@@ -226,6 +241,10 @@ void TorchBackend::report(EngineCounters& counters) const {
   counters.paged_attention_calls = paged_attention_calls_;
   counters.uploads = uploads_;
   counters.device_waits = device_waits_;
+  if (graphs_) {
+    counters.graph_steps = graphs_->launches();
+    counters.graphs_recorded = graphs_->recordings();
+  }
   if (!sums_) return;
   counters.sum_bytes = sums_->counters().bytes;
   counters.sum_host_bytes = sums_->counters().host_bytes;
@@ -234,7 +253,8 @@ void TorchBackend::report(EngineCounters& counters) const {
 
 std::vector<std::string> TorchBackend::describe() const {
   return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "",
-                     attend_pages_ != nullptr ? ", attention of decoding sequences by a kernel of our own over pages in place" : "")};
+                     attend_pages_ != nullptr ? ", attention of decoding sequences by a kernel of our own over pages in place" : "",
+                     graphs_ ? ", steps of decoding recorded and launched as one" : "")};
 }
 
 std::vector<std::string> TorchBackend::differences() const {

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "decode_graphs.hpp"
 #include "local_shape.hpp"
 #include "paged_queries.hpp"
 #include "step_backend.hpp"
+#include "step_indices.hpp"
 #include "tensor_sampler.hpp"
 #include "trireme/comm/comm.hpp"
 #include "trireme/comm/rank_sums.hpp"
@@ -21,13 +23,13 @@ namespace trireme::generate {
 class TorchBackend final : public StepBackend {
  public:
   TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-               bool paged_attention, const comm::CommView& tensor_parallel);
+               bool paged_attention, bool graphs, const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
   KeptLogits keep(int64_t row) override;
   void copy_page(int32_t from, int32_t to) override;
-  void release_cache() override { cache_ = logits_ = at::Tensor(); }
+  void release_cache() override;
   void report(EngineCounters& counters) const override;
   std::vector<std::string> describe() const override;
   std::vector<std::string> differences() const override;
@@ -36,8 +38,12 @@ class TorchBackend final : public StepBackend {
 
  private:
   class PagedStrategy;
-  class StepIndices;
-  void forward(const StepBatch& batch, StepIndices& indices, const Upload& upload);
+  class SumsOnStream;
+  at::Tensor forward(const StepIndices& indices, const Upload& upload);
+  void compute(const StepBatch& batch, StepIndices& indices, Upload& upload);
+  at::Tensor launch(const DecodeShape& shape, StepIndices& indices, Upload& upload);
+  std::optional<DecodeShape> recorded_shape(const StepBatch& batch);
+  void make_cache();
   at::Tensor head(const at::Tensor& x) const;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
@@ -52,13 +58,16 @@ class TorchBackend final : public StepBackend {
   int64_t page_size_;
   at::Device device_;
   std::unique_ptr<comm::RankSums> sums_;  // null: one rank
-  at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values
+  at::Tensor cache_;  // [2, L, pages * page size, K, hd]: keys, values; one page more for rows that fill recorded steps up
   model::Rope rope_;
   int64_t rope_positions_ = 0;
   at::Tensor logits_;  // [rows, V], where they are drawn from
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
   std::unique_ptr<TensorSampler> sampler_;
   AttendPages attend_pages_ = nullptr;  // null: not used
+  std::unique_ptr<DecodeGraphs> graphs_;  // null: not used
+  int64_t weights_placed_ = 0;            // as recorded steps know them
+  comm::RankSumsCounters sums_of_row_;    // of a row of a step; `sums` of the whole step
   int64_t attention_calls_ = 0, paged_attention_calls_ = 0, uploads_ = 0, device_waits_ = 0;
 };
 

@@ -10,11 +10,12 @@ at::Tensor host_bytes(int64_t bytes, at::Device device) {
   return device.is_cuda() ? kernels::locked_bytes(bytes) : at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
-void Upload::send(at::Device device) {
-  const auto bytes = static_cast<int64_t>(bytes_.size());
-  const at::Tensor host = host_bytes(bytes, device);
-  if (bytes > 0) std::memcpy(host.mutable_data_ptr(), bytes_.data(), bytes_.size());
-  device_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+void Upload::send(at::Device device) { send_to(at::empty({bytes()}, at::TensorOptions().dtype(at::kByte).device(device))); }
+
+void Upload::send_to(const at::Tensor& memory) {
+  const at::Tensor host = host_bytes(bytes(), memory.device());
+  if (bytes() > 0) std::memcpy(host.mutable_data_ptr(), bytes_.data(), bytes_.size());
+  device_ = memory.narrow(0, 0, bytes());
   device_.copy_(host, /*non_blocking=*/true);
 }
 

@@ -64,6 +64,7 @@ void GeneratorWeights::restore() {
     owned_.push_back(static_cast<std::byte*>(storage_->device.back().mutable_data_ptr()));
     pointers_[p] = owned_[p];
   }
+  ++times_placed_;
 }
 
 GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place)
@@ -100,6 +101,7 @@ at::Tensor GeneratorWeights::tensor(size_t parameter) const {
 void GeneratorWeights::alias(const std::vector<const std::byte*>& pointers) {
   EXPECT(pointers.size() == pointers_.size() && owned_.empty());
   pointers_ = pointers;
+  ++times_placed_;
 }
 
 void GeneratorWeights::add_int8(const model::ModelSpec& spec) {

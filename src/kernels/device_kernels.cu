@@ -23,12 +23,19 @@ constexpr int threads_per_range = 256;
 constexpr int threads_per_chunk = 64;  // a pair of elements of each of 128 values
 constexpr int threads_per_head_rows = head_rows_of_team * head_lanes;
 
+#if defined(TRIREME_KOKKOS_DEVICE)
+constexpr void (*use_stream)(void*) = nullptr;
+#else
+thread_local cudaStream_t stream_of_thread = nullptr;
+void use_stream(void* stream) { stream_of_thread = static_cast<cudaStream_t>(stream); }
+#endif
+
 template <class Functor>
 void start(const char* name, int64_t teams, int threads, const Functor& functor) {
 #if defined(TRIREME_KOKKOS_DEVICE)
   if (teams > 0) exec::start_teams<Kokkos::DefaultExecutionSpace>(name, teams, threads, functor);
 #else
-  const cudaError_t error = exec::start_teams(teams, threads, functor);
+  const cudaError_t error = exec::start_teams(teams, threads, functor, stream_of_thread);
   if (error != cudaSuccess) throw std::runtime_error(std::string("the GPU refused the kernel ") + name + ": " + cudaGetErrorString(error));
 #endif
 }
@@ -123,7 +130,7 @@ constexpr const char* launched_by = "Kokkos' device space";
 constexpr const char* launched_by = "CUDA";
 #endif
 constexpr DeviceKernels kernels_of_device{launched_by, rows_of<float>, rows_of<uint16_t>, adamw_on_device, ranges, {scan_head, gradient_head},
-                                         {summarise_draws, choose_draws}, attend_pages};
+                                         {summarise_draws, choose_draws}, attend_pages, use_stream};
 
 }  // namespace
 

@@ -76,14 +76,15 @@ __global__ void run_teams(Functor functor, int64_t teams) {
   for (int64_t team = blockIdx.x; team < teams; team += gridDim.x) functor(BlockTeam{}, team);
 }
 
-// functor(team, i) for i = 0 .. teams - 1, by `threads` threads each, a multiple of 32; on the default stream.
+// functor(team, i) for i = 0 .. teams - 1, by `threads` threads each, a multiple of 32.
 template <class Functor>
-cudaError_t start_teams(int64_t teams, int threads, const Functor& functor) {
+cudaError_t start_teams(int64_t teams, int threads, const Functor& functor, cudaStream_t stream) {
   if (teams == 0) return cudaSuccess;
   constexpr int64_t most_blocks = int64_t{1} << 20;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(teams < most_blocks ? teams : most_blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
   return cudaLaunchKernelEx(&config, run_teams<Functor>, functor, teams);
 }
 

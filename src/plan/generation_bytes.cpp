@@ -37,6 +37,25 @@ int64_t draws(const GenerationStep& s) {
   return s.running * row;
 }
 
+int64_t chunks_of(const GenerationStep& s) { return base::ceil_div(s.longest, attention_positions); }
+// fp32 sums of attention in place.
+int64_t parts(const GenerationStep& s, int64_t chunks) { return chunks * s.q / s.shape.head_dim * (s.shape.head_dim + 2) * float_bytes; }
+int64_t indices(const GenerationStep& s) {
+  const int64_t of_sequence = draw_row + 4 * index_bytes + chunks_of(s) * index_bytes + base::ceil_div<int64_t>(s.longest, 16) * 4;
+  return (4 * s.rows + s.prefill) * index_bytes + s.running * of_sequence;
+}
+
+// A step in which all sequences decode, filled up to one of the sizes (generate/step_indices.hpp): by half at most. What it is uploaded to
+// has a power of two.
+int64_t recorded(GenerationStep s) {
+  const auto filled_up = [](int64_t count) { return base::ceil_div<int64_t>(3 * count, 2); };
+  s.rows = s.running = filled_up(s.running);
+  s.prefill = 0;
+  const int64_t logits = s.running * s.vocab * s.logit_bytes, of_parts = parts(s, filled_up(s.running * chunks_of(s)));
+  const int64_t page = 2 * s.shape.layers * s.page_size * s.kv * s.element_bytes;
+  return 2 * (std::max(block(s), head(s) + logits) + of_parts) + logits + 2 * indices(s) + page;
+}
+
 }  // namespace
 
 void GenerationStep::take_slices(const ModelLayout& model, const base::ShardLayout& slices, int place) {
@@ -58,6 +77,8 @@ void GenerationStep::take_work(const config::Options& options, int64_t sequences
   running = std::min(sequences, o.max_batch);
   rows = std::min(sequences * longest, o.max_batch_tokens + o.max_batch);
   in_place = own_kernels && o.paged_attention;
+  graphs = in_place && o.graphs;
+  page_size = o.page_size;
   prefill = running * longest;
   if (in_place && !o.prefix_sharing) prefill = std::min(prefill, o.max_batch_tokens + longest);
   truncated = options.rollout.top_p < 1 || options.rollout.top_k > 0;
@@ -73,10 +94,10 @@ GenerationBytes generation_bytes(const GenerationStep& s) {
   const int64_t later = s.rows * s.element_bytes * (2 * m.hidden + 3 * s.ffn);
   const int64_t most = std::max({block(s), block(s) - later + out.gathered, head(s) + out.logits});
   out.activations = std::max<int64_t>(most - out.gathered - out.logits, 0);
-  const int64_t chunks = base::ceil_div(s.longest, attention_positions);
-  if (s.in_place) out.parts = s.running * chunks * s.q / m.head_dim * (m.head_dim + 2) * float_bytes;
-  out.indices = (4 * s.rows + s.prefill) * index_bytes + s.running * (draw_row + 4 * index_bytes + chunks * index_bytes + base::ceil_div<int64_t>(s.longest, 16) * 4);
+  if (s.in_place) out.parts = parts(s, s.running * chunks_of(s));
+  out.indices = indices(s);
   out.draws = draws(s);
+  if (s.graphs) out.recorded = recorded(s);
   out.rotation = float_bytes * m.head_dim * std::min(m.max_positions, std::max<int64_t>(2 * s.longest, 512));
   return out;
 }
@@ -90,6 +111,7 @@ void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet cache
   add("indices of a step", bytes.indices, rollout);
   add("logits of a step", bytes.logits, caches & later);
   add("scratch memory of draws", bytes.draws, later);
+  add("recorded steps", bytes.recorded, caches & later);
   add("tables of the rotation of a replica", bytes.rotation, later);
 }
 

@@ -24,6 +24,8 @@ struct GenerationStep {
   int64_t running = 0;          // sequences, each of which draws a token
   int64_t prefill = 0;          // positions of sequences that read their prompts
   bool in_place = true;         // the others attend to pages where these lie
+  bool graphs = true;           // steps of decoding are recorded
+  int64_t page_size = 16;       // positions
   bool truncated = false;       // draws from the likeliest
   bool changes_logits = false;  // forbidden ids, biases
 
@@ -40,6 +42,7 @@ struct GenerationBytes {
   int64_t parts = 0;        // fp32 sums of chunks of positions, of attention in place
   int64_t indices = 0;      // what a step uploads
   int64_t draws = 0;        // scratch memory that stays
+  int64_t recorded = 0;     // of recorded steps: what they write, twice since they are done once before; numbers, logits and a page. Not CUDA's own
   int64_t rotation = 0;     // tables
 };
 GenerationBytes generation_bytes(const GenerationStep& step);

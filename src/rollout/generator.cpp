@@ -29,6 +29,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
   engine.paged_attention = options.generate.paged_attention;
+  engine.graphs = options.generate.graphs;
   engine.shared_sums = options.generate.shared_sums;
   engine.speculation_tokens = options.generate.speculation_tokens;
   engine.keep_old_keys = options.train.partial_rollout_kv == config::PartialRolloutKv::keep;
@@ -204,6 +205,8 @@ void Generator::step(const RolloutHooks& hooks) {
   count("rollout_device_waits", &generate::EngineCounters::device_waits);
   count("rollout_attention_calls", &generate::EngineCounters::attention_calls);
   count("rollout_paged_attention_calls", &generate::EngineCounters::paged_attention_calls);
+  count("rollout_graph_steps", &generate::EngineCounters::graph_steps);
+  count("rollout_graphs_recorded", &generate::EngineCounters::graphs_recorded);
   count("rollout_attention_parts", &generate::EngineCounters::attention_parts);
   count("rollout_whole_row_steps", &generate::EngineCounters::whole_row_steps);
   count("rollout_sum_bytes", &generate::EngineCounters::sum_bytes);

@@ -53,7 +53,7 @@ struct Sums {
 // How many of the results are wrong.
 int64_t wrong_sums(int64_t teams, int threads, int64_t values) {
   std::vector<int64_t> whole(static_cast<size_t>(teams * threads)), twice(whole.size()), turned(static_cast<size_t>(teams * values)), copies(turned.size());
-  EXPECT_EQ(start_teams(teams, threads, Sums{values, whole.data(), twice.data(), turned.data(), copies.data()}), cudaSuccess);
+  EXPECT_EQ(start_teams(teams, threads, Sums{values, whole.data(), twice.data(), turned.data(), copies.data()}, nullptr), cudaSuccess);
   EXPECT_THAT(findings(), IsEmpty());
   int64_t wrong = 0;
   for (int64_t i = 0; i < teams * threads; ++i) {
@@ -81,7 +81,7 @@ TEST_F(Blocks, MoreTeamsThanBlocks) {
   };
   const int64_t teams = (int64_t{1} << 20) + 3;
   std::vector<int32_t> counts(static_cast<size_t>(teams));
-  EXPECT_EQ(start_teams(teams, 32, Count{counts.data()}), cudaSuccess);
+  EXPECT_EQ(start_teams(teams, 32, Count{counts.data()}, nullptr), cudaSuccess);
   EXPECT_THAT(findings(), IsEmpty());
   EXPECT_EQ(std::count(counts.begin(), counts.end(), 1), teams);
 }

@@ -59,9 +59,14 @@ std::vector<generate::Request> requests() {
   return out;
 }
 
-Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights, const comm::CommView& replica, bool paged_attention) {
+struct Paths {
+  bool paged_attention = true, graphs = true;
+};
+
+Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights, const comm::CommView& replica, Paths paths = {}) {
   generate::EngineOptions chosen = options();
-  chosen.paged_attention = paged_attention;
+  chosen.paged_attention = paths.paged_attention;
+  chosen.graphs = paths.graphs;
   Engine engine(spec, weights, chosen, replica);
   Texts out;
   for (generate::Request& request : requests()) engine.submit(std::move(request));
@@ -76,18 +81,18 @@ Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights,
 }
 
 Texts on_host(const model::ModelSpec& spec, DType type, const comm::CommView& replica) {
-  return generate_on(spec, tiny_weights(spec, type, replica.rank(), replica.size()), replica, true);
+  return generate_on(spec, tiny_weights(spec, type, replica.rank(), replica.size()), replica);
 }
 
-enum class Kernels : uint8_t { all, all_but_attention, none };
+enum class Kernels : uint8_t { all, all_but_graphs, all_but_attention, none };
 
-Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica, Kernels own) {
+Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica, Kernels own, Graphs graphs = Graphs::work) {
   const auto host = tiny_weights(spec, type, replica.rank(), replica.size());
-  const HostAsDevice device;
+  const HostAsDevice device(graphs);
   if (own == Kernels::none) kernels::set_device_kernels(nullptr);
   GeneratorWeights weights(spec, type, replica.rank(), replica.size(), Place::device);
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
-  return generate_on(spec, weights, replica, own == Kernels::all);
+  return generate_on(spec, weights, replica, {.paged_attention = own != Kernels::all_but_attention, .graphs = own != Kernels::all_but_graphs});
 }
 
 class DeviceGeneration : public testing::TestWithParam<DType> {
@@ -106,7 +111,20 @@ TEST(HostAsDevice, CountsWhatWaitsForAGpu) {
   EXPECT_EQ(HostAsDevice::hidden_waits(), 1);
 }
 
-// One copy of a step's indices, at most one call of each attention a layer, and one wait of the host where tokens were drawn; none that an operator hides.
+// Each request up to a draw that falls between two orders of sums: the tokens that are the same, with log-probs within the tolerance.
+int64_t same_tokens(const Results& want, const Results& got, double tolerance) {
+  int64_t same = 0;
+  for (const auto& [id, a] : want) {
+    const generate::Result& b = got.at(id);
+    for (size_t t = 0; t < std::min(a.output_ids.size(), b.output_ids.size()) && a.output_ids[t] == b.output_ids[t]; ++t, ++same) {
+      EXPECT_NEAR(a.log_probs[t], b.log_probs[t], tolerance) << "request " << id << " token " << t;
+    }
+  }
+  return same;
+}
+
+// One copy of a step's indices, at most one call of each attention a layer, and one wait of the host where tokens were drawn; none that an operator hides,
+// but for one where a recorded step is compared.
 TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   own_device();
   const auto spec = four_groups();
@@ -117,7 +135,45 @@ TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   EXPECT_GE(texts.counters.paged_attention_calls, texts.counters.decode_steps * spec.shape.layers);
   EXPECT_LE(texts.counters.paged_attention_calls, texts.counters.steps * spec.shape.layers);
   EXPECT_LT(texts.counters.attention_calls, texts.counters.paged_attention_calls) << "prompts are the smaller part";
-  EXPECT_EQ(texts.hidden_waits, 0);
+  EXPECT_EQ(texts.hidden_waits, texts.counters.graphs_recorded);
+}
+
+// A row that fills up changes nothing, so that the bits are the same where the products of the host take each row by itself.
+TEST_P(DeviceGeneration, RecordedStepsGiveTheTextsOfKernelsOneByOne) {
+  own_device();
+  const auto spec = four_groups();
+  const Texts want = on_device(spec, GetParam(), world(), Kernels::all_but_graphs), got = on_device(spec, GetParam(), world(), Kernels::all);
+  if (GetParam() == DType::f32) {
+    expect_close(want.results, got.results, 2e-5);
+  } else {
+    EXPECT_GT(same_tokens(want.results, got.results, 0.15), want.counters.generated_tokens / 2);
+  }
+  expect_agreement(got.results);
+  EXPECT_EQ(want.counters.graph_steps, 0);
+  EXPECT_GT(got.counters.graphs_recorded, 1);
+  EXPECT_GT(got.counters.graph_steps, got.counters.steps / 3);
+  if (GetParam() == DType::f32) {
+    EXPECT_EQ(got.counters.paged_attention_calls, want.counters.paged_attention_calls);
+    EXPECT_GE(got.counters.sum_bytes, want.counters.sum_bytes);
+  }
+  EXPECT_EQ(got.counters.sum_host_bytes, 0);
+}
+
+// On one rank of the replica only, the last.
+TEST_P(DeviceGeneration, StepsThatCannotBeRecordedAreComputedAsBefore) {
+  own_device();
+  const auto spec = four_groups();
+  const Texts want = on_device(spec, GetParam(), world(), Kernels::all_but_graphs);
+  for (const Graphs failure : {Graphs::refused, Graphs::do_nothing}) {
+    const bool here = world().rank() == world().size() - 1;
+    if (failure == Graphs::do_nothing && world().size() > 1) continue;  // others would wait for its sums
+    const Texts got = on_device(spec, GetParam(), world(), Kernels::all, here ? failure : Graphs::work);
+    if (GetParam() == DType::f32) expect_close(want.results, got.results, 2e-5);
+    expect_agreement(got.results);
+    EXPECT_EQ(got.counters.graph_steps, 0);
+    EXPECT_EQ(got.counters.graphs_recorded, 0);
+    EXPECT_EQ(got.counters.device_waits, got.draws);
+  }
 }
 
 // What training took meanwhile is not what the weights are afterwards: a sync writes all of them.
@@ -131,7 +187,7 @@ TEST_P(DeviceGeneration, WeightsComeBackToADeviceThatTheyWereGivenBackTo) {
   const HostAsDevice device;
   GeneratorWeights weights(spec, GetParam(), world().rank(), world().size(), Place::device);
   fill(weights);
-  const Texts want = generate_on(spec, weights, world(), true);
+  const Texts want = generate_on(spec, weights, world());
   EXPECT_EQ(weights.release(), weights.bytes());
   EXPECT_EQ(weights.release(), 0);
   for (size_t p = 0; p < spec.parameters.size(); ++p) EXPECT_EQ(weights.data(p), nullptr);
@@ -139,23 +195,11 @@ TEST_P(DeviceGeneration, WeightsComeBackToADeviceThatTheyWereGivenBackTo) {
   weights.restore();
   EXPECT_EQ(weights.storage().size(), spec.parameters.size());
   fill(weights);
-  const Texts got = generate_on(spec, weights, world(), true);
+  const Texts got = generate_on(spec, weights, world());
   for (const auto& [id, result] : want.results) EXPECT_EQ(got.results.at(id).output_ids, result.output_ids);
   GeneratorWeights kept = tiny_weights(spec, GetParam(), world().rank(), world().size());
   EXPECT_EQ(kept.release(), 0) << "of the host";
   EXPECT_NE(kept.data(0), nullptr);
-}
-
-// Each request up to a draw that falls between two orders of sums: the tokens that are the same, with log-probs within the tolerance.
-int64_t same_tokens(const Results& want, const Results& got, double tolerance) {
-  int64_t same = 0;
-  for (const auto& [id, a] : want) {
-    const generate::Result& b = got.at(id);
-    for (size_t t = 0; t < std::min(a.output_ids.size(), b.output_ids.size()) && a.output_ids[t] == b.output_ids[t]; ++t, ++same) {
-      EXPECT_NEAR(a.log_probs[t], b.log_probs[t], tolerance) << "request " << id << " token " << t;
-    }
-  }
-  return same;
 }
 
 // Sums in another order: in fp32 the texts are the same, in bf16 a sum that is rounded otherwise changes log-probs by hundredths.

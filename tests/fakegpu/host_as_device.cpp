@@ -11,10 +11,13 @@
 #include <mutex>
 #include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fakegpu/machine.hpp"
+#include "trireme/kernels/device_graph.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/device_product.hpp"
 #include "trireme/kernels/device_type.hpp"
@@ -132,19 +135,47 @@ void multiply_here(const kernels::DeviceProduct& p) {
   ++exact;
 }
 
+// Instead of recording kernels, keeps the function that starts them: what it has on the host is as it was then, what lies on the device as it is at a launch.
+class HostGraph final : public kernels::DeviceGraph {
+ public:
+  HostGraph(kernels::DeviceGraphs::Work work, bool does) : work_(std::move(work)), does_(does) {}
+  void launch() override {
+    if (does_) work_(nullptr);
+  }
+
+ private:
+  kernels::DeviceGraphs::Work work_;
+  bool does_;
+};
+
+Graphs graphs = Graphs::work;
+
+struct HostGraphs final : kernels::DeviceGraphs {
+  void rehearse(const Work& work) override {
+    work(nullptr);
+    fakegpu::drain(nullptr);
+  }
+  std::unique_ptr<kernels::DeviceGraph> record(Work work) override {
+    if (graphs == Graphs::refused) throw std::runtime_error("operation not permitted when stream is capturing");
+    return std::make_unique<HostGraph>(std::move(work), graphs == Graphs::work);
+  }
+};
+
 constexpr uint8_t above_all = 255;
 
 }  // namespace
 
-HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
+HostAsDevice::HostAsDevice(Graphs chosen) : before_(c10::GetCPUAllocator()) {
   static DeviceAllocator allocator;
   waits = 0;
   exact = 0;
+  graphs = chosen;
   allocations().forget();
   kernels::set_device_type(c10::DeviceType::CPU);
   kernels::set_locked_bytes(lock_bytes);
   kernels::enable_device_kernels();
   kernels::set_device_product(multiply_here);
+  kernels::set_device_graphs([](at::Device) -> std::unique_ptr<kernels::DeviceGraphs> { return std::make_unique<HostGraphs>(); });
   c10::SetCPUAllocator(&allocator, above_all);
   callback_ = at::addGlobalCallback(at::RecordFunctionCallback(before_operator).scopes({at::RecordScope::FUNCTION}));
 }
@@ -152,6 +183,7 @@ HostAsDevice::HostAsDevice() : before_(c10::GetCPUAllocator()) {
 HostAsDevice::~HostAsDevice() {
   at::removeCallback(callback_);
   c10::SetCPUAllocator(before_, above_all);
+  kernels::set_device_graphs(nullptr);
   kernels::set_device_product(nullptr);
   kernels::set_device_kernels(nullptr);
   kernels::set_locked_bytes(nullptr);

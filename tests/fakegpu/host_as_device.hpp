@@ -5,6 +5,7 @@
 //   nothing of other streams;
 // - the program's own kernels for devices are those of the GPU variant, put into that stream;
 // - products that add to fp32 matrices are a loop in place of cuBLAS, at that place in the stream;
+// - recorded work (kernels/device_graph.hpp) is the function that starts it, done at each launch and not when it is recorded;
 // - page-locked memory is the made-up run time's, which counts it.
 #pragma once
 
@@ -15,9 +16,12 @@
 
 namespace trireme::test {
 
+// What becomes of work that is recorded: it is done when launched, the run time refuses to record it, or a launch does nothing.
+enum class Graphs : uint8_t { work, refused, do_nothing };
+
 class HostAsDevice {
  public:
-  HostAsDevice();
+  explicit HostAsDevice(Graphs graphs = Graphs::work);
   HostAsDevice(const HostAsDevice&) = delete;
   ~HostAsDevice();
 

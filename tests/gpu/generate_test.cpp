@@ -33,16 +33,23 @@ std::vector<generate::Request> greedy_requests() {
   return out;
 }
 
-Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, bool paged_attention = true) {
+struct Paths {
+  bool paged_attention = true, graphs = true;
+};
+
+Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, Paths paths = {}) {
   generate::EngineOptions options;
   options.kv_bytes = int64_t{8} << 20;
   options.max_batch = 4;
   options.threads = 1;
   options.backend = generate::BackendKind::torch;
-  options.paged_attention = paged_attention;
+  options.paged_attention = paths.paged_attention;
+  options.graphs = paths.graphs;
   generate::Engine engine(spec, weights, options);
   Results results = run_all(engine, greedy_requests());
-  EXPECT_EQ(engine.counters().paged_attention_calls > 0, paged_attention && weights.place() == generate::Place::device) << "put aside at the start";
+  const bool on_device = weights.place() == generate::Place::device;
+  EXPECT_EQ(engine.counters().paged_attention_calls > 0, paths.paged_attention && on_device) << "put aside at the start";
+  EXPECT_EQ(engine.counters().graph_steps > 0, paths.paged_attention && paths.graphs && on_device) << "put aside, or not recorded";
   return results;
 }
 
@@ -64,7 +71,14 @@ TEST(GpuGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
   const at::NoGradGuard no_gradients;
   const auto spec = tiny_spec();
   const GeneratorWeights weights = on_gpu(spec, tiny_weights(spec, config::DType::f32));
-  expect_close(run(spec, weights, false), run(spec, weights, true), 1e-3);
+  expect_close(run(spec, weights, {.paged_attention = false}), run(spec, weights), 1e-3);
+}
+
+TEST(GpuGeneration, RecordedStepsGiveTheTextsOfKernelsOneByOne) {
+  const at::NoGradGuard no_gradients;
+  const auto spec = tiny_spec();
+  const GeneratorWeights weights = on_gpu(spec, tiny_weights(spec, config::DType::f32));
+  expect_close(run(spec, weights, {.graphs = false}), run(spec, weights), 1e-3);
 }
 
 }  // namespace

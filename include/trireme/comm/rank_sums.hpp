@@ -25,7 +25,13 @@ class RankSums {
   // Every rank's `bytes` bytes, one rank's behind the other's; this rank's lie in their place already. Collective.
   virtual void gather(void* all, int64_t bytes) = 0;
   virtual std::string kind() const = 0;  // for the log
+  // True: a device can record them (kernels/device_graph.hpp); the host does nothing in between.
+  virtual bool recordable() const { return false; }
+  // Where those of a device take their place from now on.
+  virtual void use_stream(void* /*compute_stream*/) {}
   const RankSumsCounters& counters() const { return counters_; }
+  // What was done without a call, or called without being done, is counted by who knows of it.
+  void set_counters(const RankSumsCounters& counters) { counters_ = counters; }
 
  protected:
   void count_wait() { ++counters_.device_waits; }

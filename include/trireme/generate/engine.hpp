@@ -38,6 +38,8 @@ struct EngineOptions {
   // On GPUs: sequences with one row in a step attend to their pages where these lie, by a kernel of our own (kernels/paged_attention.hpp). False: all
   // keys and values are gathered, for LibTorch's attention.
   bool paged_attention = true;
+  // On GPUs, with paged_attention: steps in which each sequence has one row are filled up to one of few sizes, recorded and launched as one.
+  bool graphs = true;
   // Fused backend: ranks of a replica that share a node read each other's parts of a sum in memory that they share. False: MPI gathers them.
   bool shared_sums = true;
   // Guesses of a sequence's next tokens (prompt_lookup.hpp) that a step computes beside it, 7 over all sequences at most, when no more than
@@ -71,6 +73,8 @@ struct EngineCounters {
   int64_t running = 0;           // sequences, now
   int64_t attention_calls = 0;   // of LibTorch's attention over gathered pages: at most one a step and layer
   int64_t paged_attention_calls = 0;  // of our own over pages in place: likewise
+  int64_t graph_steps = 0;            // that were recorded before and launched as one
+  int64_t graphs_recorded = 0;
   int64_t whole_row_steps = 0;        // in which each row was one of the host's threads', with all outputs of its products
   int64_t attention_parts = 0;        // chunks of keys, layers and KV heads that the host's threads shared since there were few sequences
   int64_t uploads = 0;           // of a step's indices to where it is computed, one each

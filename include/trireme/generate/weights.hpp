@@ -44,6 +44,8 @@ class GeneratorWeights {
   // restore() has made storage(), of no particular values, again.
   int64_t release();
   void restore();
+  // Grows whenever the weights come to lie somewhere else, by the same on every rank of a replica.
+  int64_t times_placed() const { return times_placed_; }
   const std::byte* data(size_t parameter) const { return pointers_[parameter]; }
   // A view [rows, columns] ([rows] for vectors) of the slice; valid while the storage is.
   at::Tensor tensor(size_t parameter) const;
@@ -79,6 +81,7 @@ class GeneratorWeights {
   int rank_;
   Place place_;
   int32_t version_ = 0;
+  int64_t times_placed_ = 0;
   int64_t bytes_ = 0;
   int64_t int8_bytes_ = 0;
   std::vector<std::byte*> owned_;

@@ -1,5 +1,5 @@
 // Kernels of our own on a GPU: what the row kernels (model/row_kernels.hpp) and adamw() do on hosts. Pointers to the device's memory; work
-// goes to its default stream and is not waited for.
+// goes to its default stream, unless use_stream() said otherwise, and is not waited for.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,8 @@ struct DeviceKernels {
   HeadKernels head;
   DrawKernels draws;
   void (*attend_pages)(const PagedAttention& attention);
+  // Kernels that the calling thread starts from now on go to this cudaStream_t; null: the default stream. A null function where Kokkos starts them.
+  void (*use_stream)(void* stream);
 };
 
 // Those of this program, null in its CPU variant, or where they were put aside: then LibTorch's operators do the work.

@@ -28,6 +28,8 @@ struct PagedChunk {
   int32_t query = 0;
   int32_t number = 0;  // among the query's, from 0
 };
+// Behind the end of every query: there is nothing to see, and nobody joins the result.
+inline constexpr PagedChunk chunk_of_nobody{0, 1 << 20};
 
 // Pointers to the device's memory.
 struct PagedAttention {
@@ -42,7 +44,7 @@ struct PagedAttention {
   float scale;
   int64_t queries, chunks;
   const PagedQuery* query;  // [queries]
-  const PagedChunk* chunk;  // [chunks]: attention_chunks(keys) of each query
+  const PagedChunk* chunk;  // [chunks]: attention_chunks(keys) of each query, then any number of nobody
   const int32_t* pages;
   float* sums;         // scratch [chunks, H, hd]
   float* weights;      // scratch [chunks, H, 2]: the largest score, and the sum of the exponentials

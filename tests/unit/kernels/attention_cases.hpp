@@ -47,6 +47,7 @@ struct AttentionStep {
       }
       fill(static_cast<int64_t>(i));
     }
+    if (!query.empty()) chunk.insert(chunk.end(), 2, chunk_of_nobody);
     sums.assign(chunk.size() * static_cast<size_t>(shape.heads * shape.head_dim), std::numeric_limits<float>::quiet_NaN());
     weights.assign(chunk.size() * static_cast<size_t>(shape.heads * 2), std::numeric_limits<float>::quiet_NaN());
   }
