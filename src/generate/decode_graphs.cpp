@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/trace/region.hpp"
@@ -14,7 +15,7 @@
 namespace trireme::generate {
 namespace {
 
-constexpr int steps_before_recording = 4;  // of a shape: recording takes about as long as a few steps
+constexpr int steps_before_recording = 4;  // of a shape: one that sequences only pass through is not worth it
 constexpr size_t most_shapes = 256;
 
 // The bits, of whatever type.
@@ -60,6 +61,7 @@ at::Tensor DecodeGraphs::run(const DecodeShape& shape, StepIndices indices, Uplo
   send(upload);
   Step& step = steps_[shape];
   if (step.graph != nullptr) {
+    EXPECT(indices.lies_as(*step.indices));
     step.graph->launch();
     ++launches_;
     return logits_.narrow(0, 0, shape.rows);

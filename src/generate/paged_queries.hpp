@@ -28,9 +28,12 @@ class PagedQueries {
   // Behind the last row: chunks of nobody, up to `chunks`.
   void fill_up(int64_t chunks);
   bool empty() const { return queries_.empty(); }
-  int64_t chunks() const { return std::ssize(chunks_); }
   // The page numbers, of which each step has its own count, last.
   void put(Upload& upload);
+  // Whether all but the page numbers was put where the other's was.
+  bool lies_as(const PagedQueries& other) const {
+    return query_piece_ == other.query_piece_ && chunk_piece_ == other.chunk_piece_ && page_piece_.first == other.page_piece_.first;
+  }
   // Writes these rows of `out` [M, H, hd], as q contiguous. keys and values [slots, K, hd] of one layer, contiguous.
   void attend(AttendPages kernel, const Upload& upload, const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, int64_t page_size,
               const at::Tensor& out, PagedScratch& scratch) const;

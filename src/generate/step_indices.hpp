@@ -38,6 +38,7 @@ class StepIndices {
 
   void put(Upload& upload);
   void find(const Upload& upload);
+  bool lies_as(const StepIndices& other) const { return pieces_ == other.pieces_ && queries.lies_as(other.queries); }
 
   PagedQueries queries;
   model::GatheredLengths lengths;  // of the other sequences

@@ -16,6 +16,7 @@ class Upload {
   struct Piece {
     int64_t first = 0;  // byte
     int64_t count = 0;
+    bool operator==(const Piece&) const = default;
   };
   template <class T>
   Piece put(const std::vector<T>& values) {

@@ -28,6 +28,7 @@ namespace {
 
 std::atomic<int64_t> waits{0};
 std::atomic<int64_t> exact{0};
+cudaStream_t compute_stream = nullptr;  // where operators stand: the legacy default stream, or what work is rehearsed on
 
 // What was allocated and freed, in order. oneDNN asks for its own scratch memory by raw pointers, which is known when it gives them back.
 struct Allocations {
@@ -80,7 +81,7 @@ Allocations& allocations() {
 // As LibTorch's allocator for GPUs, memory is used again in the order of the compute stream: what other streams still do with it is a finding.
 void free_in_order(void* memory) {
   if (memory == nullptr) return;
-  fakegpu::drain(nullptr);
+  fakegpu::drain(compute_stream);
   allocations().add({memory, -fakegpu::bytes_at(memory), false});
   fakegpu::release(memory);
 }
@@ -111,14 +112,14 @@ at::Tensor lock_bytes(int64_t bytes) {
 
 std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
   static const std::set<std::string> waiting{"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_consecutive"};
-  fakegpu::drain(nullptr);
+  fakegpu::drain(compute_stream);
   if (waiting.contains(function.name())) ++waits;
   return nullptr;
 }
 
 // In place of cuBLAS, in memory order of the compute stream: each sum in the order of K.
 void multiply_here(const kernels::DeviceProduct& p) {
-  fakegpu::drain(nullptr);
+  fakegpu::drain(compute_stream);
   const auto at = [](const kernels::ProductOperand& x, int row, int column) {
     const size_t place = x.transposed ? static_cast<size_t>(column) * static_cast<size_t>(x.stride) + static_cast<size_t>(row)
                                       : static_cast<size_t>(row) * static_cast<size_t>(x.stride) + static_cast<size_t>(column);
@@ -150,15 +151,30 @@ class HostGraph final : public kernels::DeviceGraph {
 
 Graphs graphs = Graphs::work;
 
-struct HostGraphs final : kernels::DeviceGraphs {
+class HostGraphs final : public kernels::DeviceGraphs {
+ public:
+  HostGraphs() {
+    if (cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, 0) != cudaSuccess) throw std::runtime_error("no stream to rehearse on");
+  }
+  ~HostGraphs() override { static_cast<void>(cudaStreamDestroy(stream_)); }
   void rehearse(const Work& work) override {
-    work(nullptr);
     fakegpu::drain(nullptr);
+    use(stream_);
+    work(stream_);
+    fakegpu::drain(stream_);
+    use(nullptr);
   }
   std::unique_ptr<kernels::DeviceGraph> record(Work work) override {
     if (graphs == Graphs::refused) throw std::runtime_error("operation not permitted when stream is capturing");
     return std::make_unique<HostGraph>(std::move(work), graphs == Graphs::work);
   }
+
+ private:
+  static void use(cudaStream_t stream) {
+    compute_stream = stream;
+    if (const auto* own = kernels::device_kernels()) own->use_stream(stream);
+  }
+  cudaStream_t stream_ = nullptr;
 };
 
 constexpr uint8_t above_all = 255;

@@ -5,7 +5,8 @@
 //   nothing of other streams;
 // - the program's own kernels for devices are those of the GPU variant, put into that stream;
 // - products that add to fp32 matrices are a loop in place of cuBLAS, at that place in the stream;
-// - recorded work (kernels/device_graph.hpp) is the function that starts it, done at each launch and not when it is recorded;
+// - recorded work (kernels/device_graph.hpp) is the function that starts it, done at each launch and not when it is recorded; it is rehearsed on a stream of its
+//   own, where operators stand meanwhile;
 // - page-locked memory is the made-up run time's, which counts it.
 #pragma once
 
