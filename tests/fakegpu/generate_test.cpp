@@ -159,6 +159,40 @@ TEST_P(DeviceGeneration, RecordedStepsGiveTheTextsOfKernelsOneByOne) {
   EXPECT_EQ(got.counters.sum_host_bytes, 0);
 }
 
+// A graph keeps the addresses that it was recorded with.
+TEST_P(DeviceGeneration, StepsAreRecordedAnewWhereMemoryLiesElsewhere) {
+  own_device();
+  const auto spec = four_groups();
+  const auto host = tiny_weights(spec, GetParam(), world().rank(), world().size());
+  const HostAsDevice device;
+  GeneratorWeights weights(spec, GetParam(), world().rank(), world().size(), Place::device);
+  const auto fill = [&] {
+    for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
+  };
+  fill();
+  generate::EngineOptions chosen = options();
+  chosen.prefix_sharing = false;  // the same steps each time
+  Engine engine(spec, weights, chosen, world());
+  const auto recorded = [&] {
+    engine.run(requests(), [](const generate::Result&) {});
+    return engine.counters().graphs_recorded;
+  };
+  const int64_t once = recorded();
+  EXPECT_GT(once, 1);
+  weights.release();
+  weights.restore();
+  fill();
+  EXPECT_EQ(recorded(), 2 * once) << "weights";
+  engine.release();
+  EXPECT_EQ(recorded(), 3 * once) << "pages";
+  generate::Request longer = requests().front();
+  longer.sampling.max_new_tokens = spec.shape.max_positions;  // more positions than the rotation's tables have
+  longer.sampling.stop_ids = {0};
+  longer.sampling.logit_bias = {{0, 1000}};
+  engine.run({longer}, [](const generate::Result&) {});
+  EXPECT_EQ(recorded(), 4 * once) << "tables";
+}
+
 // On one rank of the replica only, the last.
 TEST_P(DeviceGeneration, StepsThatCannotBeRecordedAreComputedAsBefore) {
   own_device();
