@@ -266,17 +266,26 @@ TEST(RecordedDecoding, IsRecordedAnewWhereMemoryLiesElsewhere) {
   generate::EngineOptions chosen = options();
   chosen.prefix_sharing = false;  // the same steps each time
   Engine engine(spec, weights, chosen, world());
+  const auto short_requests = [] {
+    std::vector<generate::Request> out(3);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i].id = i;
+      out[i].prompt = tiny_prompt(5, i, vocab);
+      out[i].sampling.max_new_tokens = 6;
+    }
+    return out;
+  };
   // Recordings until no step of such runs is new.
   const auto recorded = [&] {
     int64_t before = -1;
     while (before != engine.counters().graphs_recorded) {
       before = engine.counters().graphs_recorded;
-      engine.run(requests(), [](const generate::Result&) {});
+      engine.run(short_requests(), [](const generate::Result&) {});
     }
     return before;
   };
   const int64_t first = recorded();
-  EXPECT_GT(first, 1);
+  EXPECT_GT(first, 0);
   weights.release();
   weights.restore();
   fill();
@@ -285,7 +294,7 @@ TEST(RecordedDecoding, IsRecordedAnewWhereMemoryLiesElsewhere) {
   engine.release();
   const int64_t third = recorded();
   EXPECT_EQ(third, 3 * first) << "pages";
-  generate::Request longer = requests().front();
+  generate::Request longer = short_requests().front();
   longer.sampling.max_new_tokens = spec.shape.max_positions;  // more positions than the rotation's tables have
   longer.sampling.stop_ids = {0};
   longer.sampling.logit_bias = {{0, 1000}};
