@@ -5,6 +5,7 @@
 // The host waits for NCCL to enqueue, for nothing that runs on the device. One stream is enough: NCCL runs the kernels of a communicator, and of all that
 // share its connections, one after the other.
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -242,6 +243,8 @@ std::string device_bus_id(int device) {
 }
 
 void enable_device_exchange() {
+  // NCCL would tell its peers of the buffers of recorded collectives, which LibTorch's segments that grow (machine::set_allocator) do not bear.
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
   device_support() = {.make_exchange = make_device_exchange,
                       .make_sums = [](const CommView& comm, void* compute_stream) { return make_device_sums(comm, share_a_device(comm), compute_stream); },
                       .find_trouble = &NcclComm::find_trouble,

@@ -148,7 +148,7 @@ std::optional<DecodeShape> TorchBackend::recorded_shape(const StepBatch& batch) 
   if (!graphs_) return std::nullopt;
   if (weights_placed_ != weights_.times_placed()) graphs_->forget();
   weights_placed_ = weights_.times_placed();
-  return graphs_->shape_of(batch);
+  return DecodeShape::of(batch);
 }
 
 std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const DrawRequest> draws) {
@@ -163,7 +163,7 @@ std::vector<Drawn> TorchBackend::step(const StepBatch& batch, std::span<const Dr
   if (draws_on_host()) of_draws.send(at::kCPU);
   logits_ = at::Tensor();  // those of the last step were drawn from: not beside this one's
   if (shape) {
-    logits_ = launch(*shape, indices, upload);
+    logits_ = decode(*shape, batch.rows(), indices, upload);
   } else {
     upload.send(device_);
     compute(batch, indices, upload);
@@ -186,14 +186,14 @@ void TorchBackend::compute(const StepBatch& batch, StepIndices& indices, Upload&
   sums_of_row_.bytes = (sums_->counters().bytes - before.bytes) / batch.rows();
 }
 
-// What a recording does is counted here, since nothing is called; what was called to record it was counted twice.
-at::Tensor TorchBackend::launch(const DecodeShape& shape, StepIndices& indices, Upload& upload) {
+// What a recording does is counted here, since nothing is called; what was called to record it was counted again.
+at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndices& indices, Upload& upload) {
   make_cache();
   const int64_t calls = paged_attention_calls_ + shape_.layers;
   auto sums = sums_ ? sums_->counters() : comm::RankSumsCounters{};
   sums.sums += sums_of_row_.sums;
   sums.bytes += sums_of_row_.bytes * shape.rows;
-  const at::Tensor logits = graphs_->run(shape, std::move(indices), upload);
+  const at::Tensor logits = graphs_->run(shape, rows, std::move(indices), upload);
   paged_attention_calls_ = calls;
   if (sums_) sums_->set_counters(sums);
   return logits;
@@ -244,6 +244,7 @@ void TorchBackend::report(EngineCounters& counters) const {
   if (graphs_) {
     counters.graph_steps = graphs_->launches();
     counters.graphs_recorded = graphs_->recordings();
+    counters.device_waits += graphs_->waits();
   }
   if (!sums_) return;
   counters.sum_bytes = sums_->counters().bytes;

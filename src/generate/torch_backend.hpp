@@ -41,7 +41,7 @@ class TorchBackend final : public StepBackend {
   class SumsOnStream;
   at::Tensor forward(const StepIndices& indices, const Upload& upload);
   void compute(const StepBatch& batch, StepIndices& indices, Upload& upload);
-  at::Tensor launch(const DecodeShape& shape, StepIndices& indices, Upload& upload);
+  at::Tensor decode(const DecodeShape& shape, int64_t rows, StepIndices& indices, Upload& upload);
   std::optional<DecodeShape> recorded_shape(const StepBatch& batch);
   void make_cache();
   at::Tensor head(const at::Tensor& x) const;

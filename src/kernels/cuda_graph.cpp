@@ -1,8 +1,11 @@
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <memory>
 #include <utility>
 
 #include "trireme/kernels/device_graph.hpp"
@@ -25,45 +28,66 @@ class OnStream {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
+// Of the allocators of device and page-locked memory: graphs that share one are made and used one at a time. LibTorch takes no id again whose graphs are all gone.
+struct Pool {
+  at::MempoolId_t id = at::cuda::graph_pool_handle();
+};
+
+// A step of undoing, which may have nothing to undo. False: so it was.
+template <class Undo>
+bool undone(const Undo& undo) {
+  try {
+    undo();
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 class CudaGraph final : public DeviceGraph {
  public:
+  explicit CudaGraph(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
   void launch() override { graph_.replay(); }
-  void record(const c10::cuda::CUDAStream& stream, at::MempoolId_t pool, const DeviceGraphs::Work& work) {
-    // Other threads may go on allocating and asking for events.
-    graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  void record(const c10::cuda::CUDAStream& stream, const DeviceGraphs::Work& work) {
     try {
+      // Other threads may go on allocating and asking for events.
+      graph_.capture_begin(pool_->id, cudaStreamCaptureModeThreadLocal);
       work(stream.stream());
-    } catch (...) {
-      give_up(stream, pool);
-      throw;
-    }
-    try {
       graph_.capture_end();
     } catch (...) {
-      give_up(stream, pool);
+      give_up(stream);
       throw;
     }
+    // Here, and not at the first launch, memory may be missing.
+    C10_CUDA_CHECK(cudaGraphUpload(graph_.raw_cuda_graph_exec(), stream));
   }
 
  private:
-  // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, and the allocator's.
-  static void give_up(const c10::cuda::CUDAStream& stream, at::MempoolId_t pool) {
+  // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, both allocators', the random generator's.
+  void give_up(const c10::cuda::CUDAStream& stream) {
     cudaGraph_t unfinished = nullptr;
     if (cudaStreamEndCapture(stream.stream(), &unfinished) == cudaSuccess && unfinished != nullptr) cudaGraphDestroy(unfinished);
     static_cast<void>(cudaGetLastError());
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(stream.device_index(), pool);
-    } catch (const c10::Error&) {
-      // it was ended before
+    const auto device = stream.device_index();
+    at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
+    if (undone([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_->id); })) {
+      undone([&] { c10::cuda::CUDACachingAllocator::releasePool(device, pool_->id); });
     }
+    if (undone([&] { host->end_allocate_to_pool(pool_->id); })) undone([&] { host->release_pool(pool_->id); });
+    undone([&] {  // the generator leaves its state of capturing at the end of one
+      at::cuda::CUDAGraph nothing;
+      nothing.capture_begin(at::cuda::graph_pool_handle(), cudaStreamCaptureModeThreadLocal);
+      nothing.capture_end();
+    });
   }
 
+  std::shared_ptr<Pool> pool_;  // gone after the graph
   at::cuda::CUDAGraph graph_;
 };
 
 class CudaGraphs final : public DeviceGraphs {
  public:
-  explicit CudaGraphs(at::Device device) : stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())), pool_(at::cuda::graph_pool_handle()) {}
+  explicit CudaGraphs(const c10::cuda::CUDAStream& stream) : stream_(stream) {}
 
   void rehearse(const Work& work) override {
     at::cuda::CUDAEvent before;
@@ -77,21 +101,29 @@ class CudaGraphs final : public DeviceGraphs {
   }
 
   std::unique_ptr<DeviceGraph> record(Work work) override {
-    auto out = std::make_unique<CudaGraph>();
+    std::shared_ptr<Pool> pool = pool_.lock();
+    if (!pool) {
+      // During a capture the allocator does not take back what it keeps for others.
+      c10::cuda::CUDACachingAllocator::emptyCache();
+      pool_ = pool = std::make_shared<Pool>();
+    }
+    auto out = std::make_unique<CudaGraph>(std::move(pool));
     const OnStream on_stream(stream_);
-    out->record(stream_, pool_, work);
+    out->record(stream_, work);
     return out;
   }
 
  private:
   c10::cuda::CUDAStream stream_;  // the legacy default stream cannot be captured
-  at::MempoolId_t pool_;
+  std::weak_ptr<Pool> pool_;      // of the graphs that there are
 };
 
 std::unique_ptr<DeviceGraphs> make_cuda_graphs(at::Device device) {
   const DeviceKernels* own = device_kernels();
   if (own != nullptr && own->use_stream == nullptr) return nullptr;
-  return std::make_unique<CudaGraphs>(device);
+  // One for the process, which has one device: libraries keep memory for each stream that they have worked on.
+  static const c10::cuda::CUDAStream stream = at::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+  return std::make_unique<CudaGraphs>(stream);
 }
 
 }  // namespace

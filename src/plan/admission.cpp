@@ -66,6 +66,7 @@ std::vector<Change> single_changes(const Job& job) {
     if (now.generate.weights == config::RolloutWeights::int8) {
       out.push_back({"generate.weights=model", [](auto& o) { o.generate.weights = config::RolloutWeights::model; }});
     }
+    if (job.machine.device_bytes > 0 && now.generate.graphs) out.push_back({"generate.graphs=false", [](auto& o) { o.generate.graphs = false; }});
     if (job.keeps_caches) out.push_back({"generate.keep_kv_memory=false", [](auto& o) { o.generate.keep_kv_memory = false; }});
     if (now.weightsync.delta) out.push_back({"weightsync.delta=false", [](auto& o) { o.weightsync.delta = false; }});
   }

@@ -15,6 +15,9 @@ constexpr int64_t float_bytes = 4, index_bytes = 8;
 constexpr int64_t attention_positions = 128;  // of a chunk
 constexpr int64_t draw_lanes = 16, draw_segments = 256, running_sum = 16, draw_result = 56, draw_summary = 24, draw_row = 88;
 
+// Of generate/decode_graphs.cpp, and what CUDA may take for each: set by hand, not measured.
+constexpr int64_t most_recordings = 32, recording_of_cuda = int64_t{8} << 20;
+
 // Nothing of a block is given back before it ends: both norms' rows, the sums between, what attention and the feed-forward part made.
 int64_t block(const GenerationStep& s) {
   return s.rows * s.element_bytes * (4 * s.shape.hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn);
@@ -45,15 +48,15 @@ int64_t indices(const GenerationStep& s) {
   return (4 * s.rows + s.prefill) * index_bytes + s.running * of_sequence;
 }
 
-// A step in which all sequences decode, filled up to one of the sizes (generate/step_indices.hpp): by half at most. What it is uploaded to
-// has a power of two.
+// A step in which all sequences decode, filled up to one of the sizes (generate/step_indices.hpp): by half at most. What it is uploaded to has room to grow
+// (generate/decode_graphs.cpp).
 int64_t recorded(GenerationStep s) {
   const auto filled_up = [](int64_t count) { return base::ceil_div<int64_t>(3 * count, 2); };
   s.rows = s.running = filled_up(s.running);
   s.prefill = 0;
   const int64_t logits = s.running * s.vocab * s.logit_bytes, of_parts = parts(s, filled_up(s.running * chunks_of(s)));
   const int64_t page = 2 * s.shape.layers * s.page_size * s.kv * s.element_bytes;
-  return 2 * (std::max(block(s), head(s) + logits) + of_parts) + logits + 2 * indices(s) + page;
+  return 2 * (std::max(block(s), head(s) + logits) + of_parts) + logits + 4 * indices(s) + page;
 }
 
 }  // namespace
@@ -112,6 +115,7 @@ void add_generation(Ledger& ledger, const GenerationBytes& bytes, PhaseSet cache
   add("logits of a step", bytes.logits, caches & later);
   add("scratch memory of draws", bytes.draws, later);
   add("recorded steps", bytes.recorded, caches & later);
+  add("recorded steps: CUDA's own", bytes.recorded > 0 ? most_recordings * recording_of_cuda : 0, caches & later);
   add("tables of the rotation of a replica", bytes.rotation, later);
 }
 

@@ -83,7 +83,9 @@ class RankLedger {
   void allocator() {
     const PhaseSet working = every_phase & ~phase_bit(Phase::start);
     const int64_t tensors = ledger_.peak(Place::device, Kind::tensors);
-    add("process", "workspaces of products", product_workspaces, working, Accuracy::estimate);
+    const auto& o = options().generate;  // steps are recorded on a stream of their own
+    const bool records = contains(job_.roles.generator, rank_) && job_.own_kernels && o.paged_attention && o.graphs;
+    add("process", "workspaces of products", (records ? 2 : 1) * product_workspaces, working, Accuracy::estimate);
     add("process", "what the allocator keeps between tensors", tensors / allocator_share, working, Accuracy::estimate);
   }
 

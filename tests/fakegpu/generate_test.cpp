@@ -124,12 +124,12 @@ int64_t same_tokens(const Results& want, const Results& got, double tolerance) {
 }
 
 // One copy of a step's indices, at most one call of each attention a layer, and one wait of the host where tokens were drawn; none that an operator hides,
-// but for one where a recorded step is compared.
+// but for one where a recorded step is compared, after one for its rehearsal.
 TEST_P(DeviceGeneration, TheHostWaitsOnceAStep) {
   own_device();
   const auto spec = four_groups();
   const Texts texts = on_device(spec, GetParam(), world(), Kernels::all);
-  EXPECT_EQ(texts.counters.device_waits, texts.draws);
+  EXPECT_EQ(texts.counters.device_waits, texts.draws + 2 * texts.counters.graphs_recorded);
   EXPECT_GE(texts.draws, texts.counters.decode_steps);
   EXPECT_EQ(texts.counters.uploads, texts.counters.steps);
   EXPECT_GE(texts.counters.paged_attention_calls, texts.counters.decode_steps * spec.shape.layers);
@@ -172,7 +172,7 @@ TEST_P(DeviceGeneration, StepsThatCannotBeRecordedAreComputedAsBefore) {
     expect_agreement(got.results);
     EXPECT_EQ(got.counters.graph_steps, 0);
     EXPECT_EQ(got.counters.graphs_recorded, 0);
-    EXPECT_EQ(got.counters.device_waits, got.draws);
+    EXPECT_EQ(got.counters.device_waits, got.draws + (failure == Graphs::refused ? 1 : 2)) << "tried once";
   }
 }
 

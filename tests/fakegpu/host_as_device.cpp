@@ -136,7 +136,8 @@ void multiply_here(const kernels::DeviceProduct& p) {
   ++exact;
 }
 
-// Instead of recording kernels, keeps the function that starts them: what it has on the host is as it was then, what lies on the device as it is at a launch.
+// Instead of recording kernels, keeps the function that starts them. The numbers of the step that it was given are those of then, what lies on the device is as it
+// is at a launch; addresses, too, are those of the launch, which a graph's would not be.
 class HostGraph final : public kernels::DeviceGraph {
  public:
   HostGraph(kernels::DeviceGraphs::Work work, bool does) : work_(std::move(work)), does_(does) {}
@@ -159,10 +160,9 @@ class HostGraphs final : public kernels::DeviceGraphs {
   ~HostGraphs() override { static_cast<void>(cudaStreamDestroy(stream_)); }
   void rehearse(const Work& work) override {
     fakegpu::drain(nullptr);
-    use(stream_);
+    const OnStream on_stream(stream_);
     work(stream_);
     fakegpu::drain(stream_);
-    use(nullptr);
   }
   std::unique_ptr<kernels::DeviceGraph> record(Work work) override {
     if (graphs == Graphs::refused) throw std::runtime_error("operation not permitted when stream is capturing");
@@ -170,10 +170,15 @@ class HostGraphs final : public kernels::DeviceGraphs {
   }
 
  private:
-  static void use(cudaStream_t stream) {
-    compute_stream = stream;
-    if (const auto* own = kernels::device_kernels()) own->use_stream(stream);
-  }
+  struct OnStream {
+    explicit OnStream(cudaStream_t stream) { use(stream); }
+    OnStream(const OnStream&) = delete;
+    ~OnStream() { use(nullptr); }
+    static void use(cudaStream_t stream) {
+      compute_stream = stream;
+      if (const auto* own = kernels::device_kernels()) own->use_stream(stream);
+    }
+  };
   cudaStream_t stream_ = nullptr;
 };
 

@@ -184,7 +184,8 @@ TEST(SharedPrompts, StayWithinThePlan) {
   const config::Options options = deck_of(r);
   config::Options apart = options;
   apart.generate.prefix_sharing = false;
-  const int64_t counted = count_rollout(r, spec, options).most, plan = planned_for_generator(options, spec, r.type, Phase::rollout);
+  constexpr int64_t of_cuda = int64_t{32} * 8 << 20;
+  const int64_t counted = count_rollout(r, spec, options).most, plan = planned_for_generator(options, spec, r.type, Phase::rollout) - of_cuda;
   EXPECT_GE(plan, counted);
   if (world().size() <= 2) {  // of more ranks each has too few KV heads, and rows that are whole take more
     EXPECT_LT(planned_for_generator(apart, spec, r.type, Phase::rollout), counted) << "as many as sharing makes possible were read in one step";
@@ -194,8 +195,8 @@ TEST(SharedPrompts, StayWithinThePlan) {
               base::fixed(100.0 * (static_cast<double>(plan) / static_cast<double>(counted) - 1), 1).c_str());
 }
 
-// What recorded steps hold is planned from above: for rows that fill up as many as there can be, and twice, since CUDA keeps what a step wrote before it was
-// recorded and while it was.
+// What recorded steps hold is planned from above: for rows that fill up as many as there can be, and twice, since LibTorch keeps what a step wrote before it was
+// recorded and while it was. What CUDA takes itself is not there.
 TEST(RecordedSteps, StayWithinThePlan) {
   own_device();
   fakegpu::set_delays({.legacy_us = 0, .others_us = 0});
