@@ -24,7 +24,12 @@ double float_floor_div(double a, double b) {
   return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
 }
 
+// b is neither 0 nor, where a is the smallest number, -1.
 int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0); }
+int64_t floor_mod(int64_t a, int64_t b) {
+  const int64_t rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
 
 Value integer_arithmetic(const Place& place, const Expression& e, int64_t a, int64_t b) {
   int64_t result = 0;
@@ -38,7 +43,7 @@ Value integer_arithmetic(const Place& place, const Expression& e, int64_t a, int
   } else {
     if (b == 0) place.fail("division by zero");
     overflow = b == -1 && a == INT64_MIN;
-    if (!overflow) result = e.text == "//" ? floor_div(a, b) : a - b * floor_div(a, b);
+    if (!overflow) result = e.text == "//" ? floor_div(a, b) : floor_mod(a, b);
   }
   if (overflow) place.fail("a number beyond 64 bits");
   return result;
