@@ -32,6 +32,14 @@ void freed(void* memory) noexcept {
 
 void* operator new(size_t bytes) { return trireme::test::counted(bytes); }
 void* operator new[](size_t bytes) { return trireme::test::counted(bytes); }
+// The standard one calls the first, a sanitizer's does not.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return trireme::test::counted(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { trireme::test::freed(memory); }
 void operator delete[](void* memory) noexcept { trireme::test::freed(memory); }
 void operator delete(void* memory, size_t) noexcept { trireme::test::freed(memory); }
