@@ -101,6 +101,8 @@ at::Tensor DecodeGraphs::record(const DecodeShape& shape, int64_t rows, Step& st
   }
   put_aside_ = true;
   drop_recordings();
+  graphs_.reset();
+  logits_ = at::Tensor();
   return want;
 }
 

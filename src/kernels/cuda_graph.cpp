@@ -58,9 +58,9 @@ class CudaGraph final : public DeviceGraph {
       give_up(stream);
       throw;
     }
-    // Here, and not at the first launch, memory may be missing.
-    C10_CUDA_CHECK(cudaGraphUpload(graph_.raw_cuda_graph_exec(), stream));
   }
+  // To the stream of launches: here, and not at the first of them, memory may be missing.
+  void upload() { C10_CUDA_CHECK(cudaGraphUpload(graph_.raw_cuda_graph_exec(), c10::cuda::getCurrentCUDAStream())); }
 
  private:
   // What a capture that failed has begun, of which LibTorch ends nothing: the stream's, both allocators', the random generator's.
@@ -108,8 +108,11 @@ class CudaGraphs final : public DeviceGraphs {
       pool_ = pool = std::make_shared<Pool>();
     }
     auto out = std::make_unique<CudaGraph>(std::move(pool));
-    const OnStream on_stream(stream_);
-    out->record(stream_, work);
+    {
+      const OnStream on_stream(stream_);
+      out->record(stream_, work);
+    }
+    out->upload();
     return out;
   }
 
