@@ -9,11 +9,14 @@
 #include "trireme/base/error.hpp"
 
 namespace trireme::generate {
+namespace {
 
 int64_t padded_count(int64_t count) {
   const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
   return power >= 4 && count <= power / 4 * 3 ? power / 4 * 3 : power;
 }
+
+}  // namespace
 
 std::optional<DecodeShape> DecodeShape::of(const StepBatch& batch) {
   if (batch.rows() == 0 || batch.logit_rows.size() != batch.ids.size()) return std::nullopt;

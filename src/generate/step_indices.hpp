@@ -17,10 +17,7 @@
 
 namespace trireme::generate {
 
-// The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
-int64_t padded_count(int64_t count);
-
-// What a step of decoding is filled up to, so that few different ones are computed.
+// What a step of decoding is filled up to, so that few different ones are computed: 1, 2, 3, 4, 6, 8, 12, 16, 24 ... of each.
 struct DecodeShape {
   int64_t rows = 0;
   int64_t chunks = 0;  // of attention over pages
