@@ -46,8 +46,10 @@ class ForTheStart {
 void start_mpi(bool alone, int& provided) {
   const ForTheStart isolated("OMPI_MCA_ess_singleton_isolated", "1");  // a process alone starts a daemon in Open MPI 4, which we need for nothing
   std::list<ForTheStart> variables;
-  if (alone) {  // looking for networks takes 0.4 s
-    variables.emplace_back("OMPI_MCA_pml", "ob1");
+  if (alone) {
+    // Open MPI 4 gives all processes that are alone on a node the same folder, which whoever leaves removes under those that start.
+    variables.emplace_back("OMPI_MCA_orte_create_session_dirs", "0");
+    variables.emplace_back("OMPI_MCA_pml", "ob1");  // looking for networks takes 0.4 s
     variables.emplace_back("OMPI_MCA_btl", "self");
   }
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");

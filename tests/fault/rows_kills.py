@@ -204,10 +204,11 @@ def double_starts(shop, count, seed):
     for number in range(count):
         run = f"double-{seed}-{number}"
         pair = [shop.begin(run, iterations=2, ranks=1) for _ in range(2)]
-        codes = sorted(job.wait(90).code for job in pair)
+        ends = [job.wait(90) for job in pair]
+        codes = sorted(end.code for end in ends)
         # The second may come when the first is already done: then it finds a finished run.
         if codes not in ([DONE, LOCKED], [DONE, DONE]):
-            raise Failure(f"exit codes {codes}")
+            raise Failure(f"exit codes {codes}\n" + "\n".join(end.text[-3000:] for end in ends if end.code not in (DONE, LOCKED)))
         if [line["iteration"] for line in shop.metrics(run)] != [1, 2]:
             raise Failure(f"{run}: not each iteration once")
         shop.remove(run)

@@ -226,6 +226,10 @@ class Resume(ProgramTest):
         finally:
             holder.kill()
 
+    def test_a_process_alone_shares_no_folder(self):
+        """All processes alone on a node had one temporary folder of MPI's: one that left removed it under one that started."""
+        self.succeed("ppo", "ppo.toml", "run.dir=private", "run.iterations=1", env={"TMPDIR": "/proc/nowhere"})
+
     def test_two_jobs_at_once(self):
         """Both find the folder free; one gets it, the other leaves at once."""
         jobs = [self.start("ppo", "ppo.toml", "run.dir=raced", "run.iterations=100000", "ckpt.interval=0") for _ in range(2)]
