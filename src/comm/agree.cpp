@@ -31,7 +31,7 @@ std::optional<AgreedFailure> failure_of_any(const CommView& ranks, const std::fu
     const auto memory = base::failed_allocation(error);
     message = memory ? base::describe(*memory, trace::where_it_failed()) : error.what();
   }
-  const std::vector<Verdict> all = ranks.gather_values(mine);
+  const std::vector<Verdict> all = ranks.sleeping_gather_values(mine);
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Verdict verdict = all[static_cast<size_t>(rank)];
     if (verdict.code == 0) continue;

@@ -1,5 +1,7 @@
 #include "trireme/comm/comm.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -164,15 +166,24 @@ namespace {
 // `busy`: what is done between two looks; false: nothing, so it sleeps.
 template <class Done, class Busy>
 void sleep_until(Done done, Busy busy) {
+  constexpr int yields_before_sleep = 32;
   auto nap = std::chrono::microseconds(20);
-  while (!done()) {
+  for (int looks = 0; !done(); ++looks) {
     if (busy()) {
       nap = std::chrono::microseconds(20);
-      continue;
+    } else if (looks < yields_before_sleep) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(nap);
+      nap = std::min(nap * 2, std::chrono::microseconds(1000));
     }
-    std::this_thread::sleep_for(nap);
-    nap = std::min(nap * 2, std::chrono::microseconds(1000));
   }
+}
+
+bool completed(MPI_Request& request) {
+  int done = 0;
+  TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+  return done != 0;
 }
 
 }  // namespace
@@ -191,13 +202,17 @@ void CommView::sleeping_barrier(const std::function<bool()>& meanwhile) const {
   const trace::Region region{"wait for other ranks", trace::no_argument, trace::Category::wait};
   MPI_Request request = MPI_REQUEST_NULL;
   TRIREME_MPI(MPI_Ibarrier(state_->handle, &request));
-  sleep_until(
-      [&] {
-        int done = 0;
-        TRIREME_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        return done != 0;
-      },
-      meanwhile);
+  sleep_until([&] { return completed(request); }, meanwhile);
+  noted.done();
+}
+
+void CommView::sleeping_all_gather_in_place(void* data, int bytes) const {
+  if (!state_ || base::skip_wanted()) return;
+  const trace::Collective collective{"all_gather", name().c_str(), bytes};
+  const Noted noted{*this, "sleeping_all_gather", bytes};
+  MPI_Request request = MPI_REQUEST_NULL;
+  TRIREME_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, bytes, MPI_BYTE, state_->handle, &request));
+  sleep_until([&] { return completed(request); }, [] { return false; });
   noted.done();
 }
 

@@ -20,7 +20,8 @@ struct AgreedFailure {
   std::string message;  // with its rank in front where there are several
 };
 
-// Collective. Runs `work`; nullopt when it threw on no rank. `kind_of` tells errors of a caller's own type from others.
+// Collective. Runs `work`; nullopt when it threw on no rank. `kind_of` tells errors of a caller's own type from others. Ranks whose work is done sleep
+// until that of the others is, which may wait for a slow disk.
 std::optional<AgreedFailure> failure_of_any(const CommView& ranks, const std::function<void()>& work,
                                             const std::function<int(const std::exception&)>& kind_of = {});
 

@@ -199,6 +199,14 @@ class CommView {
       return all_gather(std::span<const T>(&value, 1));
     }
   }
+  // The same; a rank that waits sleeps between looks, as in sleeping_barrier(): behind work that takes one rank longer than another.
+  template <base::Plain T>
+  std::vector<T> sleeping_gather_values(T value) const {
+    std::vector<T> all(static_cast<size_t>(size_));
+    all[static_cast<size_t>(rank_)] = value;
+    sleeping_all_gather_in_place(all.data(), sizeof(T));
+    return all;
+  }
   // True when `condition` holds on every rank. Collective.
   bool all(bool condition) const { return min<int32_t>(condition ? 1 : 0) == 1; }
 
@@ -207,6 +215,7 @@ class CommView {
   friend class Session;
   struct State;
   struct Noted;
+  void sleeping_all_gather_in_place(void* data, int bytes) const;
   // All ranks, behind the same number of calls: throws InternalError on all of them, with the first call that differs.
   void compare_calls() const;
   std::shared_ptr<State> state_;

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <new>
+#include <thread>
 
 #include "support/world.hpp"
 
@@ -33,6 +36,20 @@ TEST(FailTogether, OneRanksFailureIsThatOfAll) {
   const auto [code, text] = outcome([&] { VALIDATE(world().rank() != last, ExitCode::locked, "it is taken"); });
   EXPECT_EQ(code, ExitCode::locked);
   EXPECT_EQ(text, from_rank(last, "it is taken"));
+}
+
+// A save in the background may wait for the slowest rank's disk for minutes, beside training, which needs the core.
+TEST(FailTogether, RanksThatWaitLeaveTheCoreToOthers) {
+  const auto processor_time = [] {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  constexpr auto work = std::chrono::milliseconds(400);
+  world().barrier();
+  const double before = processor_time();
+  fail_together_on_root(world(), [&] { std::this_thread::sleep_for(work); });
+  EXPECT_LT(processor_time() - before, std::chrono::duration<double>(work).count() / 4);
 }
 
 TEST(FailTogether, TheLowestRankSpeaksWhenSeveralFail) {
