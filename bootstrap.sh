@@ -422,8 +422,8 @@ run_tests() {
   say "running the tests"
   if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
   local cores
-  cores=$(nproc)  # half as many ranks again: many tests wait, for launchers, schedulers, deadlines
-  ctest --test-dir build/release --parallel "$((cores < 2 ? 2 : cores + cores / 2))" --output-on-failure --no-tests=error "$@"
+  cores=$(nproc)  # twice as many ranks: tests wait for launchers, schedulers and deadlines for more than half of their time
+  ctest --test-dir build/release --parallel "$((2 * cores))" --output-on-failure --no-tests=error "$@"
 }
 
 command=${1:-help}
