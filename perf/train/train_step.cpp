@@ -40,6 +40,7 @@ struct Setting {
   std::string shape = "135M", dtype = "bf16", exchange = "auto", head = "model";
   int64_t sequences = 2, tokens = 512, steps = 5, recompute = -1, micro_batches = 1, micro_batch_tokens = 1024,
           kept_logits = int64_t{256} << 20;
+  bool reduce_once = false;
   std::vector<std::string> lengths;  // "prompt+response"
 };
 
@@ -58,6 +59,7 @@ Setting parse(int argc, char** argv) {
   app.add_option("--lengths", s.lengths, "prompt+response, ...")->delimiter(',');
   app.add_option("--micro-batch-tokens", s.micro_batch_tokens, "budget, with --lengths")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--kept-logits", s.kept_logits, "bytes (train.logits_memory)")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_flag("--reduce-once", s.reduce_once, "train.reduce_once");
   perf::parse_or_exit(app, argc, argv);
   return s;
 }
@@ -67,6 +69,7 @@ zero::ShardedModelOptions options_of(const Setting& s) {
   options.name = "model";
   options.compute = s.dtype == "bf16" ? config::DType::bf16 : config::DType::f32;
   options.recompute = s.recompute;
+  options.reduce_once = s.reduce_once;
   if (s.exchange == "window") options.exchange = comm::ExchangeKind::shared_window;
   if (s.exchange == "ring") options.exchange = comm::ExchangeKind::mpi_ring;
   return options;
@@ -201,7 +204,9 @@ void run(const Setting& s) {
     world.barrier();
     const base::Stopwatch watch;
     const Usage before = usage();
-    for (const MicroBatch& batch : batches) model.forward_backward(batch.tokens, language_loss(batch, all_targets, s.kept_logits));
+    for (int64_t left = std::ssize(batches); const MicroBatch& batch : batches) {
+      model.forward_backward(batch.tokens, language_loss(batch, all_targets, s.kept_logits), zero::reduce_before(--left));
+    }
     const double passes = watch.seconds();
     const auto result = model.step(adam);
     world.barrier();

@@ -18,7 +18,7 @@ constexpr std::array conduct{"run.",           "ckpt.",          "eval.",       
                              "reward.retries", "reward.outage", "rollout.micro_batch_tokens", "rollout.save_samples",
                              "rollout.queue_messages",           "rollout.queue_bytes",
                              "train.deterministic", "train.micro_batch_tokens",    "train.optimizer_offload",
-                             "train.recompute", "train.keep_memory", "train.logits_memory", "train.shard_group", "train.node_weights"};
+                             "train.recompute", "train.keep_memory", "train.logits_memory", "train.shard_group", "train.node_weights", "train.reduce_once"};
 constexpr std::array conduct_of_source{"name", "timeout", "processes", "batch_tokens"};
 
 KeyKind kind_of(std::string_view key) {

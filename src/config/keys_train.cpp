@@ -100,6 +100,10 @@ void add_memory_keys(KeyList<Options>& keys) {
       .departs("OpenRLHF: ds.zpg, for weights only; its default stage is ZeRO-2, here always 3.");
   keys.add(KEY(train.reduce_dtype), "Type in which gradients are summed over ranks: bf16 halves what is sent and rounds each rank's part; the sum over micro-batches stays fp32.")
       .departs("OpenRLHF: ds.grad_accum_dtype; here fp32 unless asked.");
+  keys.add(KEY(train.reduce_once),
+           "Gradients go from rank to rank once a step: a rank adds those of its micro-batches up first, in fp32 and whole, which takes 4 bytes a parameter on "
+           "each rank. false: with each micro-batch, which takes a block's.")
+      .departs("OpenRLHF: once with ZeRO-1 and 0, with each micro-batch with ZeRO-2 and 3.");
   keys.add(KEY(train.exact_products),
            "On GPUs, and on processors with matrix units for bf16 (AMX) with a LibTorch over MKL: products of bf16 go into fp32 weight gradients as they are, added by "
            "the product itself. false: each is rounded to bf16 first, as LibTorch does it and as it is on other processors with native bf16.")

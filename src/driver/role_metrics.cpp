@@ -20,7 +20,7 @@ void add_memory_metrics(const comm::CommView& world, const std::vector<ModelMemo
   for (const auto& [name, use] : models) {
     const std::pair<const char*, int64_t> kinds[] = {
         {"master", use.master},   {"gradients", use.gradients},     {"moments", use.moments},         {"average", use.average},
-        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"activations", use.activations}};
+        {"weights", use.weights}, {"gradient_slots", use.exchange}, {"gradient_sums", use.sums}, {"activations", use.activations}};
     const bool trained = use.master > 0;
     for (const auto& [kind, bytes] : kinds) {
       if (trained || bytes > 0) mine.emplace_back(name + "_" + kind, bytes);

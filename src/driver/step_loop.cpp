@@ -83,7 +83,7 @@ std::unique_ptr<zero::ShardedModel> StepLoop::make_model() const {
                        .compute = run_.options.model.compute(),
                        .recompute = run_.memory.recompute(run_.options.train.recompute, start_.spec.shape.layers),
                        .node_weights = run_.options.train.node_weights,
-                       .reduce = run_.options.train.reduce_dtype,
+                       .reduce = run_.options.train.reduce_dtype, .reduce_once = run_.options.train.reduce_once,
                        .offload = run_.options.train.optimizer_offload,
                        .rings = run_.roles.rings});
 }
@@ -139,12 +139,12 @@ void StepLoop::train(const std::vector<int64_t>& rows, report::IterationMetrics&
   const auto batches = learn::share_out(rows_, rows, run_.roles.trainers.batch(), run_.options.train.micro_batch_tokens);
   const learn::BatchTotals totals = learn::totals_of(batches, run_.roles.trainers.batch());
   learn::DeviceSums sums(std::ssize(objective_->quantities()));
-  for (const learn::RowBatch& part : batches) {
+  for (int64_t left = std::ssize(batches); const learn::RowBatch& part : batches) {
     const learn::ActionBatch batch = learn::make_action_batch(part.samples, run_.device);
     objective_->prepare(batch);
     model_->forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
       return objective_->loss({hidden, head_weight, batch, part.margins, totals}, sums);
-    });
+    }, zero::reduce_before(--left));
   }
   const double rate = rate_->at_or_last(model_->steps());
   const auto result = model_->step(learn::adamw_options(run_.options.actor, rate));

@@ -30,7 +30,7 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                       .recompute = memory.recompute(options.train.recompute, spec.shape.layers),
                                                       .track_changes = kernels::on_host(device) && sends_deltas(options, roles),
                                                       .node_weights = options.train.node_weights,
-                                                      .reduce = options.train.reduce_dtype,
+                                                      .reduce = options.train.reduce_dtype, .reduce_once = options.train.reduce_once,
                                                        .offload = options.train.optimizer_offload,
                                                        .rings = roles.rings});
 }

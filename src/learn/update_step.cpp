@@ -91,6 +91,7 @@ at::Tensor actor_loss(const ppo::Experience& experience, const DeviceBatch& batc
 // The language-model loss on texts (PPO-ptx; Ouyang et al. 2022, eq. 2), token-mean over the step's texts.
 void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, const config::Options& options, at::Device device,
                            DeviceSums& sums) {
+  int64_t left = std::ssize(step.pretraining);
   for (const RowBatch& part : step.pretraining) {
     const ActionBatch batch = make_action_batch(part.samples, device);
     actor.forward_backward(batch.packed, [&](const at::Tensor& hidden, const at::Tensor& head_weight) {
@@ -102,7 +103,7 @@ void pretraining_gradients(zero::ShardedModel& actor, const UpdateStep& step, co
                                             {step.pretraining_totals.targets, step.pretraining_totals.sequences, 1});
       sums.add({loss});
       return loss.mul(options.actor.ptx_coef);
-    });
+    }, zero::reduce_before(--left));
   }
 }
 
@@ -126,6 +127,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
                             const BetweenMicroBatches& between) {
   const trace::Region region{"actor step"};
   DeviceSums sums(first_statistic + ppo::PolicyStatistics::count), of_texts(1);
+  int64_t left = std::ssize(step.micro_batches) + std::ssize(step.pretraining);
   for (const ppo::Experience& experience : step.micro_batches) {
     const DeviceBatch batch(experience, device);
     trace::count("actor_positions_trained", batch.actions.packed.ids.numel());
@@ -134,7 +136,7 @@ zero::StepResult actor_step(zero::ShardedModel& actor, const UpdateStep& step, c
                                                  scoring_temperature(options), entropy_mode(options.actor),
                                                  kernels::vocabulary_chunk, options.train.logits_memory.count);
       return actor_loss(experience, batch, head, step.normalizer, options, kl_coefficient, sums);
-    });
+    }, zero::reduce_before(--left));
     if (between) between();
   }
   pretraining_gradients(actor, step, options, device, of_texts);
@@ -154,6 +156,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
   const trace::Region region{"critic step"};
   const ScoreScale scale = critic_scale(options, critic.spec().shape);
   DeviceSums sums(1);
+  int64_t left = std::ssize(step.micro_batches);
   for (const ppo::Experience& experience : step.micro_batches) {
     const DeviceBatch batch(experience, device);
     trace::count("critic_positions_trained", batch.actions.packed.ids.numel());
@@ -164,7 +167,7 @@ zero::StepResult critic_step(zero::ShardedModel& critic, const UpdateStep& step,
                                         step.normalizer);
       sums.add({loss});
       return loss;
-    });
+    }, zero::reduce_before(--left));
     if (between) between();
   }
   report.critic_lr = lr;

@@ -79,6 +79,7 @@ std::vector<Change> single_changes(const Job& job) {
   if (job.machine.device_bytes == 0 && now.train.logits_memory.count > 0) {
     out.push_back({"train.logits_memory=0", [](auto& o) { o.train.logits_memory = {}; }});
   }
+  if (now.train.reduce_once) out.push_back({"train.reduce_once=false", [](auto& o) { o.train.reduce_once = false; }});
   if (now.train.recompute >= 0) out.push_back({"train.recompute=-1", [](auto& o) { o.train.recompute = -1; }});
   if (now.train.shard_group > 0) out.push_back({"train.shard_group=0", [](auto& o) { o.train.shard_group = 0; }});
   if (now.train.enable_ema) out.push_back({"train.enable_ema=false", [](auto& o) { o.train.enable_ema = false; }});

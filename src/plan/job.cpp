@@ -119,6 +119,7 @@ class RankLedger {
       ring_.received = std::max(ring_.received, bytes.receive);
     }
     add(owner, "fp32 gradients", bytes.gradients);
+    if (kind == Training::trainable && options().train.reduce_once) add(owner, "a step's own gradients", gradient_sum_bytes(model, static_cast<int>(count)));
     if (kind == Training::trainable && options().train.reduce_dtype == config::DType::bf16 && ranks.size() < job_.roles.trainer.size()) {
       add(owner, "step: gradients in bf16 for the sum over copies", 2 * std::min(replica_piece, shard_elements(model, static_cast<int>(count))),
           phase_bit(Phase::step), Accuracy::estimate);

@@ -68,6 +68,12 @@ int64_t shard_elements(const ModelLayout& model, int ranks) {
   return sum;
 }
 
+int64_t gradient_sum_bytes(const ModelLayout& model, int ranks) {
+  int64_t sum = 0;
+  for (const auto& stage : model.stages) sum = checked_add(sum, slot_elements(model, stage, ranks));
+  return checked_mul(fp32, sum);
+}
+
 int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload) {
   constexpr int64_t fp64 = 8;
   const int64_t elements = shard_elements(model, ranks), norm = fp64 * std::min(norm_chunk, elements);

@@ -137,7 +137,9 @@ struct Shape {
     const int64_t micro_batch = training_tokens(job);
     const double steps = std::ceil(sequences / static_cast<double>(job.options.train.batch_size));
     const double passes = std::ceil(tokens() / steps / ranks / static_cast<double>(micro_batch));
-    TrainingWork kept = pass(model, group, micro_batch), work = kept;
+    TrainingWork kept = pass(model, group, micro_batch);
+    if (job.options.train.reduce_once) kept.reduced_bytes /= passes;
+    TrainingWork work = kept;
     kept.recompute = false;
     work.recompute = true;
     const double share = recomputed(model);

@@ -18,6 +18,7 @@
 #include "trireme/kernels/scalar_type.hpp"
 #include "trireme/plan/model_bytes.hpp"
 #include "trireme/trace/region.hpp"
+#include "zero/gradient_sums.hpp"
 #include "zero/optimizer.hpp"
 #include "zero/shards.hpp"
 #include "zero/stage_loop.hpp"
@@ -64,6 +65,7 @@ struct ShardedModel::Impl {
     if (trainable()) {
       if (replicas && replicas->size() > 1 && !kernels::on_host(device)) replica_sums = comm::make_rank_sums(*replicas, true);
       state.gradient = map.allocate(device);
+      if (options.reduce_once) sums = GradientSums(slot_geometry(spec, shard.size()), device);
       for (at::Tensor* flat : {&state.master, &state.moment1, &state.moment2}) *flat = allocate_state();
       if (options.track_changes) state.changed.assign(static_cast<size_t>(map.elements() / 64), 0);
     }
@@ -71,7 +73,7 @@ struct ShardedModel::Impl {
       log::info(base::text(options.name, ": sharded over ", shard.size(), shard.size() == 1 ? " rank" : " ranks", " by ", exchange->kind(), ", ",
                            base::human_bytes(static_cast<double>(exchange->counters().weight_memory)), " of ",
                            config::to_string(options.compute), " weights on a rank",
-                           trainable() && rounds_sums() ? base::text(", gradients summed in ", config::to_string(options.reduce)) : ""));
+                           describe_sums()));
     }
   }
 
@@ -82,6 +84,11 @@ struct ShardedModel::Impl {
     return at::from_blob(memory.data(), {map.elements()}, at::kFloat);
   }
   bool rounds_sums() const { return options.reduce != config::DType::f32 && (shard.size() > 1 || (replicas && replicas->size() > 1)); }
+  std::string describe_sums() const {  // where they are not fp32, with each micro-batch
+    const bool rounded = trainable() && rounds_sums();
+    if (!rounded && !sums.wanted()) return "";
+    return base::text(", gradients summed", rounded ? base::text(" in ", config::to_string(options.reduce)) : "", sums.wanted() ? " once a step" : "");
+  }
   bool trainable() const { return options.training == Training::trainable; }
   void require_trainable(const char* what) const {
     if (!trainable()) throw InternalError(base::text(what, " of the frozen ", options.name));
@@ -120,6 +127,7 @@ struct ShardedModel::Impl {
   std::unique_ptr<comm::ShardExchange> exchange;
   StageLoop loop;
   OptimizerState state;
+  GradientSums sums;
   std::unique_ptr<comm::RankSums> replica_sums;  // of gradients on devices, where there are replicas
 };
 
@@ -198,6 +206,7 @@ void ShardedModel::load(const ReadRows& read) {
   if (!impl_->trainable()) return;
   std::fill(state.changed.begin(), state.changed.end(), ~uint64_t{0});
   for (at::Tensor* flat : {&state.gradient, &state.moment1, &state.moment2}) flat->zero_();
+  impl_->sums.forget();
   if (state.average.defined()) state.average.copy_(state.master);
   state.steps = 0;
 }
@@ -217,13 +226,15 @@ void ShardedModel::refresh() {
 
 void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) { impl_->loop.forward(batch, head); }
 
-void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss) {
+void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss, Reduce when) {
   impl_->require_trainable("forward_backward()");
-  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); });
+  if (!impl_->sums.wanted()) when = Reduce::now;
+  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, impl_->sums, when);
 }
 
 StepResult ShardedModel::step(const AdamWOptions& options) {
   impl_->require_trainable("step()");
+  if (!impl_->sums.empty()) throw InternalError(base::text("a step of the ", impl_->options.name, " with gradients that were to go to their owners later"));
   trace::Region region{"optimizer step"};
   auto& state = impl_->state;
   if (impl_->replicas && impl_->replicas->size() > 1) impl_->add_replicas();
@@ -255,6 +266,7 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
 void ShardedModel::zero_gradients() {
   impl_->require_trainable("zero_gradients()");
   impl_->state.gradient.zero_();
+  impl_->sums.forget();
 }
 
 void ShardedModel::before_change(BeforeChange call) {
@@ -307,6 +319,7 @@ MemoryUse ShardedModel::memory() const {
   use.changed = static_cast<int64_t>(state.changed.size() * sizeof(uint64_t));
   use.weights = impl_->exchange->counters().weight_memory;
   use.exchange = impl_->exchange->counters().gradient_memory;
+  use.sums = impl_->sums.bytes();
   use.activations = impl_->loop.peak_input_bytes();
   return use;
 }

@@ -43,10 +43,8 @@ std::vector<at::Tensor> StageLoop::weights(int stage, bool leaves) {
   return tensors;
 }
 
-void StageLoop::preset_gradients(int stage, const std::vector<at::Tensor>& leaves) {
-  const auto pointers = exchange_.gradients(stage);
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-  for (size_t i = 0; i < leaves.size(); ++i) leaves[i].mutable_grad() = at::from_blob(pointers[i], leaves[i].sizes(), options);
+void StageLoop::preset_gradients(const std::vector<float*>& into, const std::vector<at::Tensor>& leaves) {
+  for (size_t i = 0; i < leaves.size(); ++i) leaves[i].mutable_grad() = at::from_blob(into[i], leaves[i].sizes(), leaves[i].options().dtype(at::kFloat));
 }
 
 model::PackedBatch StageLoop::part_of(const model::PackedBatch& batch) {
@@ -95,7 +93,7 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
   exchange_.release(stage);
 }
 
-void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards) {
+void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, GradientSums& sums, Reduce when) {
   const model::PackedBatch part = part_of(batch);
   std::vector<Kept> kept(spec_.stages.size());
   exchange_.gather(0);
@@ -107,28 +105,33 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   for (const auto& stage : kept) bytes += stage.input.defined() ? static_cast<int64_t>(stage.input.nbytes()) : 0;
   peak_input_bytes_ = std::max(peak_input_bytes_, bytes);
 
+  const bool later = when == Reduce::later;
   at::Tensor gradient;  // of the stage's output, [T, D]
   for (int stage = last(); stage >= 0; --stage) {
     if (stage > 0) exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
-    backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient);
+    const auto into = later ? sums.of(stage) : exchange_.gradients(stage);
+    if (!later) sums.move_to(stage, into);
+    backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient, into);
+    if (later) continue;
     if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
     exchange_.reduce(stage);
   }
-  exchange_.finish_reduce(0, shards(0));
+  if (!later) exchange_.finish_reduce(0, shards(0));
 }
 
-void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient) {
+void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient,
+                               const std::vector<float*>& into) {
   trace::Region region{"backward", stage, trace::Category::kernel};
   const bool work = part.tokens() > 0;
   if (stage == 0) {
     weights(stage, false);
-    embedding_backward(part, gradient);
+    embedding_backward(part, gradient, into.front());
     exchange_.release(stage);
     return;
   }
   auto leaves = weights(stage, true);
   if (kept.output.defined()) leaves = std::move(kept.leaves);
-  preset_gradients(stage, leaves);
+  preset_gradients(into, leaves);
   if (work) {
     const at::AutoGradMode mode(true);
     at::Tensor output = std::move(kept.output);
@@ -154,11 +157,10 @@ void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept k
 
 // The embedding's gradient has T rows that are not zero: they are added in fp32 where they belong, without the dense
 // gradient in the compute type that autograd would make.
-void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient) {
-  const auto pointers = exchange_.gradients(0);
+void StageLoop::embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient, float* into) const {
   if (part.tokens() == 0) return;
   const auto& shape = spec_.parameters[spec_.stages.front().parameters.front()].spec.shape;
-  at::Tensor dense = at::from_blob(pointers.front(), shape, at::TensorOptions().dtype(at::kFloat).device(device_));
+  at::Tensor dense = at::from_blob(into, shape, at::TensorOptions().dtype(at::kFloat).device(device_));
   const at::NoGradGuard no_gradients;
   dense.index_add_(0, part.ids, gradient.to(at::kFloat));
 }

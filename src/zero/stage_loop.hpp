@@ -3,8 +3,8 @@
 //   forward    gather(i + 1) | compute i                         keep the inputs of the stages
 //   backward   gather(i - 1) | compute i again, differentiate i | add up the gradients of i + 1
 //
-// Gradients go straight into the exchange's fp32 storage: leaves are views of the gathered weights, their .grad is preset to
-// views of the gradient slot. A kept stage (no recompute) holds its autograd graph from forward to backward; its weights are
+// Gradients go straight into the exchange's fp32 storage, or into the sums of a step: leaves are views of the gathered weights, their .grad is
+// preset to views of the gradient slot. A kept stage (no recompute) holds its autograd graph from forward to backward; its weights are
 // gathered again at the same address before that graph runs backward.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include "trireme/model/forward.hpp"
 #include "trireme/model/spec.hpp"
 #include "trireme/zero/sharded_model.hpp"
+#include "zero/gradient_sums.hpp"
 
 namespace trireme::zero {
 
@@ -31,7 +32,8 @@ class StageLoop {
             at::ScalarType compute, int64_t recomputed_blocks);
 
   void forward(const model::PackedBatch& batch, const Head& head);
-  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards);
+  // Later gradients stay in `sums`, which is wanted then.
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, GradientSums& sums, Reduce when);
 
   // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
   int64_t peak_input_bytes() const { return peak_input_bytes_; }
@@ -47,14 +49,14 @@ class StageLoop {
   int last() const { return static_cast<int>(spec_.stages.size()) - 1; }
   bool keeps_graph(int stage) const;
   std::vector<at::Tensor> weights(int stage, bool leaves);
-  void preset_gradients(int stage, const std::vector<at::Tensor>& leaves);
+  static void preset_gradients(const std::vector<float*>& into, const std::vector<at::Tensor>& leaves);
   // What the strategy gives this rank of a batch; the rotary embedding reaches all of its positions.
   model::PackedBatch part_of(const model::PackedBatch& batch);
   at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part);
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
-  // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
-  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient);
-  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient);
+  // Differentiates one stage, its weights' gradients into `into`; `gradient` is that of its output and becomes that of its input.
+  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, const std::vector<float*>& into);
+  void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient, float* into) const;
   void grow_rope(int64_t positions);
 
   const model::ModelSpec& spec_;

@@ -35,6 +35,7 @@ struct Shape {
   config::HeadType head = config::HeadType::model;
   bool exact = true;     // train.exact_products
   bool offload = false;  // train.optimizer_offload
+  bool once = false;     // train.reduce_once, the second step in two micro-batches
 };
 
 config::ModelShape model_shape(const Shape& s) { return shape_of({s.layers, s.hidden, s.heads, s.kv_heads, s.ffn, s.vocab}); }
@@ -56,6 +57,7 @@ plan::Ledger ledger_of(const Shape& s, const model::ModelSpec& spec) {
   options.model.head_dtype = s.head;
   options.train.exact_products = s.exact;
   options.train.optimizer_offload = s.offload;
+  options.train.reduce_once = s.once;
   config::RoleMap roles;
   for (int rank = 0; rank < world().size(); ++rank) roles.trainer.push_back(rank);
   const std::vector<int> nodes(static_cast<size_t>(world().size()), 0);
@@ -90,6 +92,7 @@ Counted count(const Shape& s, const model::ModelSpec& spec, const plan::Ledger& 
   options.compute = s.type;
   options.recompute = s.recompute;
   options.offload = s.offload;
+  options.reduce_once = s.once;
   kernels::use_exact_products(s.exact);
   const auto most = [] { return comm::device_bytes().held + HostAsDevice::take_tensor_peak(); };
   zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
@@ -111,7 +114,8 @@ Counted count(const Shape& s, const model::ModelSpec& spec, const plan::Ledger& 
       out[Phase::forward] = most();
       hidden.register_hook([&](const at::Tensor&) { out[Phase::head] = most(); });  // its gradient is there: the head is through
       return log_probs(hidden, head_weight).sum().mul(-1e-3);
-    });
+    }, s.once && pass > 0 ? zero::Reduce::later : zero::Reduce::now);
+    if (s.once && pass > 0) model.forward_backward(batch, [&](const at::Tensor& hidden, const at::Tensor& head_weight) { return log_probs(hidden, head_weight).sum(); });
     out[Phase::backward] = most();
     model.step({.lr = 1e-3});
     out[Phase::step] = most();
@@ -157,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceLedger,
                                          Shape{6, 64, 4, 1, 176, 500, 2048, DType::bf16, 3}, Shape{1, 256, 8, 8, 704, 500, 512, DType::bf16, -1},
                                          Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0}, Shape{2, 96, 6, 3, 256, 2500, 288, DType::bf16, -1, config::HeadType::fp32},
                                          Shape{2, 128, 4, 2, 352, 1000, 512, DType::bf16, -1, config::HeadType::model, false}, Shape{2, 64, 4, 2, 176, 4500, 512, DType::bf16, -1, config::HeadType::model, false},
-                                         Shape{3, 128, 8, 2, 384, 500, 1024, DType::bf16, -1, config::HeadType::model, true, true}, Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0, config::HeadType::model, true, true}));
+                                         Shape{3, 128, 8, 2, 384, 500, 1024, DType::bf16, -1, config::HeadType::model, true, true, true}, Shape{8, 64, 4, 2, 192, 1000, 768, DType::f32, 0, config::HeadType::model, true, true}));
 
 }  // namespace
 }  // namespace trireme::test

@@ -24,6 +24,7 @@ struct Way {
   double max_norm = 0.05;
   config::DType reduce = config::DType::f32;
   bool exact = false;  // train.exact_products; rounded gradients have the host's bits
+  bool once = false;   // train.reduce_once, two micro-batches a step
 };
 
 struct Trained {
@@ -67,6 +68,7 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   options.exchange = comm::ExchangeKind::automatic;
   options.offload = way.offload;
   options.reduce = way.reduce;
+  options.reduce_once = way.once;
   std::optional<comm::CommView> replicas;
   if (groups.replicas) replicas = groups.replicas->view();
   zero::ShardedModel model(spec, groups.shard, replicas, at::kCPU, options);
@@ -76,6 +78,7 @@ Trained train(config::DType type, const Way& way, const Groups& groups) {
   const int64_t before = counted("replica_gradient_bytes");
   for (int step = 0; step < 3; ++step) {
     const auto batch = tiny_work(spec.shape, world().rank(), step);
+    if (way.once) model.forward_backward(batch, loss_of(spec, batch), zero::Reduce::later);
     model.forward_backward(batch, loss_of(spec, batch));
     const auto result = model.step(adam(way));
     EXPECT_TRUE(result.updated) << result.not_finite;
@@ -135,9 +138,9 @@ TEST_P(DeviceTraining, TheKernelForDevicesGivesTheHostsBits) {
 
 TEST_P(DeviceTraining, EveryWayOfTheUpdateComesToTheSame) {
   const double tolerance = GetParam() == config::DType::f32 ? 2e-6 : 2e-3;  // in bf16 a last bit of a master moves a weight by a 256th
-  for (const Way& way : {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true}, Way{.offload = true}}) {
+  for (const Way& way : {Way{}, Way{.own_kernels = false}, Way{.own_kernels = false, .offload = true}, Way{.offload = true}, Way{.once = true}}) {
     const Trained want = on_host(GetParam(), way), got = on_device(GetParam(), way);
-    EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload;
+    EXPECT_LE(largest_difference(want.state, got.state), tolerance) << "own kernels " << way.own_kernels << ", offload " << way.offload << ", reduced once " << way.once;
     for (size_t i = 0; i < want.norms.size(); ++i) EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]);
   }
 }

@@ -318,6 +318,26 @@ class Layouts(ProgramTest):
         self.assertEqual(timeless(self.metrics("half-ring")), timeless(self.metrics("half-window")))
         self.assertNotEqual(self.metrics("half-window")[-1]["grad_norm"], self.metrics("half-fp32")[-1]["grad_norm"])
 
+    def test_gradients_reduced_once_a_step(self):
+        """train.reduce_once: a step of several micro-batches near one that reduces with each, the same bits on one node, through messages and on two."""
+        overrides = ["run.iterations=2", "ckpt.interval=0", "train.micro_batch_tokens=32"]
+        messages, nodes = {"LD_PRELOAD": str(BINARY_DIR / "tests" / "libno_shared_memory.so")}, adversity("made_up_nodes", RANKS_OF_NODE="2")
+        once = "train.reduce_once=true"
+        runs = {"each": (2, [], None), "once": (2, [once], None), "once-ring": (2, [once], messages),
+                "once-4": (4, [once], None), "once-nodes": (4, [once], nodes), "once-copies": (4, [once, "train.shard_group=2"], None)}
+        for run, (ranks, more, env) in runs.items():
+            self.succeed("ppo", "ppo.toml", f"run.dir={run}", *overrides, *more, ranks=ranks, env=env)
+            text, lines = (self.folder / run / "log.txt").read_text(), self.metrics(run)
+            for model in ("actor", "critic"):
+                self.assertEqual(bool(re.search(f"{model}: sharded over .*, gradients summed once a step", text)), run != "each", text)
+                self.assertEqual(lines[0]["memory"][f"{model}_gradient_sums"] > 0, run != "each")
+            for name in ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm"):
+                ours, theirs = lines[0][name], self.metrics("each")[0][name]
+                self.assertTrue(math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-6), f"{run}: {name} {ours} {theirs}")
+        self.assertNotEqual(timeless(self.metrics("once")), timeless(self.metrics("each")), "several micro-batches in a step")
+        self.assertEqual(timeless(self.metrics("once")), timeless(self.metrics("once-ring")))
+        self.assertEqual(timeless(self.metrics("once-4")), timeless(self.metrics("once-nodes")))
+
     def test_bf16(self):
         """Weights travel and compute in bf16; one rank and two see the same first rollout."""
         overrides = ["run.iterations=2", "model.dtype=bf16"]

@@ -91,6 +91,14 @@ class TwoHosts(ProgramTest):
         for got, want in zip(once, (0.5 + 1, 0.5 + 2), strict=True):
             self.assertGreater(got, 0.95 * want)
             self.assertLess(got, HEADERS * want)
+        # Two micro-batches of one row each: their gradients cross the cable one by one, or added up on each rank.
+        for run, more, sums in (("each", [], 2), ("summed", ["train.reduce_once=true"], 1)):
+            text, crossed = train(run, "train.micro_batch_tokens=1", *more)
+            self.assertEqual("gradients summed once a step" in text, sums == 1)
+            print(f"\n    two micro-batches, {run}: taken {crossed[0]:.3f}, sent {crossed[1]:.3f} of the weights' bytes", flush=True)
+            for got, want in zip(crossed, (0.5 + sums, 0.5 + 2 * sums), strict=True):
+                self.assertGreater(got, 0.95 * want)
+                self.assertLess(got, HEADERS * want)
         self.assertEqual(timeless(self.metrics("once")), timeless(self.metrics("ring")))
 
 

@@ -285,7 +285,7 @@ struct TrainOptions {
   int64_t recompute = -1;  // blocks that are recomputed in backward; -1: all
   std::optional<MemoryShare> keep_memory;  // for activations; none: as `recompute` says
   Bytes logits_memory{int64_t{256} << 20};  // of a micro-batch, for their gradient; on CPUs
-  bool optimizer_offload = false, node_weights = true, enable_ema = false, exact_products = true;
+  bool optimizer_offload = false, node_weights = true, enable_ema = false, exact_products = true, reduce_once = false;
   double ema_beta = 0.992;
   bool deterministic = false;
   OldLogProbs old_log_probs = OldLogProbs::automatic;

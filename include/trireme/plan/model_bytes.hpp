@@ -54,6 +54,9 @@ inline constexpr int64_t offload_piece = int64_t{1} << 24;
 // in host memory, a piece of it and what is rounded and compared of a tensor.
 int64_t device_step_bytes(const ModelLayout& model, int ranks, int64_t element_bytes, bool offload);
 
+// fp32: a trained model's gradients of all stages, whole, which a rank keeps where they are reduced once a step (train.reduce_once).
+int64_t gradient_sum_bytes(const ModelLayout& model, int ranks);
+
 // Elements of one rank's shard, with its padding.
 int64_t shard_elements(const ModelLayout& model, int ranks);
 

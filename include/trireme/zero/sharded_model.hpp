@@ -3,7 +3,7 @@
 //
 // Every rank runs the same number of passes: forward(), forward_backward() and step() are collective, and a rank without
 // work passes an empty batch. Losses must already be divided by global counts: gradients are summed over ranks and
-// micro-batches, never averaged.
+// micro-batches, never averaged: over ranks first, or over a rank's micro-batches (reduce_once; FSDP's no_sync, DDP's as well).
 //
 // Legend: T packed tokens, D hidden, V vocabulary, N ranks of the shard communicator.
 #pragma once
@@ -29,6 +29,11 @@ namespace trireme::zero {
 
 enum class Training : uint8_t { frozen, trainable };
 
+// When a micro-batch's gradients go to the ranks that own them.
+enum class Reduce : uint8_t { now, later };
+// `left`: micro-batches of the step behind this one.
+constexpr Reduce reduce_before(int64_t left) { return left > 0 ? Reduce::later : Reduce::now; }
+
 struct ShardedModelOptions {
   std::string name = "model";  // for the log: actor, critic, reference, ...
   config::DType compute = config::DType::bf16;
@@ -40,6 +45,7 @@ struct ShardedModelOptions {
   comm::ExchangeKind exchange = comm::ExchangeKind::automatic;
   bool node_weights = true;  // comm::ExchangeOptions::node_weights (train.node_weights)
   config::DType reduce = config::DType::f32;  // in which gradients are summed over ranks and replicas (train.reduce_dtype)
+  bool reduce_once = false;  // once a step: until then a rank keeps whole gradients of its own, MemoryUse::sums (train.reduce_once)
   // How the stages are executed; never null. Shared with whoever keeps its state (adapters, a context group).
   std::shared_ptr<model::Strategy> strategy = std::make_shared<model::Strategy>();
   // fp32 weights, moments and their average lie in page-locked host memory and pass through the device in step() (train.optimizer_offload).
@@ -74,6 +80,7 @@ struct MemoryUse {
   int64_t changed = 0;
   int64_t weights = 0;     // compute-dtype storage of the exchange: own slices, a ring of its own, or share of the window
   int64_t exchange = 0;    // gradient slots of the exchange, where they are its own
+  int64_t sums = 0;        // reduce_once: a rank's own gradients
   int64_t activations = 0;  // most bytes of stage inputs that one pass kept
 };
 
@@ -104,8 +111,9 @@ class ShardedModel {
 
   // Without gradients. `head` is not called for an empty batch. Collective.
   void forward(const model::PackedBatch& batch, const Head& head);
-  // Adds to the gradients. `loss` is not called for an empty batch. Collective.
-  void forward_backward(const model::PackedBatch& batch, const Loss& loss);
+  // Adds to the gradients. `loss` is not called for an empty batch. With reduce_once gradient() lacks what is to go to it later; else it always goes
+  // now. `when` is the same on all ranks, and now for the last of a step. Collective.
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss, Reduce when = Reduce::now);
   // One AdamW step over the gradients since the last one, which it clears. Collective.
   StepResult step(const AdamWOptions& options);
   void zero_gradients();

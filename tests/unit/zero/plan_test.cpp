@@ -21,6 +21,7 @@ struct PlannedRun {
   zero::Training training;
   comm::ExchangeKind exchange;
   config::DType reduce = config::DType::f32;
+  bool reduce_once = false;
 };
 
 const std::map<comm::ExchangeKind, plan::Exchange> planned_as{{comm::ExchangeKind::shared_window, plan::Exchange::window},
@@ -35,6 +36,7 @@ void expect_planned_bytes(const PlannedRun& s) {
   options.training = s.training;
   options.exchange = s.exchange;
   options.reduce = s.reduce;
+  options.reduce_once = s.reduce_once;
   zero::ShardedModel model(spec, ranks, std::nullopt, at::kCPU, options);
   const bool trained = s.training == zero::Training::trainable;
   if (trained) model.enable_average(0.9);
@@ -48,6 +50,7 @@ void expect_planned_bytes(const PlannedRun& s) {
   EXPECT_EQ(got.gradients, want.gradients);
   EXPECT_EQ(got.moments, want.moments);
   EXPECT_EQ(got.average, want.average);
+  EXPECT_EQ(got.sums, s.reduce_once && trained ? plan::gradient_sum_bytes(layout(spec), ranks.size()) : 0);
 }
 
 TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
@@ -60,7 +63,7 @@ TEST(MemoryOfAShardedModel, IsWhatPlanSays) {
                                             << config::to_string(compute) << " training " << static_cast<int>(training) << " exchange "
                                             << static_cast<int>(exchange));
             expect_planned_bytes({tied, head, compute, training, exchange});
-            expect_planned_bytes({tied, head, compute, training, exchange, config::DType::bf16});
+            expect_planned_bytes({tied, head, compute, training, exchange, config::DType::bf16, true});
           }
         }
       }

@@ -118,6 +118,71 @@ OnePass one_pass(comm::ExchangeKind exchange, config::DType reduce) {
   return out;
 }
 
+// Three steps of four micro-batches, of which ranks have none now and then.
+struct Accumulated {
+  std::vector<float> state;
+  std::vector<double> norms;
+  int64_t reductions = 0, bytes = 0, sums = 0;
+};
+Accumulated accumulate(comm::ExchangeKind exchange, bool once, config::DType reduce) {
+  constexpr int64_t micro_batches = 4;
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::f32;
+  options.exchange = exchange;
+  options.reduce = reduce;
+  options.reduce_once = once;
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  Accumulated out;
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t left = micro_batches; left > 0;) {
+      const auto batch = tiny_work(spec.shape, world().rank(), step + static_cast<int>(left));
+      model.forward_backward(batch, loss_of(spec, batch), zero::reduce_before(--left));
+    }
+    out.norms.push_back(model.step(adam()).grad_norm);
+  }
+  for (size_t p = 0; p < spec.parameters.size(); ++p) {
+    if (!model.own(p).empty()) out.state.insert(out.state.end(), model.master(p), model.master(p) + model.own(p).elements());
+  }
+  out.reductions = model.counters().reductions;
+  out.bytes = world().sum(model.counters().reduced_bytes);
+  out.sums = model.memory().sums;
+  return out;
+}
+
+TEST_P(Training, GradientsReducedOnceAStepAreThoseOfEachMicroBatch) {
+  for (const auto reduce : {config::DType::f32, config::DType::bf16}) {
+    const Accumulated each = accumulate(GetParam(), false, reduce), once = accumulate(GetParam(), true, reduce);
+    EXPECT_EQ(each.sums, 0);
+    EXPECT_GT(once.sums, 0);
+    EXPECT_EQ(4 * once.reductions, each.reductions);
+    EXPECT_EQ(4 * once.bytes, each.bytes);
+    const double tolerance = reduce == config::DType::f32 ? 1e-5 : 1.0 / 128;
+    for (size_t i = 0; i < each.norms.size(); ++i) EXPECT_NEAR(once.norms[i], each.norms[i], tolerance * each.norms[i]);
+    ASSERT_EQ(once.state.size(), each.state.size());
+    for (size_t i = 0; i < each.state.size(); ++i) ASSERT_NEAR(once.state[i], each.state[i], reduce == config::DType::f32 ? 2e-6 : 2e-3) << i;
+  }
+}
+
+TEST_P(Training, GradientsThatWereToGoLaterAreAskedForAndForgotten) {
+  const auto spec = model::describe(tiny_shape(Tied::yes), model::HeadKind::language);
+  zero::ShardedModelOptions options;
+  options.compute = config::DType::f32;
+  options.exchange = GetParam();
+  options.reduce_once = true;
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  const auto batch = tiny_work(spec.shape, world().rank(), 0);
+  model.forward_backward(batch, loss_of(spec, batch));
+  const double norm = model.step({.lr = 0}).grad_norm;
+  model.forward_backward(batch, loss_of(spec, batch), zero::Reduce::later);
+  EXPECT_THROW(model.step(adam()), InternalError);
+  model.zero_gradients();
+  model.forward_backward(batch, loss_of(spec, batch));
+  EXPECT_EQ(model.step(adam()).grad_norm, norm) << "nothing is left of the step that was not made";
+}
+
 TEST_P(Training, GradientsInHalfPrecisionAreThoseOfFp32ButForTheirRounding) {
   const OnePass whole = one_pass(GetParam(), config::DType::f32), half = one_pass(GetParam(), config::DType::bf16);
   EXPECT_EQ(2 * half.bytes, whole.bytes);
