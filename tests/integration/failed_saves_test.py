@@ -32,7 +32,7 @@ class FailedSaves(ProgramTest):
             with self.subTest(background=background):
                 run = f"once-{background}"
                 # Iteration 4 takes longer than a save that runs beside it.
-                result = self.go(run, 9, "ckpt.interval=3", f"ckpt.background={background}", "fault.io_fail=fsync:1:28", 'fault.at=["delay:*:train:7:2000"]', ranks=2)
+                result = self.go(run, 9, "ckpt.interval=3", f"ckpt.background={background}", "fault.io_fail=fsync:1:28", 'fault.at=["delay:*:train:7:4000"]', ranks=2)
                 failed = result.text.index("THE CHECKPOINT OF ITERATION 3 FAILED")
                 self.assertLess(failed, result.text.index("iteration 5/9"), "not only when the next save is due")
                 self.assertIn("No space left on device", result.text)
