@@ -104,7 +104,8 @@ def equal_step_rows(name, shape, dtype, target, steps):
 
 def rl_step_rows(shape, dtype, steps, sequences):
     lengths = ",".join(f"{prompt}+{response}" for prompt, response in zip(*rl_lengths(sequences, 1, 512)))
-    side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, "--lengths", lengths, "--recompute", 0, ranks=2)
+    side = ours("perf_train", "tokens_per_s_best", "--shape", shape, "--dtype", dtype, "--steps", steps, "--lengths", lengths, "--recompute", 0, "--reduce-once",
+                ranks=2)
     peers = train_peers(shape, dtype, steps, 2.5, 2.5, "--lengths", lengths, "--recompute", 0)
     return [Row("T6", f"RL-shaped train step {shape} {dtype}, {sequences} sequences, 2 ranks, no recompute", "tokens/s", side, peers)]
 
