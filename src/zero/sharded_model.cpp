@@ -59,7 +59,7 @@ struct ShardedModel::Impl {
         compute(kernels::scalar_type(wanted.compute)),
         map(base::ShardLayout::by_rows(spec.tensors(), shard_comm.size()), shard_comm.rank()),
         exchange(comm::make_shard_exchange(shard_comm, slot_geometry(spec, shard_comm.size()), exchange_options(wanted, where))),
-        loop(spec, *exchange, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
+        loop(spec, *exchange, sums, *options.strategy, where, compute, recomputed_blocks(wanted, spec.shape)) {
     VALIDATE(kernels::on_host(device) || !options.track_changes, ExitCode::configuration,
              "changed weights are tracked on CPUs only: set weightsync.delta = false");
     if (trainable()) {
@@ -125,9 +125,9 @@ struct ShardedModel::Impl {
   at::ScalarType compute;
   ShardMap map;
   std::unique_ptr<comm::ShardExchange> exchange;
+  GradientSums sums;
   StageLoop loop;
   OptimizerState state;
-  GradientSums sums;
   std::unique_ptr<comm::RankSums> replica_sums;  // of gradients on devices, where there are replicas
 };
 
@@ -229,7 +229,7 @@ void ShardedModel::forward(const model::PackedBatch& batch, const Head& head) { 
 void ShardedModel::forward_backward(const model::PackedBatch& batch, const Loss& loss, Reduce when) {
   impl_->require_trainable("forward_backward()");
   if (!impl_->sums.wanted()) when = Reduce::now;
-  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, impl_->sums, when);
+  impl_->loop.forward_backward(batch, loss, [this](int stage) { return impl_->gradient_shards(stage); }, when);
 }
 
 StepResult ShardedModel::step(const AdamWOptions& options) {

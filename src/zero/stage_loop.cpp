@@ -10,9 +10,9 @@
 
 namespace trireme::zero {
 
-StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, model::Strategy& strategy, at::Device device,
+StageLoop::StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums, model::Strategy& strategy, at::Device device,
                      at::ScalarType compute, int64_t recomputed_blocks)
-    : spec_(spec), exchange_(exchange), strategy_(strategy), device_(device), compute_(compute), recomputed_blocks_(recomputed_blocks) {
+    : spec_(spec), exchange_(exchange), sums_(sums), strategy_(strategy), device_(device), compute_(compute), recomputed_blocks_(recomputed_blocks) {
   EXPECT(!spec.stages.empty() && spec.stages.front().kind == model::StageKind::embedding &&
          spec.stages.back().kind == model::StageKind::head);
 }
@@ -93,7 +93,7 @@ void StageLoop::forward_stage(int stage, const model::PackedBatch& part, std::ve
   exchange_.release(stage);
 }
 
-void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, GradientSums& sums, Reduce when) {
+void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, Reduce when) {
   const model::PackedBatch part = part_of(batch);
   std::vector<Kept> kept(spec_.stages.size());
   exchange_.gather(0);
@@ -109,9 +109,7 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   at::Tensor gradient;  // of the stage's output, [T, D]
   for (int stage = last(); stage >= 0; --stage) {
     if (stage > 0) exchange_.gather(stage - 1);  // the last two stages still lie in a ring from the forward pass
-    const auto into = later ? sums.of(stage) : exchange_.gradients(stage);
-    if (!later) sums.move_to(stage, into);
-    backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient, into);
+    backward_stage(stage, part, std::move(kept[static_cast<size_t>(stage)]), loss, gradient, when);
     if (later) continue;
     if (stage < last()) exchange_.finish_reduce(stage + 1, shards(stage + 1));
     exchange_.reduce(stage);
@@ -119,19 +117,25 @@ void StageLoop::forward_backward(const model::PackedBatch& batch, const Loss& lo
   if (!later) exchange_.finish_reduce(0, shards(0));
 }
 
-void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient,
-                               const std::vector<float*>& into) {
+std::vector<float*> StageLoop::gradient_storage(int stage, Reduce when) {
+  if (when == Reduce::later) return sums_.of(stage);
+  auto slot = exchange_.gradients(stage);
+  sums_.move_to(stage, slot);
+  return slot;
+}
+
+void StageLoop::backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, Reduce when) {
   trace::Region region{"backward", stage, trace::Category::kernel};
   const bool work = part.tokens() > 0;
   if (stage == 0) {
     weights(stage, false);
-    embedding_backward(part, gradient, into.front());
+    embedding_backward(part, gradient, gradient_storage(stage, when).front());
     exchange_.release(stage);
     return;
   }
   auto leaves = weights(stage, true);
   if (kept.output.defined()) leaves = std::move(kept.leaves);
-  preset_gradients(into, leaves);
+  preset_gradients(gradient_storage(stage, when), leaves);
   if (work) {
     const at::AutoGradMode mode(true);
     at::Tensor output = std::move(kept.output);

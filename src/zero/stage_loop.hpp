@@ -27,13 +27,13 @@ class StageLoop {
   // fp32 shards of a stage's parameters, where finish_reduce() adds.
   using GradientShards = std::function<std::vector<float*>(int stage)>;
 
-  // `spec`, `exchange` and `strategy` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
-  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, model::Strategy& strategy, at::Device device,
+  // `spec`, `exchange`, `sums` and `strategy` must outlive the loop. Blocks from `recomputed_blocks` on keep their graphs.
+  StageLoop(const model::ModelSpec& spec, comm::ShardExchange& exchange, GradientSums& sums, model::Strategy& strategy, at::Device device,
             at::ScalarType compute, int64_t recomputed_blocks);
 
   void forward(const model::PackedBatch& batch, const Head& head);
-  // Later gradients stay in `sums`, which is wanted then.
-  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, GradientSums& sums, Reduce when);
+  // Later gradients stay in the sums, which are wanted then.
+  void forward_backward(const model::PackedBatch& batch, const Loss& loss, const GradientShards& shards, Reduce when);
 
   // Most bytes of stage inputs that one pass kept so far; activations of kept stages do not count.
   int64_t peak_input_bytes() const { return peak_input_bytes_; }
@@ -54,13 +54,16 @@ class StageLoop {
   model::PackedBatch part_of(const model::PackedBatch& batch);
   at::Tensor compute(int stage, const std::vector<at::Tensor>& weights, const at::Tensor& x, const model::PackedBatch& part);
   void forward_stage(int stage, const model::PackedBatch& part, std::vector<Kept>& kept);
-  // Differentiates one stage, its weights' gradients into `into`; `gradient` is that of its output and becomes that of its input.
-  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, const std::vector<float*>& into);
+  // Where a stage's gradients are added, by parameter: the sums, or the exchange's slot with what the sums have.
+  std::vector<float*> gradient_storage(int stage, Reduce when);
+  // Differentiates one stage; `gradient` is that of its output and becomes that of its input.
+  void backward_stage(int stage, const model::PackedBatch& part, Kept kept, const Loss& loss, at::Tensor& gradient, Reduce when);
   void embedding_backward(const model::PackedBatch& part, const at::Tensor& gradient, float* into) const;
   void grow_rope(int64_t positions);
 
   const model::ModelSpec& spec_;
   comm::ShardExchange& exchange_;
+  GradientSums& sums_;
   model::Strategy& strategy_;
   at::Device device_;
   at::ScalarType compute_;
