@@ -306,7 +306,7 @@ def prompt_lines(lengths):
 def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None, ranks=2):
     """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
     tokens of each, 32 if none are given."""
-    folder = {"asleep": "perf/ppo/shape-asleep", "1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "135M": "inputs/models/smollm2-135m"}[shape]
+    folder = {"asleep": "perf/ppo/shape-asleep", "1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "1B": "perf/ppo/shape-1b", "135M": "inputs/models/smollm2-135m"}[shape]
     settings = [f"model.shape={folder}", f"model.dtype={dtype}", *overrides]
     deck = (machine.ROOT / "perf/ppo/iteration.toml").read_text()
     if plugin:

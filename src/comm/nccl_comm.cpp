@@ -112,15 +112,16 @@ ncclComm_t NcclComm::leave() {
   return std::exchange(handle_, nullptr);
 }
 
+// A call may say ncclSuccess while it is under way (ncclCommSplit of 2.28 does): the communicator knows.
 void NcclComm::complete(ncclResult_t result, const char* call) {
   const double patience = device_support().patience;
   const base::Stopwatch watch;
-  for (int looks = 0; result == ncclInProgress; ++looks) {
+  for (int looks = 0; result == ncclInProgress || (result == ncclSuccess && looks == 0); ++looks) {
     if (patience > 0 && watch.seconds() > patience) {
       throw InternalError(base::text("NCCL: rank ", rank_, " of ", size_, " waits in ", call, " for ", base::human_seconds(watch.seconds()),
                                      ": a rank, its GPU or the network between them is gone, or NCCL uses the wrong interface (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
     }
-    nap(looks);
+    if (looks > 0) nap(looks);
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result);
     if (asked != ncclSuccess) result = asked;
   }

@@ -20,7 +20,8 @@ namespace {
 
 constexpr int threads_per_row = 256;
 constexpr int threads_per_range = 256;
-constexpr int threads_per_chunk = 64;  // a pair of elements of each of 128 values
+constexpr int threads_per_chunk = 128;
+constexpr int threads_per_join = 64;  // a pair of elements of each of 128 values
 constexpr int threads_per_head_rows = head_rows_of_team * head_lanes;
 
 #if defined(TRIREME_KOKKOS_DEVICE)
@@ -40,28 +41,40 @@ void start(const char* name, int64_t teams, int threads, const Functor& functor)
 #endif
 }
 
+template <class... T>
+bool all_aligned(uintptr_t bytes, const T*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % bytes == 0) && ...);
+}
+
+template <class... T>
+bool rows_aligned(int64_t columns, const T*... rows) {
+  return all_aligned(16, rows...) && ((columns % widest<T> == 0) && ...);
+}
+
 int64_t ranges(int64_t count) { return (count + range_per_team - 1) / range_per_team; }
 
 template <class T>
 void rms_norm(const T* x, const T* weight, T* y, float* inverse_rms, int64_t rows, int64_t columns, float epsilon) {
-  start("rms_norm", rows, threads_per_row, RmsNormRow<T>{x, weight, y, inverse_rms, columns, epsilon});
+  start("rms_norm", rows, threads_per_row, RmsNormRow<T>{x, weight, y, inverse_rms, columns, epsilon, rows_aligned(columns, x, weight, y)});
 }
 
 template <class T>
 void rms_norm_backward(const T* x, const T* weight, const T* dy, const float* inverse_rms, T* dx, float* dweight, int64_t rows, int64_t columns,
                        int64_t chunk_rows) {
   start("rms_norm_backward", (rows + chunk_rows - 1) / chunk_rows, threads_per_row,
-        RmsNormBackwardRows<T>{x, weight, dy, inverse_rms, dx, dweight, rows, columns, chunk_rows});
+        RmsNormBackwardRows<T>{x, weight, dy, inverse_rms, dx, dweight, rows, columns, chunk_rows,
+                               rows_aligned(columns, x, weight, dy, dx) && all_aligned(widest<T> * sizeof(float), dweight)});
 }
 
 template <class T>
 void swiglu(const T* gate, const T* up, T* y, int64_t count) {
-  start("swiglu", ranges(count), threads_per_range, SwiGluRange<T>{gate, up, y, count});
+  start("swiglu", ranges(count), range_per_team / widest<T>, SwiGluRange<T>{gate, up, y, count, all_aligned(16, gate, up, y)});
 }
 
 template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count) {
-  start("swiglu_backward", ranges(count), threads_per_range, SwiGluBackwardRange<T>{gate, up, dy, dgate, dup, count});
+  start("swiglu_backward", ranges(count), range_per_team / widest<T>,
+        SwiGluBackwardRange<T>{gate, up, dy, dgate, dup, count, all_aligned(16, gate, up, dy, dgate, dup)});
 }
 
 template <class T>
@@ -72,9 +85,11 @@ void rope(const T* x, const int64_t* positions, const float* cos, const float* s
 
 template <class T>
 void adamw_of(const AdamWShard& s, T* compute, const AdamWFactors& f, int32_t* changed) {
+  constexpr uintptr_t at_once = AdamWRange<T>::at_once;
+  const bool aligned = all_aligned(at_once * sizeof(float), s.master, s.moment1, s.moment2, s.gradient) && all_aligned(at_once * sizeof(T), compute);
   start("adamw", ranges(s.elements), threads_per_range,
         AdamWRange<T>{s.master, s.moment1, s.moment2, s.gradient, compute, changed, s.elements, f.clip, f.decay, f.rate1, f.beta2, f.rate2,
-                      f.step_size, f.root_scale, f.eps});
+                      f.step_size, f.root_scale, f.eps, aligned});
 }
 
 void adamw_on_device(const AdamWShard& shard, const AdamWStep& step, int32_t* changed) {
@@ -95,13 +110,12 @@ void scan_head(const HeadScan& scan) {
   }
 }
 
-void gradient_head(const HeadGradient& gradient) {
-  if (gradient.chunk.bf16) {
-    start("gradient of logits", gradient.chunk.rows, threads_per_row, GradientHeadRow<uint16_t>{gradient});
-  } else {
-    start("gradient of logits", gradient.chunk.rows, threads_per_row, GradientHeadRow<float>{gradient});
-  }
+template <class T>
+void gradient_of(const HeadGradient& gradient) {
+  const bool aligned = rows_aligned(gradient.chunk.columns, static_cast<const T*>(gradient.chunk.logits));
+  start("gradient of logits", gradient.chunk.rows, threads_per_row, GradientHeadRow<T>{gradient, aligned});
 }
+void gradient_head(const HeadGradient& gradient) { gradient.chunk.bf16 ? gradient_of<uint16_t>(gradient) : gradient_of<float>(gradient); }
 
 template <template <class> class Functor>
 void draws(const char* name, const DrawArguments& arguments) {
@@ -114,10 +128,23 @@ void draws(const char* name, const DrawArguments& arguments) {
 void summarise_draws(const DrawArguments& arguments) { draws<SummariseRow>("summarise draws", arguments); }
 void choose_draws(const DrawArguments& arguments) { draws<ChooseRow>("choose draws", arguments); }
 
+template <class T, int most_heads>
+void attend_chunks(const PagedAttention& attention) {
+  start("attend to chunks of pages", attention.chunks * attention.kv_heads, threads_per_chunk, AttendChunk<T, most_heads>{attention});
+}
 template <class T>
 void attend(const PagedAttention& attention) {
-  start("attend to chunks of pages", attention.chunks * attention.kv_heads, threads_per_chunk, AttendChunk<T>{attention});
-  start("join chunks of pages", attention.queries * attention.heads, threads_per_chunk, JoinChunks<T>{attention});
+  const int64_t group = attention.heads / attention.kv_heads;
+  if (group == 1) {
+    attend_chunks<T, 1>(attention);
+  } else if (group == 2) {
+    attend_chunks<T, 2>(attention);
+  } else if (group <= 4) {
+    attend_chunks<T, 4>(attention);
+  } else {
+    attend_chunks<T, 8>(attention);
+  }
+  start("join chunks of pages", attention.queries * attention.heads, threads_per_join, JoinChunks<T>{attention});
 }
 void attend_pages(const PagedAttention& attention) { attention.bf16 ? attend<uint16_t>(attention) : attend<float>(attention); }
 

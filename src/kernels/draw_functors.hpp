@@ -237,9 +237,19 @@ struct ChooseRow {
 
   // The first place at which the running sum passes `target`; the last with a probability above zero when rounding lets none pass.
   TRIREME_KERNEL static int64_t pass(const float* p, int64_t ids, double target) {
+    constexpr int together = 16;  // which are read before any is used
     double sum = 0;
-    int64_t last = 0;
-    for (int64_t i = 0; i < ids; ++i) {
+    int64_t last = 0, i = 0;
+    for (; i + together <= ids; i += together) {
+      float some[together];
+      for (int j = 0; j < together; ++j) some[j] = p[i + j];
+      double reached = sum;
+      for (int j = 0; j < together; ++j) reached += static_cast<double>(some[j]);
+      if (reached > target) break;  // in one of these: they come one by one
+      sum = reached;
+      for (int j = 0; j < together; ++j) last = some[j] > 0 ? i + j : last;
+    }
+    for (; i < ids; ++i) {
       sum += static_cast<double>(p[i]);
       if (p[i] > 0) last = i;
       if (sum > target) return i;

@@ -107,6 +107,7 @@ struct ScanHeadRows {
 template <class T>
 struct GradientHeadRow {
   HeadGradient a;
+  bool aligned;  // rows, for widest<T> elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t row) const {
@@ -116,12 +117,16 @@ struct GradientHeadRow {
     const float factor = -scale * slope, entropy_factor = -scale * entropy_slope;
     const float entropy = entropy_slope != 0 ? a.entropy[row] : 0.f;
     const int64_t target = a.chunk.targets[row] - a.chunk.first;
-    team.each(a.chunk.columns, [&](int64_t i) {
-      const float log_p = widen(logits[i]) * scale - log_sum_exp;
-      const float p = exp_of_lane(log_p);
-      // One sum with the target's own term, rounded once: near a probability of 1 they nearly cancel.
-      const float slope_of_logit = entropy_slope != 0 ? p * (factor + entropy_factor * (finite_or_far(log_p) + entropy)) : p * factor;
-      logits[i] = narrow<T>(i == target ? slope_of_logit + scale * slope : slope_of_logit);
+    each_together<widest<T>>(team, a.chunk.columns, aligned, [&]<int n>(Together<n>, int64_t i) {
+      Neighbours<T, n> values = neighbours<n>(logits + i);
+      for (int j = 0; j < n; ++j) {
+        const float log_p = widen(values.at[j]) * scale - log_sum_exp;
+        const float p = exp_of_lane(log_p);
+        // One sum with the target's own term, rounded once: near a probability of 1 they nearly cancel.
+        const float slope_of_logit = entropy_slope != 0 ? p * (factor + entropy_factor * (finite_or_far(log_p) + entropy)) : p * factor;
+        values.at[j] = narrow<T>(i + j == target ? slope_of_logit + scale * slope : slope_of_logit);
+      }
+      neighbours<n>(logits + i) = values;
     });
   }
 };

@@ -21,6 +21,35 @@ TRIREME_KERNEL inline T narrow(float value) {
   }
 }
 
+// Neighbours that are read or written at once.
+template <class T, int count>
+struct alignas(count * sizeof(T)) Neighbours {
+  T at[count];
+};
+template <int count, class T>
+TRIREME_KERNEL inline const Neighbours<T, count>& neighbours(const T* first) {
+  return *reinterpret_cast<const Neighbours<T, count>*>(first);
+}
+template <int count, class T>
+TRIREME_KERNEL inline Neighbours<T, count>& neighbours(T* first) {
+  return *reinterpret_cast<Neighbours<T, count>*>(first);
+}
+
+// Of 16 bytes, what a thread of a GPU reads and writes at most at a time.
+template <class T>
+inline constexpr int widest = 16 / sizeof(T);
+
+template <int count>
+struct Together {};
+
+// f(Together<width>, i) for elements i, i + 1, ... of `count`, width of them at a time where memory is aligned for that, the rest one by one.
+template <int width, class Team, class F>
+TRIREME_KERNEL inline void each_together(const Team& team, int64_t count, bool aligned, const F& f) {
+  const int64_t whole = aligned ? count / width * width : 0;
+  team.each(whole / width, [&](int64_t at) { f(Together<width>{}, at * width); });
+  team.each(count - whole, [&](int64_t at) { f(Together<1>{}, whole + at); });
+}
+
 // A row per team: y = weight * round(x / rms(x)).
 template <class T>
 struct RmsNormRow {
@@ -30,16 +59,25 @@ struct RmsNormRow {
   float* inverse_rms;
   int64_t columns;
   float epsilon;
+  bool aligned;  // rows and weight, for widest<T> elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t row) const {
     const T* in = x + row * columns;
     T* out = y + row * columns;
     float squares = 0;
-    team.each(columns, [&](int64_t i) { squares += widen(in[i]) * widen(in[i]); });
+    each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
+      const Neighbours<T, n> values = neighbours<n>(in + i);
+      for (int j = 0; j < n; ++j) squares += widen(values.at[j]) * widen(values.at[j]);
+    });
     const float r = 1.0f / std::sqrt(team.sum(squares) / static_cast<float>(columns) + epsilon);
     if (team.rank() == 0) inverse_rms[row] = r;
-    team.each(columns, [&](int64_t i) { out[i] = narrow<T>(widen(weight[i]) * widen(narrow<T>(widen(in[i]) * r))); });
+    each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
+      const Neighbours<T, n> values = neighbours<n>(in + i), its_weight = neighbours<n>(weight + i);
+      Neighbours<T, n> result;
+      for (int j = 0; j < n; ++j) result.at[j] = narrow<T>(widen(its_weight.at[j]) * widen(narrow<T>(widen(values.at[j]) * r)));
+      neighbours<n>(out + i) = result;
+    });
   }
 };
 
@@ -54,6 +92,7 @@ struct RmsNormBackwardRows {
   T* dx;
   float* dweight;  // [chunks, columns], zeroed
   int64_t rows, columns, chunk_rows;
+  bool aligned;    // rows, weight and its slopes, for widest<T> elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t chunk) const {
@@ -65,13 +104,23 @@ struct RmsNormBackwardRows {
       T* out = dx + row * columns;
       const float r = inverse_rms[row];
       float dot = 0;
-      team.each(columns, [&](int64_t i) {
-        const float d = widen(slope[i]);
-        dot += widen(weight[i]) * d * widen(in[i]);
-        slope_of_weight[i] += d * widen(narrow<T>(widen(in[i]) * r));
+      each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
+        const Neighbours<T, n> slopes = neighbours<n>(slope + i), values = neighbours<n>(in + i), its_weight = neighbours<n>(weight + i);
+        Neighbours<float, n> sums = neighbours<n>(slope_of_weight + i);
+        for (int j = 0; j < n; ++j) {
+          const float d = widen(slopes.at[j]);
+          dot += widen(its_weight.at[j]) * d * widen(values.at[j]);
+          sums.at[j] += d * widen(narrow<T>(widen(values.at[j]) * r));
+        }
+        neighbours<n>(slope_of_weight + i) = sums;
       });
       const float scale = team.sum(dot) / static_cast<float>(columns) * r * r;
-      team.each(columns, [&](int64_t i) { out[i] = narrow<T>(r * (widen(weight[i]) * widen(slope[i]) - widen(in[i]) * scale)); });
+      each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
+        const Neighbours<T, n> slopes = neighbours<n>(slope + i), values = neighbours<n>(in + i), its_weight = neighbours<n>(weight + i);
+        Neighbours<T, n> result;
+        for (int j = 0; j < n; ++j) result.at[j] = narrow<T>(r * (widen(its_weight.at[j]) * widen(slopes.at[j]) - widen(values.at[j]) * scale));
+        neighbours<n>(out + i) = result;
+      });
     }
   }
 };
@@ -89,14 +138,19 @@ struct SwiGluRange {
   const T* up;
   T* y;
   int64_t count;
+  bool aligned;  // for widest<T> elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t part) const {
     const int64_t first = part * range_per_team;
-    team.each(count_of_range(count, part), [&](int64_t at) {
-      const int64_t i = first + at;
-      const float g = widen(gate[i]);
-      y[i] = narrow<T>(g / (1.0f + std::exp(-g)) * widen(up[i]));
+    each_together<widest<T>>(team, count_of_range(count, part), aligned, [&]<int n>(Together<n>, int64_t at) {
+      const Neighbours<T, n> gates = neighbours<n>(gate + first + at), ups = neighbours<n>(up + first + at);
+      Neighbours<T, n> result;
+      for (int j = 0; j < n; ++j) {
+        const float g = widen(gates.at[j]);
+        result.at[j] = narrow<T>(g / (1.0f + std::exp(-g)) * widen(ups.at[j]));
+      }
+      neighbours<n>(y + first + at) = result;
     });
   }
 };
@@ -109,16 +163,23 @@ struct SwiGluBackwardRange {
   T* dgate;
   T* dup;
   int64_t count;
+  bool aligned;  // for widest<T> elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t part) const {
     const int64_t first = part * range_per_team;
-    team.each(count_of_range(count, part), [&](int64_t at) {
+    each_together<widest<T>>(team, count_of_range(count, part), aligned, [&]<int n>(Together<n>, int64_t at) {
       const int64_t i = first + at;
-      const float g = widen(gate[i]), d = widen(dy[i]), u = widen(up[i]);
-      const float s = 1.0f / (1.0f + std::exp(-g));
-      dgate[i] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s)));
-      dup[i] = narrow<T>(d * g * s);
+      const Neighbours<T, n> gates = neighbours<n>(gate + i), slopes = neighbours<n>(dy + i), ups = neighbours<n>(up + i);
+      Neighbours<T, n> of_gate, of_up;
+      for (int j = 0; j < n; ++j) {
+        const float g = widen(gates.at[j]), d = widen(slopes.at[j]), u = widen(ups.at[j]);
+        const float s = 1.0f / (1.0f + std::exp(-g));
+        of_gate.at[j] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s)));
+        of_up.at[j] = narrow<T>(d * g * s);
+      }
+      neighbours<n>(dgate + i) = of_gate;
+      neighbours<n>(dup + i) = of_up;
     });
   }
 };
@@ -152,6 +213,8 @@ struct RotateToken {
 // same order as on the host (adamw_body.hpp), so that without fused multiply-add the bits are the host's.
 template <class T>
 struct AdamWRange {
+  static constexpr int at_once = 4;
+
   float* master;
   float* moment1;
   float* moment2;
@@ -160,29 +223,40 @@ struct AdamWRange {
   int32_t* changed;  // of each team
   int64_t count;
   float clip, decay, rate1, beta2, rate2, step_size, root_scale, eps;
+  bool aligned;  // all pointers, for at_once elements
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t part) const {
     const int64_t first = part * range_per_team;
     int32_t differs = 0;
-    team.each(count_of_range(count, part), [&](int64_t at) {
-      const int64_t i = first + at;
-      const float g = gradient[i] * clip;
-      const float m = moment1[i] + (g - moment1[i]) * rate1;
-      const float v = moment2[i] * beta2 + g * g * rate2;
-      const float p = master[i] * decay - step_size * (m / (std::sqrt(v) * root_scale + eps));
-      moment1[i] = m;
-      moment2[i] = v;
-      master[i] = p;
-      const T rounded = narrow<T>(p);
-      differs += !same_bits(rounded, compute[i]);
-      compute[i] = rounded;
-    });
+    each_together<at_once>(team, count_of_range(count, part), aligned, [&]<int n>(Together<n>, int64_t at) { differs += update<n>(first + at); });
     differs = team.sum(differs);
     if (team.rank() == 0) changed[part] = differs;
   }
 
  private:
+  // Elements i, i + 1, ...: how many of them have other bits now. All is read before anything is written.
+  template <int elements>
+  TRIREME_KERNEL int32_t update(int64_t i) const {
+    const auto slope = neighbours<elements>(gradient + i);
+    auto m = neighbours<elements>(moment1 + i), v = neighbours<elements>(moment2 + i), p = neighbours<elements>(master + i);
+    auto value = neighbours<elements>(compute + i);
+    int32_t differs = 0;
+    for (int j = 0; j < elements; ++j) {
+      const float g = slope.at[j] * clip;
+      m.at[j] = m.at[j] + (g - m.at[j]) * rate1;
+      v.at[j] = v.at[j] * beta2 + g * g * rate2;
+      p.at[j] = p.at[j] * decay - step_size * (m.at[j] / (std::sqrt(v.at[j]) * root_scale + eps));
+      const T rounded = narrow<T>(p.at[j]);
+      differs += !same_bits(rounded, value.at[j]);
+      value.at[j] = rounded;
+    }
+    neighbours<elements>(moment1 + i) = m;
+    neighbours<elements>(moment2 + i) = v;
+    neighbours<elements>(master + i) = p;
+    neighbours<elements>(compute + i) = value;
+    return differs;
+  }
   TRIREME_KERNEL static bool same_bits(uint16_t a, uint16_t b) { return a == b; }
   TRIREME_KERNEL static bool same_bits(float a, float b) { return __builtin_bit_cast(uint32_t, a) == __builtin_bit_cast(uint32_t, b); }
 };

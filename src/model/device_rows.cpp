@@ -15,6 +15,7 @@
 namespace trireme::model {
 
 std::string row_operators_problem(at::Device device) {
+  const at::AutoGradMode with_gradients(true);  // whoever asks
   constexpr int64_t tokens = 70, heads = 3, head_dim = 64, columns = heads * head_dim;  // more than one chunk of rows
   std::string problem;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

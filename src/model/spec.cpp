@@ -11,12 +11,15 @@
 #include "trireme/base/hash.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/kernels/parallel.hpp"
 
 namespace trireme::model {
 namespace {
 
 using base::SliceAxis;
 using base::Slicing;
+
+constexpr int64_t values_per_task = int64_t{1} << 14;  // of initial values
 
 // Bounds of `degree` parts of `extent`, as equal as multiples of 64 (or of a smaller power of two where 64 does not
 // divide the extent or leaves a rank without any) allow: aligned slices keep vector kernels on whole vectors.
@@ -118,13 +121,15 @@ void initial_values(const ModelSpec& spec, size_t parameter, const base::Block& 
     return;
   }
   const uint64_t stream = stream_of(tensor.name);
-  for (int64_t row = 0; row < block.rows; ++row) {
-    const int64_t first = (block.row + row) * tensor.columns() + block.column;
-    base::normals(seed, stream, static_cast<uint64_t>(first),
-                  values.subspan(static_cast<size_t>(row * block.columns), static_cast<size_t>(block.columns)));
-  }
   const double deviation = start == Start::score ? 1.0 / static_cast<double>(spec.shape.hidden + 1) : spec.shape.initializer_range;
-  for (float& value : values) value *= static_cast<float>(deviation);
+  kernels::parallel_for(0, block.rows, std::max<int64_t>(values_per_task / std::max<int64_t>(block.columns, 1), 1), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = (block.row + row) * tensor.columns() + block.column;
+      const auto of_row = values.subspan(static_cast<size_t>(row * block.columns), static_cast<size_t>(block.columns));
+      base::normals(seed, stream, static_cast<uint64_t>(first), of_row);
+      for (float& value : of_row) value *= static_cast<float>(deviation);
+    }
+  });
 }
 
 }  // namespace trireme::model

@@ -265,13 +265,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   });
 }
 
-// The new handle is there when the old communicator's call is over, not before.
+// The new handle is there when the old communicator's call is over, not before. As 2.28 does, it says ncclSuccess meanwhile: only ncclCommGetAsyncError() knows better.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
   if (config == nullptr || config->blocking != 0 || config->splitShare != 1) return refuse(ncclInvalidUsage, "the made-up NCCL splits without blocking, and shares");
   if (const ncclResult_t result = ready(comm); result != ncclSuccess) return result;
   if (comm->on_streams > 0) return refuse(ncclInvalidUsage, "a communicator was split while it had collectives under way");
   *made = nullptr;
-  return in_background(comm, [comm, color, key, made, number = ++comm->splits, endless = faults.endless_init] {
+  static_cast<void>(in_background(comm, [comm, color, key, made, number = ++comm->splits, endless = faults.endless_init] {
     if (endless) wait_for_abort(comm);
     struct Wish {
       int color, key, rank;
@@ -295,7 +295,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     ++counts.made;
     ++counts.split;
     return true;
-  });
+  }));
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {

@@ -9,20 +9,29 @@
 namespace trireme::kernels {
 namespace {
 
-template <class T, class Run>
+template <int most_heads, class T, class Run>
 AttentionStep<T> attended(AttentionStep<T> step, const Run& run) {
   const PagedAttention a = step.arguments();
-  run(a.chunks * a.kv_heads, AttendChunk<T>{a});
+  run(a.chunks * a.kv_heads, AttendChunk<T, most_heads>{a});
   run(a.queries * a.heads, JoinChunks<T>{a});
   return step;
 }
 
+template <int most_heads, class T, class Run>
+void check_shape(const AttentionShape& shape, const Run& run) {
+  AttentionStep<T> step = attended<most_heads>(AttentionStep<T>(shape, {1, 17, 128, 300}), run);
+  EXPECT_EQ(step.wrong(), 0) << shape.heads << " heads of " << shape.head_dim << ", " << most_heads << " in a pass";
+}
+
+// Heads that fill a pass, more and fewer; sizes of a head that no 16 bytes hold, that fill a slab of 128, half of it, less, and more than one.
 template <class T, class Run>
 void check_attention(const Run& run) {
-  for (const AttentionShape& shape : {AttentionShape{6, 3, 16, 16}, AttentionShape{9, 1, 20, 32}}) {
-    AttentionStep<T> step = attended(AttentionStep<T>(shape, {1, 17, 128, 300}), run);
-    EXPECT_EQ(step.wrong(), 0) << shape.heads << " heads of " << shape.head_dim;
-  }
+  check_shape<2, T>({6, 3, 16, 16}, run);
+  check_shape<8, T>({9, 1, 20, 32}, run);
+  check_shape<4, T>({3, 1, 64, 16}, run);
+  check_shape<4, T>({8, 2, 128, 16}, run);
+  check_shape<1, T>({2, 2, 160, 16}, run);
+  check_shape<1, T>({2, 2, 6, 16}, run);
 }
 
 // The same whoever computes it, and alone or beside others in other pages.
@@ -31,9 +40,9 @@ void check_bits() {
   const AttentionShape shape{9, 1, 20, 32};
   const auto one = [](int64_t teams, const auto& functor) { by_one(teams, functor); };
   const auto four = [](int64_t teams, const auto& functor) { by_four(teams, functor); };
-  const auto want = attended(AttentionStep<T>(shape, {300, 5, 129}), one), got = attended(AttentionStep<T>(shape, {300, 5, 129}), four);
+  const auto want = attended<8>(AttentionStep<T>(shape, {300, 5, 129}), one), got = attended<8>(AttentionStep<T>(shape, {300, 5, 129}), four);
   for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(want.same_bits(i, got, i)) << i;
-  EXPECT_TRUE(want.same_bits(2, attended(AttentionStep<T>(shape, {129}, 5), one), 0));
+  EXPECT_TRUE(want.same_bits(2, attended<8>(AttentionStep<T>(shape, {129}, 5), one), 0));
 }
 
 TEST(PagedAttention, ByOneThread) {

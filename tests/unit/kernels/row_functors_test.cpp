@@ -37,15 +37,22 @@ void expect_near(T got, double expected) {
 
 double at(const auto& values, int64_t i) { return static_cast<double>(widen(values[static_cast<size_t>(i)])); }
 
+// Elements by 16 bytes at a time, or one by one.
 template <class T, class Run>
-void check_rms_norm(const Run& run) {
-  constexpr int64_t rows = 7, columns = 50, chunk = 3;
+void check_rms_norm(const Run& run, bool aligned) {
+  constexpr int64_t rows = 7, chunk = 3;
+  const int64_t columns = aligned ? 48 : 50;
   const auto x = numbers<T>(rows * columns, 1), weight = numbers<T>(columns, 2), dy = numbers<T>(rows * columns, 3);
   std::vector<T> y(x.size()), dx(x.size());
-  std::vector<float> inverse_rms(rows), dweight(3 * columns, 0.f);
-  run(rows, RmsNormRow<T>{x.data(), weight.data(), y.data(), inverse_rms.data(), columns, 1e-5f});
-  run(int64_t{3}, RmsNormBackwardRows<T>{x.data(), weight.data(), dy.data(), inverse_rms.data(), dx.data(), dweight.data(), rows, columns, chunk});
-  std::vector<double> slope_of_weight(3 * columns, 0.0);
+  std::vector<float> inverse_rms(rows);
+  struct alignas(32) Eight {
+    float at[8];
+  };
+  std::vector<Eight> sums(static_cast<size_t>(3 * columns + 7) / 8, Eight{});
+  float* dweight = sums.front().at;
+  run(rows, RmsNormRow<T>{x.data(), weight.data(), y.data(), inverse_rms.data(), columns, 1e-5f, aligned});
+  run(int64_t{3}, RmsNormBackwardRows<T>{x.data(), weight.data(), dy.data(), inverse_rms.data(), dx.data(), dweight, rows, columns, chunk, aligned});
+  std::vector<double> slope_of_weight(static_cast<size_t>(3 * columns), 0.0);
   for (int64_t row = 0; row < rows; ++row) {
     double squares = 0, dot = 0;
     for (int64_t i = 0; i < columns; ++i) {
@@ -53,24 +60,24 @@ void check_rms_norm(const Run& run) {
       squares += v * v;
       dot += at(weight, i) * at(dy, row * columns + i) * v;
     }
-    const double r = 1 / std::sqrt(squares / columns + 1e-5);
+    const double r = 1 / std::sqrt(squares / static_cast<double>(columns) + 1e-5);
     for (int64_t i = 0; i < columns; ++i) {
       const double v = at(x, row * columns + i), d = at(dy, row * columns + i);
       expect_near(y[static_cast<size_t>(row * columns + i)], at(weight, i) * v * r);
-      expect_near(dx[static_cast<size_t>(row * columns + i)], r * (at(weight, i) * d - v * r * r * dot / columns));
+      expect_near(dx[static_cast<size_t>(row * columns + i)], r * (at(weight, i) * d - v * r * r * dot / static_cast<double>(columns)));
       slope_of_weight[static_cast<size_t>(row / chunk * columns + i)] += d * v * r;
     }
   }
-  for (size_t i = 0; i < dweight.size(); ++i) EXPECT_NEAR(static_cast<double>(dweight[i]), slope_of_weight[i], 3 * tolerance<T>());
+  for (size_t i = 0; i < slope_of_weight.size(); ++i) EXPECT_NEAR(static_cast<double>(dweight[i]), slope_of_weight[i], 3 * tolerance<T>());
 }
 
 template <class T, class Run>
-void check_swiglu(const Run& run) {
+void check_swiglu(const Run& run, bool aligned) {
   constexpr int64_t count = 2 * range_per_team + 77;
   const auto gate = numbers<T>(count, 4), up = numbers<T>(count, 5), dy = numbers<T>(count, 6);
   std::vector<T> y(gate.size()), dgate(gate.size()), dup(gate.size());
-  run(int64_t{3}, SwiGluRange<T>{gate.data(), up.data(), y.data(), count});
-  run(int64_t{3}, SwiGluBackwardRange<T>{gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), count});
+  run(int64_t{3}, SwiGluRange<T>{gate.data(), up.data(), y.data(), count, aligned});
+  run(int64_t{3}, SwiGluBackwardRange<T>{gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), count, aligned});
   for (int64_t i = 0; i < count; ++i) {
     const double g = at(gate, i), u = at(up, i), d = at(dy, i), s = 1 / (1 + std::exp(-g));
     expect_near(y[static_cast<size_t>(i)], g * s * u);
@@ -107,7 +114,7 @@ void check_rotation(const Run& run) {
 
 // The host's pass is tested against fp64; the functor gives its bits.
 template <class T, class Run>
-void check_adamw(const Run& run) {
+void check_adamw(const Run& run, bool aligned) {
   constexpr int64_t count = range_per_team + 333;
   const AdamWStep step{.lr = 1e-3, .weight_decay = 0.1, .clip_factor = 0.7, .step = 3};
   struct Shard {
@@ -130,7 +137,7 @@ void check_adamw(const Run& run) {
   const AdamWFactors f(step);
   std::vector<int32_t> counts(2, -1);
   run(int64_t{2}, AdamWRange<T>{ours.master.data(), ours.moment1.data(), ours.moment2.data(), gradient.data(), ours.compute.data(), counts.data(), count,
-                                f.clip, f.decay, f.rate1, f.beta2, f.rate2, f.step_size, f.root_scale, f.eps});
+                                f.clip, f.decay, f.rate1, f.beta2, f.rate2, f.step_size, f.root_scale, f.eps, aligned});
   EXPECT_EQ(counts[0] + counts[1], changed);
   EXPECT_EQ(ours.master, host.master);
   EXPECT_EQ(ours.moment1, host.moment1);
@@ -140,14 +147,16 @@ void check_adamw(const Run& run) {
 
 template <class Run>
 void check_all(const Run& run) {
-  check_rms_norm<float>(run);
-  check_rms_norm<uint16_t>(run);
-  check_swiglu<float>(run);
-  check_swiglu<uint16_t>(run);
   check_rotation<float>(run);
   check_rotation<uint16_t>(run);
-  check_adamw<float>(run);
-  check_adamw<uint16_t>(run);
+  for (const bool aligned : {false, true}) {
+    check_rms_norm<float>(run, aligned);
+    check_rms_norm<uint16_t>(run, aligned);
+    check_swiglu<float>(run, aligned);
+    check_swiglu<uint16_t>(run, aligned);
+    check_adamw<float>(run, aligned);
+    check_adamw<uint16_t>(run, aligned);
+  }
 }
 
 TEST(RowFunctors, ByOneThread) {
