@@ -22,6 +22,7 @@
 #include "harness/site.hpp"
 #include "trireme/base/stopwatch.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/config/options.hpp"
 #include "trireme/generate/engine.hpp"
 
 namespace {
@@ -121,10 +122,7 @@ void print(const std::string& dtype, const Variant& variant, int ranks, int64_t 
   std::fflush(stdout);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Setting a = parse(argc, argv);
+void run(const Setting& a) {
   std::optional<comm::Session> session;  // of a launcher's ranks
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) session.emplace();
   const comm::CommView replica = session ? session->world() : comm::CommView();
@@ -155,6 +153,7 @@ int main(int argc, char** argv) {
       const int64_t cache = cache_bytes(spec.shape, options, a, config::bytes_per_element(weights.back().dtype()));
       options.kv_bytes = site.is_gpu ? cache : std::max(int64_t{2} << 30, cache);
       options.prefix_sharing = false;
+      if (site.is_gpu) options.prefill_chunk_tokens = config::GenerateOptions{}.max_batch_tokens;  // all prompts before the first answer ends
       options.graphs = a.graphs;
       options.shared_sums = variant.sums == "shared";
       start.restart();
@@ -175,6 +174,17 @@ int main(int argc, char** argv) {
         print(name, variants[e], replica.size(), batch, a, read, all[e]);
       }
     }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(parse(argc, argv));
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
   }
   return 0;
 }

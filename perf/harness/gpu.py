@@ -5,8 +5,8 @@ GPU of the tests, a shape of a million parameters, no peers and no results.
 import dataclasses
 import json
 
-from . import machine
-from .rows import SIZES, Peer, Row, iteration_figure, ours, peer
+from . import machine, rows
+from .rows import SIZES, Peer, Row
 
 
 @dataclasses.dataclass
@@ -22,6 +22,15 @@ SHAPES = {"1M": Shape(2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64), 16384 * 32,
           "1B": Shape(16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192), 128256 * 2048, 16 * 2 * 8 * 64 * 2),
           "8B": Shape(32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128256 * 4096, 32 * 2 * 8 * 128 * 2)}
 PLACES = {True: "rehearsal", False: "gpu"}
+
+
+def ours(program, key, *arguments):
+    """The host's cores draw initial weights, on both sides."""
+    return rows.ours(program, key, *arguments, threads=machine.cores())
+
+
+def peer(script, key, *arguments):
+    return rows.peer(script, key, *arguments, threads=machine.cores())
 
 
 class Kernels:
@@ -101,9 +110,9 @@ def iteration_rows(rehearse):
     lengths = [max(length, 32)] * prompts
 
     def iteration(**how):
-        return iteration_figure(name, "bf16", *settings, prompts=lengths, ranks=1, **how)
+        return rows.iteration_figure(name, "bf16", *settings, prompts=lengths, ranks=1, threads=machine.cores(), **how)
     stock = peer("ppo_stock.py", "seconds_best", "--shape", name, "--dtype", "bf16", "--lengths", ",".join(map(str, lengths)), "--samples", samples, "--new", length,
-                 "--mini-batch", prompts, "--max-batch", 256, "--repetitions", 3, "--device", "cuda")
+                 "--mini-batch", prompts, "--micro-batch", 8, "--max-batch", 256, "--repetitions", 2, "--device", "cuda")
 
     def rate(lines, *_):
         """On a host the weights are read in place, and there is nothing to copy."""

@@ -303,7 +303,7 @@ def prompt_lines(lengths):
         yield json.dumps({"prompt": text, "label": ""}) + "\n"
 
 
-def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None, ranks=2):
+def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch=None, plugin=(), prompts=None, ranks=2, threads=1):
     """`figure` of the lines of metrics.jsonl but the first, of summary.json, and of the run's folder. `plugin`: the lines of a reward source in place of the deck's. `prompts`:
     tokens of each, 32 if none are given."""
     folder = {"asleep": "perf/ppo/shape-asleep", "1M": "perf/ppo/shape-1m", "25M": "perf/ppo/shape-25m", "1B": "perf/ppo/shape-1b", "135M": "inputs/models/smollm2-135m"}[shape]
@@ -318,7 +318,7 @@ def iteration_figure(shape, dtype, *overrides, figure=fastest_iteration, scratch
             prompt_file.write_text("".join(prompt_lines(prompts)))
             written = pathlib.Path(run_folder, "deck.toml")
             written.write_text(deck)
-            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=ranks, folder=machine.ROOT)
+            machine.run_ours("trireme", ["ppo", written, *settings, f"run.dir={run_folder}/run", f'data.prompt_dataset=["{prompt_file}"]'], ranks=ranks, threads=threads, folder=machine.ROOT)
             run = pathlib.Path(run_folder, "run")
             metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
             return figure(metrics[1:], json.loads((run / "summary.json").read_text()), run)

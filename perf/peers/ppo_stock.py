@@ -5,15 +5,17 @@ perf/ppo/iteration.toml, beside which this runs, has no value head and leaves th
 log-probs. --dtype bf16: autocast, and a bf16 copy of the weights for generation.
 --lengths N,N,...: tokens of each prompt instead of --prompts equal ones, the first 32 the same in all, each answered --samples times; --stop FIRST-LAST:
 token ids that end an answer. Rows are padded to the longest of their batch: of --max-batch rows while generating, of a micro-batch in the passes.
+--micro-batch: rows of a pass, gradients of those of a mini-batch added up; all of a mini-batch at once without.
 """
 
+import contextlib
 import copy
 import warnings
 
 from common import SHAPES, arguments, model, report, start_gloo, timed, use
 
 warnings.filterwarnings("ignore")
-a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8, lengths="", samples=1, stop="", max_batch=64, device="cpu")
+a = arguments(dtype="bf16", prompts=32, prompt=32, new=32, mini_batch=8, lengths="", samples=1, stop="", max_batch=64, micro_batch=0, device="cpu")
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -23,6 +25,7 @@ rank, world = start_gloo()
 use(a.device)
 half = a.dtype == "bf16"
 vocabulary, step_size, prefix = SHAPES[a.shape]["vocab_size"], a.mini_batch // world, 32
+piece = a.micro_batch or step_size
 prompts = [int(n) for n in a.lengths.split(",")] if a.lengths else [a.prompt] * a.prompts
 own = [n for n in prompts[rank::world] for _ in range(a.samples)]
 first_stop, last_stop = map(int, a.stop.split("-")) if a.stop else (vocabulary, vocabulary)
@@ -83,8 +86,8 @@ def rollout():
     batches = []
     for start in range(0, len(own), a.max_batch):
         ids, mask, width = generate(own[start:start + a.max_batch])
-        for i in range(0, len(ids), step_size):
-            rows = slice(i, i + step_size)
+        for i in range(0, len(ids), piece):
+            rows = slice(i, i + piece)
             used = mask[rows].any(0).nonzero().flatten()
             columns = slice(int(used[0]), int(used[-1]) + 1)
             batches.append((ids[rows, columns], mask[rows, columns], columns.stop - width))
@@ -122,15 +125,19 @@ def iteration():
     parts = [advantages(*result, ids[:, -new:], mask[:, -new:]) for result, (ids, mask, new) in zip(results, batches)]
     drawn = torch.cat([gain[mask[:, -new:] == 1] for (gain, _), (_, mask, new) in zip(parts, batches)])
     mean, spread = drawn.mean(), drawn.std() + 1e-8
-    for (ids, mask, new), (old, _, _), (gain, returns) in zip(batches, results, parts):
-        with autocast():
-            logits, value = net(ids, mask, new)
-            ratio = (log_probs(logits, ids[:, -new:]) - old).exp()
-        answer = mask[:, -new:]
-        advantage = (gain - mean) / spread
-        clipped = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        loss = (-clipped * answer).sum() / answer.sum() + 0.1 * ((value.float() - returns).pow(2) * answer).sum() / answer.sum()
-        loss.backward()
+    for index, ((ids, mask, new), (old, _, _), (gain, returns)) in enumerate(zip(batches, results, parts)):
+        ends = (index + 1) % (step_size // piece) == 0
+        with contextlib.nullcontext() if ends else net.no_sync():
+            with autocast():
+                logits, value = net(ids, mask, new)
+                ratio = (log_probs(logits, ids[:, -new:]) - old).exp()
+            answer = mask[:, -new:]
+            advantage = (gain - mean) / spread
+            clipped = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            loss = (-clipped * answer).sum() / answer.sum() + 0.1 * ((value.float() - returns).pow(2) * answer).sum() / answer.sum()
+            (loss * piece / step_size).backward()
+        if not ends:
+            continue
         nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -180,8 +180,8 @@ void run(const Setting& s) {
   mallopt(M_TOP_PAD, 64 << 20);
   const comm::Session session;
   const auto& world = session.world();
-  at::set_num_threads(1);
   const perf::Site site = perf::enter_site(comm::discover(world).local_rank);
+  if (!site.is_gpu) at::set_num_threads(1);  // beside a GPU they draw the initial weights
   auto spec = model::describe(perf::shape_of(s.shape), model::HeadKind::language);
   if (s.head == "fp32") spec.head_type = config::HeadType::fp32;
   zero::ShardedModel model(spec, world, std::nullopt, site.device, options_of(s));

@@ -144,8 +144,9 @@ size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, con
   const size_t count = std::min(most, flow.buckets.size() - first);
   const auto copy = [&](int64_t begin, int64_t end) {
     for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
-      copy_local(target_copier_, pieces_of(flow, flow.buckets[first + b]), element_bytes_, from, targets_);
+      start_local(target_copier_, pieces_of(flow, flow.buckets[first + b]), element_bytes_, from, targets_);
     }
+    target_copier_.finish();
   };
   if (options_.parallel_for && !options_.device) {
     options_.parallel_for(static_cast<int64_t>(count), copy);

@@ -76,7 +76,7 @@ TEST(Packing, MovesEveryElementOfEveryRun) {
     const auto untouched = std::accumulate(runs.target.begin(), runs.target.end(), int64_t{0}, [](int64_t sum, const Words& words) { return sum + std::count(words.begin(), words.end(), Word{0xdead}); });
     EXPECT_LE(std::abs(2 * Strided::side * Strided::side - runs.elements - untouched), 2) << "nothing beside the runs is written";
     Strided local(seed);
-    copy_local(copier_of(false), local.pieces, sizeof(Word), local.sources(), local.targets());
+    start_local(copier_of(false), local.pieces, sizeof(Word), local.sources(), local.targets());
     EXPECT_EQ(local.target, runs.target);
   }
 }
