@@ -236,20 +236,20 @@ TEST(Search, PutsTheOptimizersStateOnTheHostWhereThatHelps) {
   EXPECT_EQ(offloads(job).first, std::set<bool>{true});
 }
 
-// Over a slow network gradients that go to their owners once a step are faster, and take 4 bytes a parameter on each GPU.
-TEST(Search, AddsGradientsUpFirstWhereThatPaysAndFits) {
+// Over a slow network gradients are faster that go to their owners once a step.
+TEST(Search, AddsGradientsUpFirstWhereThatPays) {
   config::Options options = small_deck();
-  options.train.batch_size = 256;
-  options.train.micro_batch_tokens = 512;
+  options.rollout.batch_size = options.train.batch_size = 1024;  // several micro-batches, however many tokens each has
   SmallJob job(options, small_shape(16, 16, 2), 2, 1, gpus(int64_t{1} << 40));
   job.machine.network = 1e8;
-  const auto once = [&] {
-    std::set<bool> out;
-    for (const auto& candidate : plan::search(job.job(), job.cut(), 1000).best) out.insert(candidate.deck.find("train.reduce_once=true") != std::string::npos);
-    return out;
-  };
-  EXPECT_EQ(plan::search(job.job(), job.cut(), 1).best.front().deck.find("train.reduce_once=false"), std::string::npos);
-  EXPECT_TRUE(once().contains(true));
+  int sharded = 0;
+  for (const auto& candidate : plan::search(job.job(), job.cut(), 1000).best) {
+    // Copies of the whole model meet once a step anyway, and one trainer meets nobody.
+    if (!candidate.deck.starts_with("colocated") || candidate.deck.find("train.shard_group=0") == std::string::npos) continue;
+    ++sharded;
+    EXPECT_NE(candidate.deck.find("train.reduce_once=true"), std::string::npos) << candidate.deck;
+  }
+  EXPECT_GT(sharded, 0);
   const SmallJob alone(options, small_shape(16, 16, 2), 1, 1, gpus(int64_t{1} << 40));
   for (const auto& candidate : plan::search(alone.job(), alone.cut(), 1000).best) EXPECT_EQ(candidate.deck.find("train.reduce_once=true"), std::string::npos) << "nobody to send to";
 }
