@@ -25,7 +25,7 @@ PLACES = {True: "rehearsal", False: "gpu"}
 
 
 def ours(program, key, *arguments):
-    """The host's cores draw initial weights, on both sides."""
+    """With all cores of the host, which draw our initial weights."""
     return rows.ours(program, key, *arguments, threads=machine.cores())
 
 

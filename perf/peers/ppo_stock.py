@@ -26,6 +26,7 @@ use(a.device)
 half = a.dtype == "bf16"
 vocabulary, step_size, prefix = SHAPES[a.shape]["vocab_size"], a.mini_batch // world, 32
 piece = a.micro_batch or step_size
+assert step_size % piece == 0, "a mini-batch has so many micro-batches"
 prompts = [int(n) for n in a.lengths.split(",")] if a.lengths else [a.prompt] * a.prompts
 own = [n for n in prompts[rank::world] for _ in range(a.samples)]
 first_stop, last_stop = map(int, a.stop.split("-")) if a.stop else (vocabulary, vocabulary)

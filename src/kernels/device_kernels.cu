@@ -21,7 +21,7 @@ namespace {
 constexpr int threads_per_row = 256;
 constexpr int threads_per_range = 256;
 constexpr int threads_per_chunk = 128;
-constexpr int threads_per_join = 64;  // a pair of elements of each of 128 values
+constexpr int threads_per_join = 64;  // two elements of a head of 128 each
 constexpr int threads_per_head_rows = head_rows_of_team * head_lanes;
 
 #if defined(TRIREME_KOKKOS_DEVICE)
@@ -48,7 +48,7 @@ bool all_aligned(uintptr_t bytes, const T*... pointers) {
 
 template <class... T>
 bool rows_aligned(int64_t columns, const T*... rows) {
-  return all_aligned(16, rows...) && ((columns % widest<T> == 0) && ...);
+  return all_aligned(widest_bytes, rows...) && ((columns % widest<T> == 0) && ...);
 }
 
 int64_t ranges(int64_t count) { return (count + range_per_team - 1) / range_per_team; }
@@ -68,13 +68,13 @@ void rms_norm_backward(const T* x, const T* weight, const T* dy, const float* in
 
 template <class T>
 void swiglu(const T* gate, const T* up, T* y, int64_t count) {
-  start("swiglu", ranges(count), range_per_team / widest<T>, SwiGluRange<T>{gate, up, y, count, all_aligned(16, gate, up, y)});
+  start("swiglu", ranges(count), range_per_team / widest<T>, SwiGluRange<T>{gate, up, y, count, all_aligned(widest_bytes, gate, up, y)});
 }
 
 template <class T>
 void swiglu_backward(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count) {
   start("swiglu_backward", ranges(count), range_per_team / widest<T>,
-        SwiGluBackwardRange<T>{gate, up, dy, dgate, dup, count, all_aligned(16, gate, up, dy, dgate, dup)});
+        SwiGluBackwardRange<T>{gate, up, dy, dgate, dup, count, all_aligned(widest_bytes, gate, up, dy, dgate, dup)});
 }
 
 template <class T>

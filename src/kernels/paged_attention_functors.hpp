@@ -20,8 +20,7 @@ struct AttendChunk {
   static constexpr int parts = 4;                          // of a product, each of which takes every fourth piece
   static constexpr int keys_of_task = 8 / sizeof(T);       // whose products are made together
   static constexpr int slab = 128;                         // elements of a head that are at work together
-  static constexpr int widest = 16 / sizeof(T);            // elements that are read at once
-  static constexpr int pieces = slab / (widest * parts);   // of a part of a whole slab
+  static constexpr int pieces = slab / (widest<T> * parts);   // of a part of a whole slab
   static constexpr int values_at_once = 8;                 // that are under way together
   static constexpr int tiles = attention_chunk / attention_tile;
 
@@ -79,14 +78,14 @@ struct AttendChunk {
         shared.q[head][d] = head < heads ? widen(static_cast<const T*>(a.q)[(part.row * a.heads + first_head + head) * a.head_dim + from + d]) : 0.f;
       });
       team.barrier();
-      if (a.head_dim % widest != 0) {
+      if (a.head_dim % widest<T> != 0) {
         multiply<2, 0>(team, shared, part, from, count);
       } else if (count == slab) {
-        multiply<widest, pieces>(team, shared, part, from, count);
+        multiply<widest<T>, pieces>(team, shared, part, from, count);
       } else if (count == slab / 2) {
-        multiply<widest, pieces / 2>(team, shared, part, from, count);
+        multiply<widest<T>, pieces / 2>(team, shared, part, from, count);
       } else {
-        multiply<widest, 0>(team, shared, part, from, count);
+        multiply<widest<T>, 0>(team, shared, part, from, count);
       }
     }
     team.barrier();

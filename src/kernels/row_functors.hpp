@@ -35,9 +35,10 @@ TRIREME_KERNEL inline Neighbours<T, count>& neighbours(T* first) {
   return *reinterpret_cast<Neighbours<T, count>*>(first);
 }
 
-// Of 16 bytes, what a thread of a GPU reads and writes at most at a time.
+// What a thread of a GPU reads and writes at most at a time, in bytes and in elements.
+inline constexpr int widest_bytes = 16;
 template <class T>
-inline constexpr int widest = 16 / sizeof(T);
+inline constexpr int widest = widest_bytes / sizeof(T);
 
 template <int count>
 struct Together {};

@@ -43,14 +43,14 @@ struct Choice {
   int degree = 1;
   int64_t micro_batch = 0, recompute = -1, shard_group = 0, async_depth = 0;
   double kv_share = 0.5;
-  bool offload = false, reduce_once = false;
+  bool offload = false;
 };
 
 // `chosen`: by train.keep_memory, which goes before train.recompute.
-std::string text_of(const Split& split, const Choice& c, bool chosen) {
+std::string text_of(const Split& split, const Choice& c, bool reduce_once, bool chosen) {
   return base::text(split.text, " train.async_depth=", c.async_depth, " generate.tensor_parallel=", c.degree, " train.micro_batch_tokens=", c.micro_batch,
                     chosen ? "" : base::text(" train.recompute=", c.recompute), " train.shard_group=", c.shard_group, " train.optimizer_offload=",
-                    c.offload ? "true" : "false", " train.reduce_once=", c.reduce_once ? "true" : "false", " generate.kv_memory=", c.kv_share);
+                    c.offload ? "true" : "false", " train.reduce_once=", reduce_once ? "true" : "false", " generate.kv_memory=", c.kv_share);
 }
 
 std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
@@ -74,11 +74,7 @@ std::vector<Choice> choices(const Job& job, const Split& split, int per_node) {
             if (depth == 0 && job.options.train.partial_rollout_enable) continue;
             for (const bool offload : {false, true}) {
               if (offload && job.machine.device_bytes == 0) continue;
-              for (const double share : {0.5, 0.25}) {
-                for (const bool once : {false, true}) {
-                  if (!once || trainers > 1) out.push_back({degree, tokens, recompute, group, depth, share, offload, once});
-                }
-              }
+              for (const double share : {0.5, 0.25}) out.push_back({degree, tokens, recompute, group, depth, share, offload});
             }
           }
         }
@@ -117,29 +113,35 @@ SearchResult search(const Job& job, const CutActor& cut, size_t count) {
     options.ranks = split.ranks;
     for (const Choice& c : choices(job, split, per_node)) {
       options.train.micro_batch_tokens = c.micro_batch;
-      options.train.recompute = c.recompute;
       options.train.shard_group = c.shard_group;
       options.train.async_depth = c.async_depth;
       options.train.optimizer_offload = c.offload;
-      options.train.reduce_once = c.reduce_once;
       options.generate.tensor_parallel = c.degree;
       options.generate.kv_memory = {c.kv_share, 0};
       if (!is_placed(options, split.roles)) continue;
       auto found = slices.find(c.degree);
       if (found == slices.end()) found = slices.emplace(c.degree, cut(c.degree)).first;
       models.slices = found->second;
-      const Job candidate{options, split.roles, job.node_of_rank, models, job.machine, job.compute, job.command};
-      ++out.tried;
-      const bool chosen = options.train.keep_memory.has_value();
-      if (chosen) options.train.recompute = fewest_recomputed(candidate);
-      Fit result = fit(candidate);
-      if (!result.fits()) continue;
-      ++out.fitting;
-      Candidate point{text_of(split, c, chosen), std::move(result), iteration_time(candidate)};
-      // Micro-batch, KV share and how often gradients travel are means to an end: of those that differ in nothing else one is shown, the leaner where times are equal.
-      const auto key = std::tuple(split.text, c.async_depth, c.degree, c.recompute, c.shard_group, c.offload);
-      const auto [place, fresh] = best.try_emplace(key, point);
-      if (!fresh && better(point, place->second)) place->second = std::move(point);
+      // Whether it fits; the best of its kind is kept.
+      const auto consider = [&](bool reduce_once) {
+        options.train.reduce_once = reduce_once;
+        options.train.recompute = c.recompute;
+        const Job candidate{options, split.roles, job.node_of_rank, models, job.machine, job.compute, job.command};
+        ++out.tried;
+        const bool chosen = options.train.keep_memory.has_value();
+        if (chosen) options.train.recompute = fewest_recomputed(candidate);
+        Fit result = fit(candidate);
+        if (!result.fits()) return false;
+        ++out.fitting;
+        Candidate point{text_of(split, c, reduce_once, chosen), std::move(result), iteration_time(candidate)};
+        // Micro-batch, KV share and how often gradients travel are means to an end: of those that differ in nothing else one is shown, the leaner where
+        // times are equal.
+        const auto key = std::tuple(split.text, c.async_depth, c.degree, c.recompute, c.shard_group, c.offload);
+        const auto [place, fresh] = best.try_emplace(key, point);
+        if (!fresh && better(point, place->second)) place->second = std::move(point);
+        return true;
+      };
+      if (consider(false) && split.roles.trainer.size() > 1) consider(true);  // which takes memory
     }
   }
   for (auto& [key, candidate] : best) out.best.push_back(std::move(candidate));
