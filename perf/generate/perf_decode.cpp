@@ -1,6 +1,6 @@
 // Decode and prefill speed of the generation engine on random weights of a given shape.
 //   perf_decode [--shape 135M|25M|1B|8B] [--dtype bf16,fp32] [--batch 1,8,32] [--prompt 128] [--new 128] [--backend fused|torch]
-//               [--weights model,int8] [--threads 2] [--repetitions 3] [--graphs 1|0]
+//               [--weights model,int8] [--threads 2] [--repetitions 3] [--graphs 1|0] [--fused-operators 1|0]
 //   mpirun -n 2 perf_decode --threads 1 --sums shared,gathered ...    a replica of so many tensor-parallel ranks, by both ways of adding up in turn
 // perf_decode-gpu does it on a GPU, by the backend for these. Prints one JSON object per type and batch: tokens/s while decoding (best and median of the repetitions) and while prefilling,
 // and the bytes of weights read per second. tokens_per_cpu_s divides by processor time instead of wall time: with one thread it
@@ -34,7 +34,7 @@ struct Setting {
   std::vector<std::string> dtypes{"bf16", "fp32"}, weights{"model"}, sums{"shared"};
   std::vector<int64_t> batches{1, 8, 32};
   int threads = 2, repetitions = 3;
-  bool graphs = true;
+  bool graphs = true, fused_operators = true;
   int64_t prompt = 128, tokens = 128;
 };
 
@@ -50,6 +50,7 @@ Setting parse(int argc, char** argv) {
   app.add_option("--new", s.tokens, "tokens")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--backend", s.backend)->check(CLI::IsMember({"fused", "torch"}))->capture_default_str();
   app.add_option("--threads", s.threads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--fused-operators", s.fused_operators, "on a GPU: several operators of a layer by one product or kernel")->capture_default_str();
   app.add_option("--graphs", s.graphs, "on a GPU: steps of decoding recorded and launched as one")->capture_default_str();
   app.add_option("--repetitions", s.repetitions)->check(CLI::PositiveNumber)->capture_default_str();
   perf::parse_or_exit(app, argc, argv);
@@ -75,17 +76,20 @@ Times measure(generate::Engine& engine, int64_t vocab, int64_t batch, const Sett
   }
   Times times;
   const auto before = engine.counters();
-  int64_t decoded = 0;  // in steps without prefill
+  int64_t decoded = 0;  // in steps of all sequences: of a long batch the last prompts are computed while the first answers grow, and the first answers end before the last
   while (!engine.idle()) {
     const base::Stopwatch watch;
     const double cpu = cpu_seconds();
     const int64_t prefilled = engine.counters().prefill_tokens, decode_tokens = engine.counters().decode_tokens;
     engine.step();
     const bool prefill = engine.counters().prefill_tokens > prefilled;
-    if (!prefill) decoded += engine.counters().decode_tokens - decode_tokens;
+    const int64_t decoding = engine.counters().decode_tokens - decode_tokens;
+    if (!prefill && decoding < batch) continue;
+    if (!prefill) decoded += decoding;
     (prefill ? times.prefill : times.decode) += watch.seconds();
     (prefill ? times.prefill_cpu : times.decode_cpu) += cpu_seconds() - cpu;
   }
+  VALIDATE(decoded > 0, ExitCode::usage, "no step decodes ", batch, " sequences at once: answers of ", a.tokens, " tokens end before all prompts are computed; ask for more (--new)");
   const auto& after = engine.counters();
   for (double* t : {&times.prefill, &times.prefill_cpu}) *t /= static_cast<double>(after.prefill_tokens - before.prefill_tokens);
   for (double* t : {&times.decode, &times.decode_cpu}) *t /= static_cast<double>(std::max<int64_t>(1, decoded));
@@ -155,6 +159,7 @@ void run(const Setting& a) {
       options.prefix_sharing = false;
       if (site.is_gpu) options.prefill_chunk_tokens = config::GenerateOptions{}.max_batch_tokens;  // all prompts before the first answer ends
       options.graphs = a.graphs;
+      options.fused_operators = a.fused_operators;
       options.shared_sums = variant.sums == "shared";
       start.restart();
       engines.push_back(std::make_unique<generate::Engine>(spec, weights.back(), options, replica));

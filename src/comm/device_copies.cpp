@@ -10,6 +10,18 @@ RowCopy RowCopy::joined() const {
   return {to, from, 1, rows * bytes, rows * bytes, rows * bytes};
 }
 
+bool RowCopy::take(const RowCopy& next) {
+  if (rows == 1 && next.rows == 1 && next.to == to + bytes && next.from == from + bytes) {
+    bytes += next.bytes;
+    to_stride = from_stride = bytes;
+    return true;
+  }
+  const bool alike = next.bytes == bytes && next.to_stride == to_stride && next.from_stride == from_stride;
+  if (!alike || next.to != to + rows * to_stride || next.from != from + rows * from_stride) return false;
+  rows += next.rows;
+  return true;
+}
+
 void start_copy(const RowCopy& copy) {
   EXPECT(device_support().start_copy != nullptr);
   if (copy.rows > 0 && copy.bytes > 0) device_support().start_copy(copy.joined());

@@ -47,13 +47,17 @@ void add_generate_keys(KeyList<Options>& keys) {
   keys.add(KEY(generate.max_batch_tokens), "Prompt tokens computed in one step of a replica.").range(1, 1 << 24);
   keys.add(KEY(generate.prefix_sharing), "Prompts with a common beginning share its pages.")
       .departs("OpenRLHF: vllm.enable_prefix_caching, off; here on, since texts do not depend on it.");
+  keys.add(KEY(generate.fused_operators),
+           "On GPUs: q, k and v of a layer by one product of the three weights, which lie one behind the other there, gate and up likewise, and what is between "
+           "products by few kernels of our own. false: an operator at a time, as in training. Sums of products may be added in another order.")
+      .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.paged_attention),
-           "On GPUs: attention of decoding sequences by a kernel of our own, which reads the cache's pages where they lie. No GPU has run it yet. false: "
+           "On GPUs: attention of decoding sequences by a kernel of our own, which reads the cache's pages where they lie. false: "
            "LibTorch's attention, over keys and values that are gathered in each layer.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(generate.graphs),
            "On GPUs, with generate.paged_attention: steps in which sequences only decode are filled up to one of few sizes, recorded (CUDA graphs) and launched "
-           "as one, instead of kernel by kernel; each recording is compared with the kernels it was made of before it is used. No GPU has run it yet. "
+           "as one, instead of kernel by kernel; each recording is compared with the kernels it was made of before it is used. "
            "false: every kernel by itself.")
       .departs("OpenRLHF: vllm.enforce_eager, off.");
   keys.add(KEY(generate.shared_sums),

@@ -70,7 +70,7 @@ struct Engine::Impl {
     if (kind == BackendKind::fused) {
       backend = std::make_unique<FusedBackend>(spec, weights, pages, options.page_size, team, comm, options.shared_sums);
     } else {
-      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, options.paged_attention, options.graphs, comm);
+      backend = std::make_unique<TorchBackend>(spec, weights, pages, options.page_size, DevicePaths{options.fused_operators, options.paged_attention, options.graphs}, comm);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fused_operators.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/kernels/device_kernels.hpp"
@@ -23,9 +24,15 @@ class TorchBackend::PagedStrategy final : public model::Strategy {
   PagedStrategy(TorchBackend& backend, const StepIndices& indices, const Upload& upload) : backend_(backend), indices_(indices), upload_(upload) {}
 
   at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const model::PackedBatch&, int layer) override {
-    const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
+    const at::Tensor cache = backend_.cache_.select(1, layer);
     cache.select(0, 0).index_copy_(0, indices_.written, k);
     cache.select(0, 1).index_copy_(0, indices_.written, v);
+    return attend_to_cache(q, layer);
+  }
+
+  // To all that the layer has of the sequences, the step's rows included.
+  at::Tensor attend_to_cache(const at::Tensor& q, int layer) {
+    const at::Tensor cache = backend_.cache_.select(1, layer);  // [2, slots, K, hd]
     if (indices_.queries.empty()) return attend_gathered(q, cache);
     const at::Tensor from = q.contiguous(), out = at::empty_like(from);
     indices_.queries.attend(backend_.attend_pages_, upload_, from, cache.select(0, 0), cache.select(0, 1), backend_.page_size_, out, scratch_);
@@ -79,7 +86,7 @@ int64_t TorchBackend::page_bytes(const LocalShape& shape, int64_t page_size) {
 }
 
 TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-                           bool paged_attention, bool graphs, const comm::CommView& tensor_parallel)
+                           const DevicePaths& paths, const comm::CommView& tensor_parallel)
     : spec_(spec), weights_(weights), shape_(local_shape(spec, weights)), pages_(pages), page_size_(page_size),
       device_(weights.place() == Place::host ? at::kCPU : kernels::device_type()),
       sums_(tensor_parallel.size() > 1 ? comm::make_rank_sums(tensor_parallel, !on_host()) : nullptr) {
@@ -88,8 +95,9 @@ TorchBackend::TorchBackend(const model::ModelSpec& spec, const GeneratorWeights&
   if (own == nullptr && tensor_parallel.size() > 1) draw_sums_ = comm::make_rank_sums(tensor_parallel, false);
   sampler_ = std::make_unique<TensorSampler>(shape_.logit_type, cuts, weights.rank(), own != nullptr ? device_ : at::Device(at::kCPU),
                                              own != nullptr ? *own : kernels::draws_on_host, own != nullptr ? sums_.get() : draw_sums_.get());
-  if (paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
-  if (!graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable())) return;
+  if (paths.fused_operators) fused_operators_ = fuses_operators(tensor_parallel);
+  if (paths.paged_attention) attend_pages_ = attention_over_pages(tensor_parallel);
+  if (!paths.graphs || attend_pages_ == nullptr || (sums_ != nullptr && !sums_->recordable())) return;
   if (!tensor_parallel.all(DecodeGraphs::available(device_))) return;
   graphs_ = std::make_unique<DecodeGraphs>(tensor_parallel, device_, [this](const StepIndices& indices, const Upload& upload, void* stream) {
     const SumsOnStream of_sums(sums_.get(), stream);
@@ -117,6 +125,16 @@ AttendPages TorchBackend::attention_over_pages(const comm::CommView& comm) const
   if (comm.all(problem.empty())) return own->attend_pages;
   if (!problem.empty()) log::warning(base::text("keys and values of decoding sequences are gathered for LibTorch's attention (", problem, ")"));
   return nullptr;
+}
+
+// The same on all ranks.
+bool TorchBackend::fuses_operators(const comm::CommView& comm) const {
+  const kernels::DeviceKernels* own = kernels::device_kernels();
+  if (on_host() || !comm.all(own != nullptr)) return false;
+  const at::NoGradGuard no_grad;
+  const std::string problem = fused_operators_problem(device_, *own);
+  if (!problem.empty()) log::warning(base::text("layers are generated with an operator at a time (", problem, ")"));
+  return comm.all(problem.empty());
 }
 
 std::vector<at::Tensor> TorchBackend::parameters(const model::Stage& stage) const {
@@ -202,6 +220,12 @@ at::Tensor TorchBackend::decode(const DecodeShape& shape, int64_t rows, StepIndi
 // Logits [rows, this rank's slice] on the device, of a step that wants some.
 at::Tensor TorchBackend::forward(const StepIndices& indices, const Upload& upload) {
   PagedStrategy strategy(*this, indices, upload);
+  if (fused_operators_) {
+    const auto attend = [&](const at::Tensor& q, int layer) { return strategy.attend_to_cache(q, layer); };
+    const FusedOperators::Step step{indices.rows, indices.written, indices.logit_rows, rope_, cache_, strategy, attend};
+    const at::Tensor normed = FusedOperators(spec_, weights_, step).run();
+    return normed.defined() ? head(normed) : normed;
+  }
   at::Tensor x;
   for (const model::Stage& stage : spec_.stages) {
     if (stage.kind == model::StageKind::head) {
@@ -254,6 +278,7 @@ void TorchBackend::report(EngineCounters& counters) const {
 
 std::vector<std::string> TorchBackend::describe() const {
   return {base::text("generation by LibTorch operations on ", on_host() ? "the host" : "a GPU", sums_ ? ", tensor-parallel sums by " + sums_->kind() : "",
+                     fused_operators_ ? ", several operators of a layer by one product or kernel" : "",
                      attend_pages_ != nullptr ? ", attention of decoding sequences by a kernel of our own over pages in place" : "",
                      graphs_ ? ", steps of decoding recorded and launched as one" : "")};
 }

@@ -20,10 +20,15 @@
 
 namespace trireme::generate {
 
+// Those that a device takes where it has kernels of our own for them; a host takes none.
+struct DevicePaths {
+  bool fused_operators = true, paged_attention = true, graphs = true;
+};
+
 class TorchBackend final : public StepBackend {
  public:
   TorchBackend(const model::ModelSpec& spec, const GeneratorWeights& weights, int64_t pages, int64_t page_size,
-               bool paged_attention, bool graphs, const comm::CommView& tensor_parallel);
+               const DevicePaths& paths, const comm::CommView& tensor_parallel);
 
   void reserve_positions(int64_t positions) override;
   std::vector<Drawn> step(const StepBatch& batch, std::span<const DrawRequest> draws) override;
@@ -47,6 +52,7 @@ class TorchBackend final : public StepBackend {
   at::Tensor head(const at::Tensor& x) const;
   std::vector<at::Tensor> parameters(const model::Stage& stage) const;
   const kernels::DrawKernels* draws_where_logits_lie(const comm::CommView& comm) const;
+  bool fuses_operators(const comm::CommView& comm) const;
   AttendPages attention_over_pages(const comm::CommView& comm) const;
   bool on_host() const { return weights_.place() == Place::host; }
   bool draws_on_host() const { return sampler_->device() != device_; }  // where the device's own kernels were put aside
@@ -64,6 +70,7 @@ class TorchBackend final : public StepBackend {
   at::Tensor logits_;  // [rows, V], where they are drawn from
   std::unique_ptr<comm::RankSums> draw_sums_;  // of draws on the host beside a device
   std::unique_ptr<TensorSampler> sampler_;
+  bool fused_operators_ = false;
   AttendPages attend_pages_ = nullptr;  // null: not used
   std::unique_ptr<DecodeGraphs> graphs_;  // null: not used
   int64_t weights_placed_ = 0;            // as recorded steps know them

@@ -19,12 +19,13 @@ constexpr int64_t alignment = 64;
 
 struct GeneratorWeights::Storage {
   comm::HugeBuffer host, int8;
-  std::vector<at::Tensor> device;  // one for each parameter: what other roles allocate meanwhile keeps no room of all from being had again
+  // One for each product: what other roles allocate meanwhile keeps no room of all from being had again.
+  std::vector<at::Tensor> device;
 };
 
 GeneratorWeights::GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate)
     : layout_(model::tensor_parallel_layout(spec, degree)), dtype_(dtype), rank_(rank), place_(place),
-      pointers_(spec.parameters.size(), nullptr), storage_(std::make_unique<Storage>()) {
+      joins_(model::joins_the_one_before(spec)), pointers_(spec.parameters.size(), nullptr), storage_(std::make_unique<Storage>()) {
   EXPECT(rank >= 0 && rank < degree);
   if (!allocate) return;
   std::vector<int64_t> offsets;
@@ -59,10 +60,15 @@ int64_t GeneratorWeights::release() {
 
 void GeneratorWeights::restore() {
   if (place_ == Place::host || !storage_->device.empty()) return;
-  for (size_t p = 0; p < pointers_.size(); ++p) {
-    storage_->device.push_back(at::empty({slice_bytes(p)}, at::TensorOptions().dtype(at::kByte).device(kernels::device_type())));
-    owned_.push_back(static_cast<std::byte*>(storage_->device.back().mutable_data_ptr()));
-    pointers_[p] = owned_[p];
+  for (size_t first = 0, end = 0; first < pointers_.size(); first = end) {
+    int64_t bytes = 0;
+    for (end = first; end == first || (end < pointers_.size() && joins_[end]); ++end) bytes += slice_bytes(end);
+    storage_->device.push_back(at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(kernels::device_type())));
+    auto* at = static_cast<std::byte*>(storage_->device.back().mutable_data_ptr());
+    for (size_t p = first; p < end; at += slice_bytes(p++)) {
+      owned_.push_back(at);
+      pointers_[p] = at;
+    }
   }
   ++times_placed_;
 }
@@ -88,10 +94,24 @@ std::string GeneratorWeights::describe_memory() const {
 }
 
 at::Tensor GeneratorWeights::tensor(size_t parameter) const {
+  return view(parameter, block(parameter).rows);
+}
+
+at::Tensor GeneratorWeights::joint_tensor(size_t first, size_t count) const {
+  int64_t rows = 0;
+  for (size_t p = first; p < first + count; ++p) {
+    const bool here = p == first || (block(p).columns == block(first).columns &&
+                                     pointers_[p] == pointers_[p - 1] + block(p - 1).elements() * config::bytes_per_element(dtype_));
+    if (!here) return {};
+    rows += block(p).rows;
+  }
+  return view(first, rows);
+}
+
+at::Tensor GeneratorWeights::view(size_t parameter, int64_t rows) const {
   EXPECT(pointers_[parameter] != nullptr);
-  const base::Block b = block(parameter);
   const bool vector = layout_.tensors()[parameter].shape.size() == 1;
-  const std::vector<int64_t> shape = vector ? std::vector<int64_t>{b.rows} : std::vector<int64_t>{b.rows, b.columns};
+  const std::vector<int64_t> shape = vector ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, block(parameter).columns};
   const auto options = at::TensorOptions()
                            .dtype(kernels::scalar_type(dtype_))
                            .device(place_ == Place::host ? at::kCPU : kernels::device_type());

@@ -67,8 +67,15 @@ void rms_norm_backward(const T* x, const T* weight, const T* dy, const float* in
 }
 
 template <class T>
-void swiglu(const T* gate, const T* up, T* y, int64_t count) {
-  start("swiglu", ranges(count), range_per_team / widest<T>, SwiGluRange<T>{gate, up, y, count, all_aligned(widest_bytes, gate, up, y)});
+void add_rms_norm(const T* x, const T* added, const T* weight, T* sum, T* y, int64_t rows, int64_t columns, float epsilon) {
+  start("add, rms_norm", rows, threads_per_row,
+        RmsNormRow<T>{x, weight, y, nullptr, columns, epsilon, rows_aligned(columns, x, added, weight, sum, y), added, sum});
+}
+
+template <class T>
+void swiglu(const T* gate, const T* up, T* y, int64_t rows, int64_t columns, int64_t stride) {
+  const bool aligned = all_aligned(widest_bytes, gate, up, y) && (rows == 1 || (stride % widest<T> == 0 && columns % widest<T> == 0));
+  start("swiglu", rows * ranges(columns), range_per_team / widest<T>, SwiGluRange<T>{gate, up, y, columns, stride, aligned});
 }
 
 template <class T>
@@ -81,6 +88,18 @@ template <class T>
 void rope(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y, int64_t tokens, int64_t heads, int64_t head_dim,
           float direction) {
   start("rope", tokens, threads_per_row, RotateToken<T>{x, positions, cos, sin, y, heads, head_dim, direction});
+}
+
+template <class T>
+void keep_rows(const CacheRows<T>& rows) {
+  constexpr int at_once = KeepRows<T>::at_once;
+  const int64_t half = rows.head_dim / 2;
+  const auto whole = [](auto... elements) { return ((elements % at_once == 0) && ...); };
+  const bool aligned = whole(half, rows.q_stride, rows.k_stride, rows.v_stride) && all_aligned(at_once * sizeof(float), rows.cos, rows.sin) &&
+                       all_aligned(at_once * sizeof(T), rows.q, rows.k, rows.v, rows.rotated, rows.keys, rows.values);
+  const auto pieces = static_cast<int>(aligned ? half / at_once : half);
+  const KeepRows<T> functor{rows, pieces < threads_per_chunk ? threads_per_chunk / pieces : 1, aligned};
+  start("keep rows", rows.rows * functor.teams_of_token(), threads_per_chunk, functor);
 }
 
 template <class T>
@@ -149,7 +168,7 @@ void attend(const PagedAttention& attention) {
 void attend_pages(const PagedAttention& attention) { attention.bf16 ? attend<uint16_t>(attention) : attend<float>(attention); }
 
 template <class T>
-constexpr DeviceRows<T> rows_of{rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rope<T>};
+constexpr DeviceRows<T> rows_of{rms_norm<T>, rms_norm_backward<T>, add_rms_norm<T>, swiglu<T>, swiglu_backward<T>, rope<T>, keep_rows<T>};
 
 #if defined(TRIREME_KOKKOS_DEVICE)
 constexpr const char* launched_by = "Kokkos' device space";

@@ -13,24 +13,24 @@ namespace trireme::kernels {
 
 // A chunk of a query and one KV head per team, `most_heads` of its heads in a pass: sums of the values, weighted by exp(score - the chunk's largest).
 // Heads that a pass has not are zeros. Neighbouring threads read neighbouring bytes, each as much as it can before it needs any: on a GPU the time of
-// a team is that of waiting for memory a few times.
+// a team is that of waiting for memory a few times, and of its instructions: numbers of 32 bits, heads of usual sizes known when it is compiled.
 template <class T, int most_heads>
 struct AttendChunk {
-  static constexpr int lanes = 16;                         // of the sums over keys
+  static constexpr int chunk = static_cast<int>(attention_chunk), tile_keys = static_cast<int>(attention_tile);
+  static constexpr int lanes = most_heads > 4 ? 16 : 32;   // of the sums over keys
   static constexpr int parts = 4;                          // of a product, each of which takes every fourth piece
   static constexpr int keys_of_task = 8 / sizeof(T);       // whose products are made together
   static constexpr int slab = 128;                         // elements of a head that are at work together
-  static constexpr int pieces = slab / (widest<T> * parts);   // of a part of a whole slab
-  static constexpr int values_at_once = 8;                 // that are under way together
-  static constexpr int tiles = attention_chunk / attention_tile;
+  static constexpr int values_at_once = most_heads > 4 ? 8 : 16;  // that are under way together
+  static constexpr int tiles = chunk / tile_keys;
 
   struct Shared {
     alignas(32) float q[most_heads][slab];
-    alignas(32) float scores[attention_chunk][most_heads];  // then their exponentials
-    float best_of_lane[lanes][most_heads], sum_of_lane[lanes][most_heads];
-    int64_t tile[tiles];                                     // element 0 of the KV head at the tile's first position, in keys and in values
+    alignas(32) float scores[chunk][most_heads];  // then their exponentials
+    alignas(16) float best_of_lane[most_heads][lanes + 4], sum_of_lane[most_heads][lanes + 4];  // heads in other banks
+    int64_t tile[tiles];                          // element 0 of the KV head at the tile's first position, in keys and in values
     union {
-      alignas(32) float products[attention_chunk][parts][most_heads];
+      alignas(32) float products[chunk][parts * most_heads + (most_heads < 4 ? most_heads : 4)];  // neighbouring keys in other banks
       alignas(32) float sums[tiles][most_heads][slab];
     };
   };
@@ -40,113 +40,153 @@ struct AttendChunk {
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t index) const {
     Shared& shared = team.template shared<Shared>();
-    const int64_t kv_head = index % a.kv_heads, group = a.heads / a.kv_heads;
-    const Part part(a, index / a.kv_heads, kv_head);
+    const auto i = static_cast<uint32_t>(index), kv_heads = static_cast<uint32_t>(a.kv_heads);  // fewer than 2^32 teams
+    const Part part(a, static_cast<int>(i / kv_heads), static_cast<int>(i % kv_heads));
     if (part.keys <= 0) return;
-    for (int64_t head = 0; head < group; head += most_heads) {
-      attend(team, shared, part, kv_head * group + head, static_cast<int>(group - head < most_heads ? group - head : most_heads));
+    const int group = static_cast<int>(a.heads) / static_cast<int>(a.kv_heads);
+    for (int head = 0; head < group; head += most_heads) {
+      const int heads = group - head < most_heads ? group - head : most_heads;
+      if (a.head_dim == slab) {
+        attend<slab>(team, shared, part, part.kv_head * group + head, heads);
+      } else if (a.head_dim == slab / 2) {
+        attend<slab / 2>(team, shared, part, part.kv_head * group + head, heads);
+      } else {
+        attend<0>(team, shared, part, part.kv_head * group + head, heads);
+      }
     }
   }
 
  private:
   struct Part {
-    int64_t chunk, kv_head, row, first;
+    int chunk, kv_head, first;
     int keys;              // none: a chunk of nobody
+    int apart;             // elements between positions
+    int64_t row;
     const int32_t* pages;  // of the query
-    TRIREME_KERNEL Part(const PagedAttention& a, int64_t its_chunk, int64_t its_head) : chunk(its_chunk), kv_head(its_head) {
-      const PagedQuery& query = a.query[a.chunk[chunk].query];
+    TRIREME_KERNEL Part(const PagedAttention& a, int its_chunk, int its_head)
+        : chunk(its_chunk), kv_head(its_head), apart(static_cast<int>(a.kv_heads) * static_cast<int>(a.head_dim)) {
+      const PagedChunk which = a.chunk[chunk];
+      const PagedQuery& query = a.query[which.query];
       row = query.row;
-      first = a.chunk[chunk].number * attention_chunk;
-      keys = static_cast<int>(query.keys - first < attention_chunk ? query.keys - first : attention_chunk);
+      first = which.number * AttendChunk::chunk;
+      const int64_t left = query.keys - first;
+      keys = static_cast<int>(left < AttendChunk::chunk ? left : AttendChunk::chunk);
       pages = a.pages + query.first_page;
     }
   };
 
-  template <class Team>
-  TRIREME_KERNEL void attend(const Team& team, Shared& shared, const Part& part, int64_t first_head, int heads) const {
+  // `head_dim`: elements of a head, where it is one slab of this size; else 0.
+  template <int head_dim, class Team>
+  TRIREME_KERNEL void attend(const Team& team, Shared& shared, const Part& part, int first_head, int heads) const {
+    const int its_dim = head_dim > 0 ? head_dim : static_cast<int>(a.head_dim);
     // Of the pass before, and of the team before, no more than `sums` may still be read.
-    team.each(tiles, [&](int64_t tile) {
-      if (tile * attention_tile >= part.keys) return;
-      const auto at = static_cast<uint32_t>(part.first + tile * attention_tile), size = static_cast<uint32_t>(a.page_size);
-      shared.tile[tile] = ((part.pages[at / size] * a.page_size + at % size) * a.kv_heads + part.kv_head) * a.head_dim;
+    team.each(tiles, [&](int64_t i) {
+      const auto tile = static_cast<int>(i);
+      if (tile * tile_keys >= part.keys) return;
+      const auto at = static_cast<uint32_t>(part.first + tile * tile_keys), size = static_cast<uint32_t>(a.page_size);
+      shared.tile[tile] = (part.pages[at / size] * a.page_size + at % size) * part.apart + part.kv_head * its_dim;
     });
-    for (int64_t from = 0; from < a.head_dim; from += slab) {
-      const int count = count_of_slab(from);
+    for (int from = 0; from < its_dim; from += slab) {
+      const int count = head_dim > 0 ? head_dim : count_of_slab(from);
       if (from > 0) team.barrier();
-      team.each(most_heads * count, [&](int64_t i) {
-        const int64_t head = i / count, d = i % count;
-        shared.q[head][d] = head < heads ? widen(static_cast<const T*>(a.q)[(part.row * a.heads + first_head + head) * a.head_dim + from + d]) : 0.f;
-      });
+      load_queries<head_dim>(team, shared, part, first_head, heads, from, count);
       team.barrier();
-      if (a.head_dim % widest<T> != 0) {
+      if (from == 0) prefetch_values<head_dim>(team, shared, part);
+      if (head_dim == 0 && its_dim % widest<T> != 0) {
         multiply<2, 0>(team, shared, part, from, count);
-      } else if (count == slab) {
-        multiply<widest<T>, pieces>(team, shared, part, from, count);
-      } else if (count == slab / 2) {
-        multiply<widest<T>, pieces / 2>(team, shared, part, from, count);
       } else {
-        multiply<widest<T>, 0>(team, shared, part, from, count);
+        multiply<widest<T>, head_dim / (widest<T> * parts)>(team, shared, part, from, count);
       }
     }
     team.barrier();
     weigh(team, shared, part, first_head, heads);
-    for (int64_t from = 0; from < a.head_dim; from += slab) {
-      const int count = count_of_slab(from);
+    for (int from = 0; from < its_dim; from += slab) {
+      const int count = head_dim > 0 ? head_dim : count_of_slab(from);
       if (from > 0) team.barrier();
-      if (a.head_dim % 8 == 0 && a.head_dim >= slab && sizeof(T) == 2) {
-        add_values<8>(team, shared, part, from, count);
-      } else if (a.head_dim % 4 == 0) {
+      if constexpr (head_dim > 0) {
+        add_values<sizeof(T) == 2 && head_dim == slab ? 8 : 4>(team, shared, part, from, count);
+      } else if (its_dim % 4 == 0) {
         add_values<4>(team, shared, part, from, count);
       } else {
         add_values<2>(team, shared, part, from, count);
       }
       team.barrier();
-      const int its_tiles = (part.keys + static_cast<int>(attention_tile) - 1) / static_cast<int>(attention_tile);
-      team.each(heads * count, [&](int64_t i) {
-        const int64_t head = i / count, d = i % count;
-        float sum = shared.sums[0][head][d];
-        for (int tile = 1; tile < its_tiles; ++tile) sum += shared.sums[tile][head][d];
-        a.sums[(part.chunk * a.heads + first_head + head) * a.head_dim + from + d] = sum;
+      if (head_dim > 0 || its_dim % 4 == 0) {
+        store_sums<4>(team, shared, part, first_head, heads, from, count);
+      } else {
+        store_sums<2>(team, shared, part, first_head, heads, from, count);
+      }
+    }
+  }
+
+  TRIREME_KERNEL int count_of_slab(int from) const {
+    const int left = static_cast<int>(a.head_dim) - from;
+    return left < slab ? left : slab;
+  }
+
+  template <int head_dim, class Team>
+  TRIREME_KERNEL void load_queries(const Team& team, Shared& shared, const Part& part, int first_head, int heads, int from, int count) const {
+    constexpr int width = head_dim > 0 ? widest<T> : 2;
+    const int pieces = count / width, its_dim = head_dim > 0 ? head_dim : static_cast<int>(a.head_dim);
+    const T* q = static_cast<const T*>(a.q) + (part.row * a.heads + first_head) * a.head_dim + from;
+    team.each(most_heads * pieces, [&](int64_t i) {
+      const int head = static_cast<int>(i) / pieces % most_heads, d = static_cast<int>(i) % pieces * width;
+      Neighbours<T, width> values{};
+      if (head < heads) values = neighbours<width>(q + head * its_dim + d);
+      TRIREME_UNROLL
+      for (int j = 0; j < width; ++j) shared.q[head][d + j] = head < heads ? widen(values.at[j]) : 0.f;
+    });
+  }
+
+  // They are on their way to a nearer cache while keys are multiplied.
+  template <int head_dim, class Team>
+  TRIREME_KERNEL void prefetch_values(const Team& team, const Shared& shared, const Part& part) const {
+    constexpr int lines = head_dim * static_cast<int>(sizeof(T)) / base::cache_line;
+    if constexpr (lines > 0) {
+      team.each(part.keys * lines, [&](int64_t i) {
+        const int position = static_cast<int>(i) / lines, line = static_cast<int>(i) % lines;
+        const T* row = static_cast<const T*>(a.values) + shared.tile[position / tile_keys] + position % tile_keys * part.apart;
+        base::prefetch(row + line * (base::cache_line / static_cast<int>(sizeof(T))));
       });
     }
   }
 
-  TRIREME_KERNEL int count_of_slab(int64_t from) const { return static_cast<int>(a.head_dim - from < slab ? a.head_dim - from : slab); }
-
   // Products of keys with the slab, added to those of the slabs before. `its_pieces`: of each part, read before any is used; 0: as many as there are.
   template <int width, int its_pieces, class Team>
-  TRIREME_KERNEL void multiply(const Team& team, Shared& shared, const Part& part, int64_t from, int count) const {
-    constexpr int apart = attention_chunk / keys_of_task;
-    team.each(apart * parts, [&](int64_t task) {
-      const int its_part = static_cast<int>(task % parts), first = static_cast<int>(task / parts);
+  TRIREME_KERNEL void multiply(const Team& team, Shared& shared, const Part& part, int from, int count) const {
+    constexpr int tasks_of_part = chunk / keys_of_task;
+    team.each(tasks_of_part * parts, [&](int64_t i) {
+      const int its_part = static_cast<int>(i) % parts, first = static_cast<int>(i) / parts;
       const T* key[keys_of_task];
       float sums[keys_of_task][most_heads];
       TRIREME_UNROLL
       for (int j = 0; j < keys_of_task; ++j) {
-        const int position = first + j * apart, seen = position < part.keys ? position : 0;  // of the others nobody reads the products
-        key[j] = static_cast<const T*>(a.keys) + shared.tile[seen / attention_tile] + seen % attention_tile * a.kv_heads * a.head_dim + from;
+        const int position = first + j * tasks_of_part, seen = position < part.keys ? position : 0;  // of the others nobody reads the products
+        key[j] = static_cast<const T*>(a.keys) + shared.tile[seen / tile_keys] + (seen % tile_keys * part.apart + from + its_part * width);
         TRIREME_UNROLL
-        for (int head = 0; head < most_heads; ++head) sums[j][head] = from > 0 ? shared.products[position][its_part][head] : 0.f;
+        for (int head = 0; head < most_heads; ++head) sums[j][head] = from > 0 ? shared.products[position][its_part * most_heads + head] : 0.f;
       }
       if constexpr (its_pieces > 0) {
         Neighbours<T, width> k[its_pieces][keys_of_task];
         TRIREME_UNROLL
         for (int piece = 0; piece < its_pieces; ++piece) {
-          for (int j = 0; j < keys_of_task; ++j) k[piece][j] = neighbours<width>(key[j] + (piece * parts + its_part) * width);
+          TRIREME_UNROLL
+          for (int j = 0; j < keys_of_task; ++j) k[piece][j] = neighbours<width>(key[j] + piece * parts * width);
         }
         TRIREME_UNROLL
         for (int piece = 0; piece < its_pieces; ++piece) add_products<width>(sums, k[piece], shared, (piece * parts + its_part) * width);
       } else {
-        for (int d = its_part * width; d < count; d += parts * width) {
+        for (int d = its_part * width, at = 0; d < count; d += parts * width, at += parts * width) {
           Neighbours<T, width> k[keys_of_task];
-          for (int j = 0; j < keys_of_task; ++j) k[j] = neighbours<width>(key[j] + d);
+          TRIREME_UNROLL
+          for (int j = 0; j < keys_of_task; ++j) k[j] = neighbours<width>(key[j] + at);
           add_products<width>(sums, k, shared, d);
         }
       }
       TRIREME_UNROLL
       for (int j = 0; j < keys_of_task; ++j) {
         TRIREME_UNROLL
-        for (int head = 0; head < most_heads; ++head) shared.products[first + j * apart][its_part][head] = sums[j][head];
+        for (int head = 0; head < most_heads; ++head) shared.products[first + j * tasks_of_part][its_part * most_heads + head] = sums[j][head];
       }
     });
   }
@@ -166,66 +206,84 @@ struct AttendChunk {
 
   // Scores, the largest, exponentials and their sum.
   template <class Team>
-  TRIREME_KERNEL void weigh(const Team& team, Shared& shared, const Part& part, int64_t first_head, int heads) const {
+  TRIREME_KERNEL void weigh(const Team& team, Shared& shared, const Part& part, int first_head, int heads) const {
     constexpr int tasks = lanes * most_heads;
     team.each(tasks, [&](int64_t task) {
-      const auto lane = static_cast<int>(task / most_heads), head = static_cast<int>(task % most_heads);
+      const int lane = static_cast<int>(task) / most_heads, head = static_cast<int>(task) % most_heads;
       float best = -__builtin_inff();
-      for (int key = lane; key < part.keys; key += lanes) {
-        float score = shared.products[key][0][head];
-        for (int its_part = 1; its_part < parts; ++its_part) score += shared.products[key][its_part][head];
+      TRIREME_UNROLL
+      for (int i = 0; i < chunk / lanes; ++i) {
+        const int key = lane + i * lanes;
+        if (key >= part.keys) break;
+        float score = shared.products[key][head];
+        TRIREME_UNROLL
+        for (int its_part = 1; its_part < parts; ++its_part) score += shared.products[key][its_part * most_heads + head];
         score *= a.scale;
         shared.scores[key][head] = score;
         best = best > score ? best : score;
       }
-      shared.best_of_lane[lane][head] = best;
+      shared.best_of_lane[head][lane] = best;
     });
     team.barrier();
     team.each(tasks, [&](int64_t task) {
-      const auto lane = static_cast<int>(task / most_heads), head = static_cast<int>(task % most_heads);
-      float best = shared.best_of_lane[0][head];
-      for (int other = 1; other < lanes; ++other) best = best > shared.best_of_lane[other][head] ? best : shared.best_of_lane[other][head];
+      const int lane = static_cast<int>(task) / most_heads, head = static_cast<int>(task) % most_heads;
+      float best = shared.best_of_lane[head][0];
+      TRIREME_UNROLL
+      for (int other = 0; other < lanes; other += 4) {
+        const Neighbours<float, 4> others = neighbours<4>(shared.best_of_lane[head] + other);
+        TRIREME_UNROLL
+        for (int i = 0; i < 4; ++i) best = best > others.at[i] ? best : others.at[i];
+      }
       const float unit = best == -__builtin_inff() ? 0.f : best;  // other chunks may have more
       float sum = 0;
-      for (int key = lane; key < part.keys; key += lanes) sum += shared.scores[key][head] = exp_of_lane(shared.scores[key][head] - unit);
-      shared.sum_of_lane[lane][head] = sum;
+      TRIREME_UNROLL
+      for (int i = 0; i < chunk / lanes; ++i) {
+        const int key = lane + i * lanes;
+        if (key >= part.keys) break;
+        sum += shared.scores[key][head] = exp_of_lane(shared.scores[key][head] - unit);
+      }
+      shared.sum_of_lane[head][lane] = sum;
       if (lane == 0 && head < heads) a.weights[(part.chunk * a.heads + first_head + head) * 2] = best;
     });
     team.barrier();
     team.each(heads, [&](int64_t head) {
       float sum = 0;
-      for (int lane = 0; lane < lanes; ++lane) sum += shared.sum_of_lane[lane][head];
+      TRIREME_UNROLL
+      for (int lane = 0; lane < lanes; ++lane) sum += shared.sum_of_lane[head][lane];
       a.weights[(part.chunk * a.heads + first_head + head) * 2 + 1] = sum;
     });
   }
 
   // Of each tile, in order of the positions.
   template <int width, class Team>
-  TRIREME_KERNEL void add_values(const Team& team, Shared& shared, const Part& part, int64_t from, int count) const {
+  TRIREME_KERNEL void add_values(const Team& team, Shared& shared, const Part& part, int from, int count) const {
     const int its_pieces = count / width;
     team.each(tiles * its_pieces, [&](int64_t task) {
-      const int tile = static_cast<int>(task) / its_pieces, d = static_cast<int>(task) % its_pieces * width, first = tile * static_cast<int>(attention_tile);
+      const int tile = static_cast<int>(task) / its_pieces, d = static_cast<int>(task) % its_pieces * width, first = tile * tile_keys;
       if (first >= part.keys) return;
-      const int keys = part.keys - first < attention_tile ? part.keys - first : static_cast<int>(attention_tile);
-      const T* values = static_cast<const T*>(a.values) + shared.tile[tile] + from + d;
+      const int keys = part.keys - first < tile_keys ? part.keys - first : tile_keys;
+      const T* values = static_cast<const T*>(a.values) + shared.tile[tile] + (from + d);
       float sums[most_heads][width] = {};
       int key = 0;
       for (; key + values_at_once <= keys; key += values_at_once) {
-        add_some<values_at_once, width>(sums, shared.scores + first + key, values + key * a.kv_heads * a.head_dim);
+        add_some<values_at_once, width>(sums, shared.scores + first + key, values + key * part.apart, part.apart);
       }
-      for (; key < keys; ++key) add_some<1, width>(sums, shared.scores + first + key, values + key * a.kv_heads * a.head_dim);
+      for (; key < keys; ++key) add_some<1, width>(sums, shared.scores + first + key, values + key * part.apart, part.apart);
       TRIREME_UNROLL
       for (int head = 0; head < most_heads; ++head) {
+        Neighbours<float, width> out;
         TRIREME_UNROLL
-        for (int i = 0; i < width; ++i) shared.sums[tile][head][d + i] = sums[head][i];
+        for (int i = 0; i < width; ++i) out.at[i] = sums[head][i];
+        neighbours<width>(shared.sums[tile][head] + d) = out;
       }
     });
   }
 
   template <int some, int width>
-  TRIREME_KERNEL void add_some(float (*sums)[width], const float (*weights)[most_heads], const T* values) const {
+  TRIREME_KERNEL static void add_some(float (*sums)[width], const float (*weights)[most_heads], const T* values, int apart) {
     Neighbours<T, width> v[some];
-    for (int key = 0; key < some; ++key) v[key] = neighbours<width>(values + key * a.kv_heads * a.head_dim);
+    TRIREME_UNROLL
+    for (int key = 0; key < some; ++key) v[key] = neighbours<width>(values + key * apart);
     TRIREME_UNROLL
     for (int key = 0; key < some; ++key) {
       const Neighbours<float, most_heads> weight = neighbours<most_heads>(weights[key]);
@@ -236,6 +294,25 @@ struct AttendChunk {
       }
     }
   }
+
+  // Of the tiles, in their order.
+  template <int width, class Team>
+  TRIREME_KERNEL void store_sums(const Team& team, const Shared& shared, const Part& part, int first_head, int heads, int from, int count) const {
+    const int its_tiles = (part.keys + tile_keys - 1) / tile_keys, its_pieces = count / width;
+    float* out = a.sums + (part.chunk * a.heads + first_head) * a.head_dim + from;
+    team.each(heads * its_pieces, [&](int64_t i) {
+      const int head = static_cast<int>(i) / its_pieces, d = static_cast<int>(i) % its_pieces * width;
+      Neighbours<float, width> sum = neighbours<width>(shared.sums[0][head] + d);
+      TRIREME_UNROLL
+      for (int tile = 1; tile < tiles; ++tile) {
+        if (tile >= its_tiles) break;
+        const Neighbours<float, width> next = neighbours<width>(shared.sums[tile][head] + d);
+        TRIREME_UNROLL
+        for (int j = 0; j < width; ++j) sum.at[j] += next.at[j];
+      }
+      neighbours<width>(out + head * static_cast<int>(a.head_dim) + d) = sum;
+    });
+  }
 };
 
 // A query and a head per team.
@@ -245,25 +322,45 @@ struct JoinChunks {
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t index) const {
-    const int64_t head = index % a.heads;
-    const PagedQuery& query = a.query[index / a.heads];
-    const int64_t first = query.first_chunk, last = first + attention_chunks(query.keys);
+    const auto i = static_cast<uint32_t>(index), heads = static_cast<uint32_t>(a.heads);  // fewer than 2^32 teams
+    const uint32_t head = i % heads;
+    const PagedQuery query = a.query[i / heads];
+    const auto chunks = static_cast<int>(attention_chunks(query.keys));
+    const float* weights = a.weights + (query.first_chunk * a.heads + head) * 2;  // of the first chunk
+    const float* sums = a.sums + (query.first_chunk * a.heads + head) * a.head_dim;
     float best = -__builtin_inff();
-    for (int64_t chunk = first; chunk < last; ++chunk) best = best > weight(chunk, head)[0] ? best : weight(chunk, head)[0];
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const float other = weights[chunk * 2 * a.heads];
+      best = best > other ? best : other;
+    }
     T* out = static_cast<T*>(a.out) + (query.row * a.heads + head) * a.head_dim;
     team.each(a.head_dim, [&](int64_t d) {
       float total = 0, sum = 0;
-      for (int64_t chunk = first; chunk < last; ++chunk) {
-        const float share = exp_of_lane(weight(chunk, head)[0] - best);
-        total = std::fma(share, weight(chunk, head)[1], total);
-        sum = std::fma(share, a.sums[(chunk * a.heads + head) * a.head_dim + d], sum);
-      }
+      constexpr int together = 4;  // chunks that are read before any is used
+      int chunk = 0;
+      for (; chunk + together <= chunks; chunk += together) add<together>(weights, sums + d, chunk, best, total, sum);
+      for (; chunk < chunks; ++chunk) add<1>(weights, sums + d, chunk, best, total, sum);
       out[d] = narrow<T>(sum / total);
     });
   }
 
  private:
-  TRIREME_KERNEL const float* weight(int64_t chunk, int64_t head) const { return a.weights + (chunk * a.heads + head) * 2; }
+  template <int some>
+  TRIREME_KERNEL void add(const float* weights, const float* sums, int first, float best, float& total, float& sum) const {
+    Neighbours<float, 2> weight[some];
+    float values[some];
+    TRIREME_UNROLL
+    for (int i = 0; i < some; ++i) {
+      weight[i] = neighbours<2>(weights + (first + i) * 2 * a.heads);
+      values[i] = sums[(first + i) * a.heads * a.head_dim];
+    }
+    TRIREME_UNROLL
+    for (int i = 0; i < some; ++i) {
+      const float share = exp_of_lane(weight[i].at[0] - best);
+      total = std::fma(share, weight[i].at[1], total);
+      sum = std::fma(share, values[i], sum);
+    }
+  }
 };
 
 }  // namespace trireme::kernels

@@ -7,6 +7,7 @@
 
 #include "trireme/base/bf16.hpp"
 #include "trireme/base/kernel_function.hpp"
+#include "trireme/kernels/cache_rows.hpp"
 
 namespace trireme::kernels {
 
@@ -51,16 +52,18 @@ TRIREME_KERNEL inline void each_together(const Team& team, int64_t count, bool a
   team.each(count - whole, [&](int64_t at) { f(Together<1>{}, whole + at); });
 }
 
-// A row per team: y = weight * round(x / rms(x)).
+// A row per team: y = weight * round(x / rms(x)). With `added`, x is first the sum of both, rounded, which goes to `sum`.
 template <class T>
 struct RmsNormRow {
   const T* x;
   const T* weight;
   T* y;
-  float* inverse_rms;
+  float* inverse_rms;  // null: nobody wants it
   int64_t columns;
   float epsilon;
   bool aligned;  // rows and weight, for widest<T> elements
+  const T* added = nullptr;
+  T* sum = nullptr;
 
   template <class Team>
   TRIREME_KERNEL void operator()(const Team& team, int64_t row) const {
@@ -68,11 +71,17 @@ struct RmsNormRow {
     T* out = y + row * columns;
     float squares = 0;
     each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
-      const Neighbours<T, n> values = neighbours<n>(in + i);
+      Neighbours<T, n> values = neighbours<n>(in + i);
+      if (added != nullptr) {
+        const Neighbours<T, n> others = neighbours<n>(added + row * columns + i);
+        for (int j = 0; j < n; ++j) values.at[j] = narrow<T>(widen(values.at[j]) + widen(others.at[j]));
+        neighbours<n>(sum + row * columns + i) = values;
+      }
       for (int j = 0; j < n; ++j) squares += widen(values.at[j]) * widen(values.at[j]);
     });
     const float r = 1.0f / std::sqrt(team.sum(squares) / static_cast<float>(columns) + epsilon);
-    if (team.rank() == 0) inverse_rms[row] = r;
+    if (inverse_rms != nullptr && team.rank() == 0) inverse_rms[row] = r;
+    if (added != nullptr) in = sum + row * columns;  // each thread reads what it wrote
     each_together<widest<T>>(team, columns, aligned, [&]<int n>(Together<n>, int64_t i) {
       const Neighbours<T, n> values = neighbours<n>(in + i), its_weight = neighbours<n>(weight + i);
       Neighbours<T, n> result;
@@ -133,25 +142,28 @@ TRIREME_KERNEL inline int64_t count_of_range(int64_t count, int64_t part) {
   return left < range_per_team ? left : range_per_team;
 }
 
+// A range of a row per team. Rows of the arguments lie `stride` elements apart, those of the result one behind the other.
 template <class T>
 struct SwiGluRange {
   const T* gate;
   const T* up;
   T* y;
-  int64_t count;
-  bool aligned;  // for widest<T> elements
+  int64_t columns, stride;
+  bool aligned;  // for widest<T> elements, all rows
 
   template <class Team>
-  TRIREME_KERNEL void operator()(const Team& team, int64_t part) const {
-    const int64_t first = part * range_per_team;
-    each_together<widest<T>>(team, count_of_range(count, part), aligned, [&]<int n>(Together<n>, int64_t at) {
-      const Neighbours<T, n> gates = neighbours<n>(gate + first + at), ups = neighbours<n>(up + first + at);
+  TRIREME_KERNEL void operator()(const Team& team, int64_t index) const {
+    const auto i = static_cast<uint32_t>(index), parts = static_cast<uint32_t>((columns + range_per_team - 1) / range_per_team);  // fewer than 2^32 teams
+    const int64_t row = i / parts, part = i % parts;
+    const int64_t from = row * stride + part * range_per_team, to = row * columns + part * range_per_team;
+    each_together<widest<T>>(team, count_of_range(columns, part), aligned, [&]<int n>(Together<n>, int64_t at) {
+      const Neighbours<T, n> gates = neighbours<n>(gate + from + at), ups = neighbours<n>(up + from + at);
       Neighbours<T, n> result;
       for (int j = 0; j < n; ++j) {
         const float g = widen(gates.at[j]);
         result.at[j] = narrow<T>(g / (1.0f + std::exp(-g)) * widen(ups.at[j]));
       }
-      neighbours<n>(y + first + at) = result;
+      neighbours<n>(y + to + at) = result;
     });
   }
 };
@@ -185,6 +197,22 @@ struct SwiGluBackwardRange {
   }
 };
 
+// Elements `at`, `at + 1`, ... and `at + half`, ... of a head.
+template <int count, class T>
+TRIREME_KERNEL inline void rotate_pairs(const T* x, T* y, int64_t at, int64_t half, const float* cosines, const float* sines, float direction) {
+  const Neighbours<T, count> a = neighbours<count>(x + at), b = neighbours<count>(x + at + half);
+  const Neighbours<float, count> c = neighbours<count>(cosines + at), s = neighbours<count>(sines + at);
+  Neighbours<T, count> low, high;
+  TRIREME_UNROLL
+  for (int i = 0; i < count; ++i) {
+    const float sine = s.at[i] * direction;
+    low.at[i] = narrow<T>(widen(a.at[i]) * c.at[i] - widen(b.at[i]) * sine);
+    high.at[i] = narrow<T>(widen(b.at[i]) * c.at[i] + widen(a.at[i]) * sine);
+  }
+  neighbours<count>(y + at) = low;
+  neighbours<count>(y + at + half) = high;
+}
+
 // A token per team: the halves of each head rotated by the token's position; direction -1 turns back, which is the derivative.
 template <class T>
 struct RotateToken {
@@ -202,10 +230,57 @@ struct RotateToken {
     const float* c = cos + positions[token] * half;
     const float* s = sin + positions[token] * half;
     team.each(heads * half, [&](int64_t pair) {
-      const int64_t i = pair % half, low = (token * heads + pair / half) * head_dim + i, high = low + half;
-      const float a = widen(x[low]), b = widen(x[high]), sine = s[i] * direction;
-      y[low] = narrow<T>(a * c[i] - b * sine);
-      y[high] = narrow<T>(b * c[i] + a * sine);
+      const int64_t i = pair % half, head = (token * heads + pair / half) * head_dim;
+      rotate_pairs<1>(x + head, y + head, i, half, c, s, direction);
+    });
+  }
+};
+
+// Some heads of a token per team, of those of q, k and v in this order (cache_rows.hpp).
+template <class T>
+struct KeepRows {
+  static constexpr int at_once = 4;  // pairs of a thread
+
+  CacheRows<T> r;
+  int heads_of_team;
+  bool aligned;  // all rows and halves of heads, for at_once elements
+
+  TRIREME_KERNEL int teams_of_token() const { return (all_heads() + heads_of_team - 1) / heads_of_team; }
+
+  template <class Team>
+  TRIREME_KERNEL void operator()(const Team& team, int64_t index) const {
+    const auto i = static_cast<uint32_t>(index), teams = static_cast<uint32_t>(teams_of_token());  // fewer than 2^32 teams
+    const int first = static_cast<int>(i % teams) * heads_of_team, left = all_heads() - first;
+    if (aligned) {
+      keep<at_once>(team, i / teams, first, left < heads_of_team ? left : heads_of_team);
+    } else {
+      keep<1>(team, i / teams, first, left < heads_of_team ? left : heads_of_team);
+    }
+  }
+
+ private:
+  TRIREME_KERNEL int all_heads() const { return static_cast<int>(r.heads + 2 * r.kv_heads); }
+
+  template <int count, class Team>
+  TRIREME_KERNEL void keep(const Team& team, int64_t token, int first, int heads) const {
+    const int half = static_cast<int>(r.head_dim) / 2, pieces = half / count;
+    const float* c = r.cos + r.positions[token] * half;
+    const float* s = r.sin + r.positions[token] * half;
+    const int64_t kept = r.slots[token] * r.kv_heads;  // its first head in the cache
+    team.each(heads * pieces, [&](int64_t task) {
+      const int head = first + static_cast<int>(task) / pieces, at = static_cast<int>(task) % pieces * count;
+      const int kv_head = head - static_cast<int>(r.heads), value_head = kv_head - static_cast<int>(r.kv_heads);
+      if (kv_head < 0) {
+        rotate_pairs<count>(r.q + token * r.q_stride + head * r.head_dim, r.rotated + (token * r.heads + head) * r.head_dim, at, half, c, s, 1.f);
+      } else if (value_head < 0) {
+        rotate_pairs<count>(r.k + token * r.k_stride + kv_head * r.head_dim, r.keys + (kept + kv_head) * r.head_dim, at, half, c, s, 1.f);
+      } else {
+        const T* from = r.v + token * r.v_stride + value_head * r.head_dim + at;
+        T* to = r.values + (kept + value_head) * r.head_dim + at;
+        const Neighbours<T, count> low = neighbours<count>(from), high = neighbours<count>(from + half);
+        neighbours<count>(to) = low;
+        neighbours<count>(to + half) = high;
+      }
     });
   }
 };

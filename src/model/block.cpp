@@ -190,4 +190,29 @@ ModelSpec describe(const config::ModelShape& shape, HeadKind head) {
   return spec;
 }
 
+size_t joint_linears(const Stage& stage, size_t first) {
+  const std::vector<Operation>& operations = stage.operations;
+  size_t end = first;
+  while (end < operations.size() && operations[end].kind == OperationKind::linear && operations[end].in == operations[first].in) ++end;
+  return end - first;
+}
+
+std::vector<bool> joins_the_one_before(const ModelSpec& spec) {
+  std::vector<bool> out(spec.parameters.size(), false);
+  for (const Stage& stage : spec.stages) {
+    for (size_t i = 0, count = 0; i < stage.operations.size(); i += std::max<size_t>(count, 1)) {
+      count = joint_linears(stage, i);
+      for (const auto member : {&Operation::weight, &Operation::bias}) {
+        std::vector<size_t> group;
+        for (size_t j = i; j < i + count; ++j) {
+          if (stage.operations[j].*member >= 0) group.push_back(stage.parameters[static_cast<size_t>(stage.operations[j].*member)]);
+        }
+        std::sort(group.begin(), group.end());
+        for (size_t j = 1; j < group.size(); ++j) out[group[j]] = group[j] == group[j - 1] + 1;
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace trireme::model

@@ -121,7 +121,7 @@ struct SwiGlu : Function<SwiGlu> {
     const at::Tensor up = up_input.contiguous();
     at::Tensor y = at::empty_like(gate);
     with_type(gate, [&]<class T>(T*) {
-      if (!gate.is_cpu()) return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), gate.numel());
+      if (!gate.is_cpu()) return on_device<T>().swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(y), 1, gate.numel(), gate.numel());
       kernels::parallel_for(0, gate.numel(), 1 << 14, [&](int64_t first, int64_t last) {
         model::swiglu(elements<T>(gate) + first, elements<T>(up) + first, mutable_elements<T>(y) + first, last - first);
       });

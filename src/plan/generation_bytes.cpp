@@ -18,17 +18,27 @@ constexpr int64_t draw_lanes = 16, draw_segments = 256, running_sum = 16, draw_r
 // Of generate/decode_graphs.cpp, and what CUDA may take for each: set by hand, not measured.
 constexpr int64_t most_recordings = 32, recording_of_cuda = int64_t{8} << 20;
 
-// Nothing of a block is given back before it ends: both norms' rows, the sums between, what attention and the feed-forward part made.
+// An operator at a time nothing of a block is given back before it ends: both norms' rows, the sums between, what attention and the feed-forward part made. Fused
+// operators keep what is read again: the most is there while the gate is computed, where a norm takes a sum with it, or where queries are rotated.
 int64_t block(const GenerationStep& s) {
-  return s.rows * s.element_bytes * (4 * s.shape.hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn);
+  const int64_t hidden = s.shape.hidden, row = s.fused ? std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, 2 * hidden + 2 * s.q + 2 * s.kv})
+                                                       : 4 * hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn;
+  return s.rows * s.element_bytes * row;
 }
 
-// Beside the hidden states of all rows those that are drawn from, before and behind the norm and widened.
-int64_t head(const GenerationStep& s) {
+// What is there beside gathered keys and values: nothing of the feed-forward part.
+int64_t attending(const GenerationStep& s) {
+  return s.rows * s.element_bytes * (2 * s.shape.hidden + 2 * s.q + (s.fused ? 0 : 2 * s.kv));
+}
+
+// Beside the hidden states of all rows those that are drawn from, before and behind the norm and widened; and the logits. Fused operators give all rows back
+// when they have taken those that are drawn from, of the stream and of what it has not been given yet.
+int64_t head(const GenerationStep& s, int64_t logits) {
   const bool widens = s.logit_bytes > s.element_bytes;
-  const int64_t piece = widens ? 2 * std::min(s.vocab, vocabulary_chunk) : 0;
-  return s.rows * s.shape.hidden * s.element_bytes + s.running * s.shape.hidden * (2 * s.element_bytes + (widens ? s.logit_bytes : 0)) +
-         piece * std::max(s.shape.hidden, s.running) * s.logit_bytes;
+  const int64_t piece = widens ? 2 * std::min(s.vocab, vocabulary_chunk) : 0, rows = s.rows * s.shape.hidden * s.element_bytes;
+  const int64_t multiplying = s.running * s.shape.hidden * (2 * s.element_bytes + (widens ? s.logit_bytes : 0)) +
+                              piece * std::max(s.shape.hidden, s.running) * s.logit_bytes + logits;
+  return s.fused ? std::max(2 * rows + s.running * s.shape.hidden * s.element_bytes, multiplying) : rows + multiplying;
 }
 
 int64_t draws(const GenerationStep& s) {
@@ -56,7 +66,7 @@ int64_t recorded(GenerationStep s) {
   s.prefill = 0;
   const int64_t logits = s.running * s.vocab * s.logit_bytes, of_parts = parts(s, filled_up(s.running * chunks_of(s)));
   const int64_t page = 2 * s.shape.layers * s.page_size * s.kv * s.element_bytes;
-  return 2 * (std::max(block(s), head(s) + logits) + of_parts) + logits + 4 * indices(s) + page;
+  return 2 * (std::max(block(s), head(s, logits)) + of_parts) + logits + 4 * indices(s) + page;
 }
 
 }  // namespace
@@ -79,6 +89,7 @@ void GenerationStep::take_work(const config::Options& options, int64_t sequences
   const auto& o = options.generate;
   running = std::min(sequences, o.max_batch);
   rows = std::min(sequences * longest, o.max_batch_tokens + o.max_batch);
+  fused = own_kernels && o.fused_operators;
   in_place = own_kernels && o.paged_attention;
   graphs = in_place && o.graphs;
   page_size = o.page_size;
@@ -93,9 +104,7 @@ GenerationBytes generation_bytes(const GenerationStep& s) {
   GenerationBytes out;
   out.logits = s.running * s.vocab * s.logit_bytes;
   out.gathered = s.prefill * 2 * s.kv * s.element_bytes;
-  // While attention has gathered keys and values, the feed-forward part's values are not there yet.
-  const int64_t later = s.rows * s.element_bytes * (2 * m.hidden + 3 * s.ffn);
-  const int64_t most = std::max({block(s), block(s) - later + out.gathered, head(s) + out.logits});
+  const int64_t most = std::max({block(s), attending(s) + out.gathered, head(s, out.logits)});
   out.activations = std::max<int64_t>(most - out.gathered - out.logits, 0);
   if (s.in_place) out.parts = parts(s, s.running * chunks_of(s));
   out.indices = indices(s);

@@ -28,6 +28,7 @@ generate::EngineOptions engine_options(const config::Options& options, const com
   engine.threads = threads.count;
   engine.cpus = threads.cpus;
   engine.prefix_sharing = options.generate.prefix_sharing;
+  engine.fused_operators = options.generate.fused_operators;
   engine.paged_attention = options.generate.paged_attention;
   engine.graphs = options.generate.graphs;
   engine.shared_sums = options.generate.shared_sums;

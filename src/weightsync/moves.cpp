@@ -138,14 +138,15 @@ bool WeightSync::Engine::activate() {
   return opened;
 }
 
-// From bucket `first` on, from tensors to tensors; returns how many. Messages are looked after in between.
+// From bucket `first` on, from tensors to tensors; returns how many: a device, whose copies are few and fast, is given all of them, the host some, so that
+// messages are looked after in between.
 size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, const std::vector<const void*>& from) const {
-  constexpr size_t most = 64;
-  const size_t count = std::min(most, flow.buckets.size() - first);
+  constexpr size_t most_on_host = 64;
+  const size_t left = flow.buckets.size() - first, count = options_.device ? left : std::min(most_on_host, left);
   const auto copy = [&](int64_t begin, int64_t end) {
-    for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
-      start_local(target_copier_, pieces_of(flow, flow.buckets[first + b]), element_bytes_, from, targets_);
-    }
+    const Bucket &front = flow.buckets[first + static_cast<size_t>(begin)], &back = flow.buckets[first + static_cast<size_t>(end) - 1];
+    const Bucket together{front.first, back.last, 0, front.number};
+    start_local(target_copier_, pieces_of(flow, together), element_bytes_, from, targets_);
     target_copier_.finish();
   };
   if (options_.parallel_for && !options_.device) {

@@ -135,11 +135,20 @@ void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element
 
 void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources,
                  std::span<void* const> targets) {
+  comm::RowCopy open;
+  const auto start_open = [&] {
+    if (open.rows > 0) copier.start(open);
+  };
   for (const Piece& piece : pieces) {
     const TensorRows from = rows_of(piece.run, Side::source, element_bytes), to = rows_of(piece.run, Side::target, element_bytes);
-    copier.start({static_cast<std::byte*>(targets[piece.tensor]) + to.offset, static_cast<const std::byte*>(sources[piece.tensor]) + from.offset,
-                  from.rows, from.bytes, to.stride, from.stride});
+    const comm::RowCopy next = comm::RowCopy{static_cast<std::byte*>(targets[piece.tensor]) + to.offset,
+                                             static_cast<const std::byte*>(sources[piece.tensor]) + from.offset, from.rows, from.bytes, to.stride, from.stride}
+                                   .joined();
+    if (open.rows > 0 && open.take(next)) continue;
+    start_open();
+    open = next;
   }
+  start_open();
 }
 
 int64_t unpack_delta(std::span<const Piece> pieces, int64_t element_bytes, std::span<const std::byte> delta, int64_t elements,

@@ -60,11 +60,12 @@ std::vector<generate::Request> requests() {
 }
 
 struct Paths {
-  bool paged_attention = true, graphs = true;
+  bool fused_operators = true, paged_attention = true, graphs = true;
 };
 
 Texts generate_on(const model::ModelSpec& spec, const GeneratorWeights& weights, const comm::CommView& replica, Paths paths = {}) {
   generate::EngineOptions chosen = options();
+  chosen.fused_operators = paths.fused_operators;
   chosen.paged_attention = paths.paged_attention;
   chosen.graphs = paths.graphs;
   Engine engine(spec, weights, chosen, replica);
@@ -84,7 +85,8 @@ Texts on_host(const model::ModelSpec& spec, DType type, const comm::CommView& re
   return generate_on(spec, tiny_weights(spec, type, replica.rank(), replica.size()), replica);
 }
 
-enum class Kernels : uint8_t { all, all_but_graphs, all_but_attention, none };
+// reference: those that draw, and operators as on the host.
+enum class Kernels : uint8_t { all, all_but_fused, all_but_graphs, all_but_attention, reference, none };
 
 Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& replica, Kernels own, Graphs graphs = Graphs::work) {
   const auto host = tiny_weights(spec, type, replica.rank(), replica.size());
@@ -92,7 +94,10 @@ Texts on_device(const model::ModelSpec& spec, DType type, const comm::CommView& 
   if (own == Kernels::none) kernels::set_device_kernels(nullptr);
   GeneratorWeights weights(spec, type, replica.rank(), replica.size(), Place::device);
   for (size_t p = 0; p < spec.parameters.size(); ++p) weights.tensor(p).copy_(host.tensor(p));
-  return generate_on(spec, weights, replica, {.paged_attention = own != Kernels::all_but_attention, .graphs = own != Kernels::all_but_graphs});
+  const bool reference = own == Kernels::reference;
+  return generate_on(spec, weights, replica,
+                     {.fused_operators = own != Kernels::all_but_fused && !reference, .paged_attention = own != Kernels::all_but_attention && !reference,
+                      .graphs = own != Kernels::all_but_graphs});
 }
 
 class DeviceGeneration : public testing::TestWithParam<DType> {
@@ -218,11 +223,52 @@ TEST_P(DeviceGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
   EXPECT_LE(gathered.counters.attention_calls, gathered.counters.steps * spec.shape.layers);
 }
 
+// In fp32 the texts are the same; in bf16 a product over other columns at once may be rounded otherwise.
+TEST_P(DeviceGeneration, FusedOperatorsGiveTheTextsOfOneAtATime) {
+  own_device();
+  const auto spec = four_groups();
+  const Texts one_at_a_time = on_device(spec, GetParam(), world(), Kernels::all_but_fused), fused = on_device(spec, GetParam(), world(), Kernels::all);
+  if (GetParam() == DType::f32) {
+    expect_close(one_at_a_time.results, fused.results, 2e-5);
+  } else {
+    EXPECT_GT(same_tokens(one_at_a_time.results, fused.results, 0.15), one_at_a_time.counters.generated_tokens / 2);
+  }
+  expect_agreement(fused.results);
+  EXPECT_EQ(fused.counters.paged_attention_calls, one_at_a_time.counters.paged_attention_calls);
+}
+
+// Biases that lie one behind the other are one vector of the product; norms of heads read a part of its rows. On four ranks slices of k are 32 bytes, which lie apart.
+TEST(FusedOperators, TakeBiasesAndNormsOfHeads) {
+  own_device();
+  for (const bool biases : {true, false}) {
+    auto shape = four_groups().shape;
+    shape.qkv_bias = biases;
+    if (!biases) shape.architecture = config::Architecture::qwen3;
+    const auto spec = model::describe(shape, model::HeadKind::language);
+    {
+      const HostAsDevice device;
+      const GeneratorWeights weights(spec, DType::f32, world().rank(), world().size(), Place::device);
+      const size_t q = spec.index_of(model::Role::q, 1);
+      const at::Tensor joint = weights.joint_tensor(q, 3);
+      ASSERT_TRUE(joint.defined());
+      EXPECT_EQ(joint.size(0), weights.block(q).rows + 2 * weights.block(q + 1).rows);
+      EXPECT_EQ(joint.const_data_ptr(), weights.data(q));
+      if (biases) {
+        EXPECT_EQ(weights.joint_tensor(spec.index_of(model::Role::q_bias, 1), 3).defined(), world().size() < 4);
+      }
+      EXPECT_FALSE(weights.joint_tensor(spec.index_of(model::Role::up, 1), 2).defined()) << "of two products";
+    }
+    const Texts want = on_device(spec, DType::f32, world(), Kernels::all_but_fused), got = on_device(spec, DType::f32, world(), Kernels::all);
+    expect_close(want.results, got.results, 2e-5);
+    expect_agreement(got.results);
+  }
+}
+
 // The made-up NCCL adds in the order of ranks, as ours does: same bits, where LibTorch attends on both.
 TEST_P(DeviceGeneration, SumsOnTheDeviceGiveTheTextsOfTheHost) {
   own_device();
   const auto spec = four_groups();
-  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::all_but_attention);
+  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::reference);
   expect_same(want.results, got.results);
   expect_agreement(got.results);
   EXPECT_EQ(got.counters.sum_bytes > 0, world().size() > 1);
@@ -246,7 +292,7 @@ TEST_P(DeviceGeneration, TheHostDrawsWhereTheKernelsForDevicesArePutAside) {
 TEST_P(DeviceGeneration, RanksThatShareADeviceGoThroughHostMemory) {
   one_device_for_all();
   const auto spec = four_groups();
-  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::all_but_attention);
+  const Texts want = on_host(spec, GetParam(), world()), got = on_device(spec, GetParam(), world(), Kernels::reference);
   expect_same(want.results, got.results);
   EXPECT_EQ(got.counters.sum_host_bytes, got.counters.sum_bytes);
 }

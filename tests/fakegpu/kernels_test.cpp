@@ -113,7 +113,7 @@ class DeviceKernelsInBlocks : public testing::TestWithParam<unsigned> {
   static void swiglu(int64_t count) {
     const auto gate = numbers<T>(count, 4, false), up = numbers<T>(count, 5), dy = numbers<T>(count, 6);
     std::vector<T> y(gate.size()), dgate(gate.size()), dup(gate.size());
-    rows_of_device<T>().swiglu(gate.data(), up.data(), y.data(), count);
+    rows_of_device<T>().swiglu(gate.data(), up.data(), y.data(), 1, count, count);
     rows_of_device<T>().swiglu_backward(gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), count);
     wait();
     for (int64_t i = 0; i < count; ++i) {
@@ -122,6 +122,62 @@ class DeviceKernelsInBlocks : public testing::TestWithParam<unsigned> {
       expect_near(dgate, i, d * u * s * (1 + g * (1 - s)));
       expect_near(dup, i, d * g * s);
     }
+  }
+
+  // By the kernels that take less at a time: the same bits.
+  template <class T>
+  static void added_norm(int64_t rows, int64_t columns) {
+    const auto x = numbers<T>(rows * columns, 21), added = numbers<T>(rows * columns, 22), weight = numbers<T>(columns, 23);
+    std::vector<T> sum(x.size()), y(x.size()), want(x.size());
+    std::vector<float> inverse_rms(static_cast<size_t>(rows));
+    rows_of_device<T>().add_rms_norm(x.data(), added.data(), weight.data(), sum.data(), y.data(), rows, columns, 1e-5f);
+    wait();
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(widen(sum[i]), widen(narrow<T>(widen(x[i]) + widen(added[i])))) << i;
+    rows_of_device<T>().rms_norm(sum.data(), weight.data(), want.data(), inverse_rms.data(), rows, columns, 1e-5f);
+    wait();
+    EXPECT_EQ(y, want);
+  }
+
+  template <class T>
+  static void swiglu_of_rows(int64_t rows, int64_t columns, int64_t apart) {
+    const int64_t stride = 2 * columns + apart;
+    const auto both = numbers<T>(rows * stride, 24, false);
+    std::vector<T> y(static_cast<size_t>(rows * columns)), want(y.size());
+    rows_of_device<T>().swiglu(both.data(), both.data() + columns, y.data(), rows, columns, stride);
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* gate = both.data() + row * stride;
+      rows_of_device<T>().swiglu(gate, gate + columns, want.data() + row * columns, 1, columns, columns);
+    }
+    wait();
+    for (int64_t i = 0; i < rows * columns; ++i) EXPECT_TRUE(at(y, i) == at(want, i) || std::isnan(at(want, i))) << i;
+  }
+
+  template <class T>
+  static void kept_rows(int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t apart) {
+    const int64_t half = head_dim / 2, table = 9, slots = tokens + 2, both = heads + kv_heads, stride = (both + kv_heads) * head_dim + apart;
+    const auto qkv = numbers<T>(tokens * stride, 25);
+    std::vector<int64_t> positions(static_cast<size_t>(tokens)), slot(positions.size());
+    for (int64_t token = 0; token < tokens; ++token) {
+      positions[static_cast<size_t>(token)] = token * 5 % table;
+      slot[static_cast<size_t>(token)] = slots - 1 - token;
+    }
+    const auto cos = numbers<float>(table * half, 26), sin = numbers<float>(table * half, 27);
+    const T *q = qkv.data(), *k = q + heads * head_dim, *v = k + kv_heads * head_dim;
+    std::vector<T> rotated(static_cast<size_t>(tokens * heads * head_dim)), keys(static_cast<size_t>(slots * kv_heads * head_dim), narrow<T>(-7)), values = keys, dense;
+    for (int64_t token = 0; token < tokens; ++token) dense.insert(dense.end(), q + token * stride, q + token * stride + both * head_dim);
+    std::vector<T> turned(dense.size());
+    rows_of_device<T>().keep_rows({q, k, v, stride, stride, stride, positions.data(), slot.data(), cos.data(), sin.data(), rotated.data(), keys.data(), values.data(),
+                                   tokens, heads, kv_heads, head_dim});
+    rows_of_device<T>().rope(dense.data(), positions.data(), cos.data(), sin.data(), turned.data(), tokens, both, head_dim, 1.f);
+    wait();
+    for (int64_t token = 0; token < tokens; ++token) {
+      const auto from = turned.begin() + token * both * head_dim, to_q = from + heads * head_dim;
+      const int64_t at_slot = slot[static_cast<size_t>(token)] * kv_heads * head_dim;
+      EXPECT_TRUE(std::equal(from, to_q, rotated.begin() + token * heads * head_dim));
+      EXPECT_TRUE(std::equal(to_q, to_q + kv_heads * head_dim, keys.begin() + at_slot));
+      EXPECT_TRUE(std::equal(v + token * stride, v + token * stride + kv_heads * head_dim, values.begin() + at_slot));
+    }
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), narrow<T>(-7)), 2 * kv_heads * head_dim);
   }
 
   template <class T>
@@ -214,6 +270,30 @@ TEST_P(DeviceKernelsInBlocks, Rope) {
   for (const auto& [tokens, heads, head_dim] : {std::tuple{1, 1, 2}, {3, 2, 62}, {3, 2, 64}, {2, 3, 66}, {12, 9, 128}}) {
     rope<float>(tokens, heads, head_dim);
     rope<uint16_t>(tokens, heads, head_dim);
+  }
+}
+
+TEST_P(DeviceKernelsInBlocks, NormOfASum) {
+  for (const int64_t columns : lengths) {
+    added_norm<float>(3, columns);
+    added_norm<uint16_t>(3, columns);
+  }
+  added_norm<uint16_t>(0, 64);
+}
+
+TEST_P(DeviceKernelsInBlocks, SwiGluOfRowsThatLieApart) {
+  for (const auto& [rows, columns, apart] : {std::tuple{0, 64, 0}, {1, 96, 0}, {3, 64, 0}, {2, 1023, 0}, {3, 1032, 8}, {2, 2056, 3}}) {
+    swiglu_of_rows<float>(rows, columns, apart);
+    swiglu_of_rows<uint16_t>(rows, columns, apart);
+  }
+}
+
+TEST_P(DeviceKernelsInBlocks, KeptRows) {
+  for (const auto& [tokens, heads, kv_heads, head_dim] : {std::tuple{0, 2, 1, 8}, {1, 1, 1, 2}, {3, 9, 3, 64}, {2, 4, 2, 128}, {2, 3, 1, 320}}) {
+    for (const int64_t apart : {0, 3, 8}) {
+      kept_rows<float>(tokens, heads, kv_heads, head_dim, apart);
+      kept_rows<uint16_t>(tokens, heads, kv_heads, head_dim, apart);
+    }
   }
 }
 

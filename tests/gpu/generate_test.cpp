@@ -34,7 +34,7 @@ std::vector<generate::Request> greedy_requests() {
 }
 
 struct Paths {
-  bool paged_attention = true, graphs = true;
+  bool fused_operators = true, paged_attention = true, graphs = true;
 };
 
 Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, Paths paths = {}) {
@@ -43,6 +43,7 @@ Results run(const model::ModelSpec& spec, const GeneratorWeights& weights, Paths
   options.max_batch = 4;
   options.threads = 1;
   options.backend = generate::BackendKind::torch;
+  options.fused_operators = paths.fused_operators;
   options.paged_attention = paths.paged_attention;
   options.graphs = paths.graphs;
   generate::Engine engine(spec, weights, options);
@@ -72,6 +73,13 @@ TEST(GpuGeneration, AttentionOverPagesGivesTheTextsOfGatheredOnes) {
   const auto spec = tiny_spec();
   const GeneratorWeights weights = on_gpu(spec, tiny_weights(spec, config::DType::f32));
   expect_close(run(spec, weights, {.paged_attention = false}), run(spec, weights), 1e-3);
+}
+
+TEST(GpuGeneration, FusedOperatorsGiveTheTextsOfOneAtATime) {
+  const at::NoGradGuard no_gradients;
+  const auto spec = tiny_spec();
+  const GeneratorWeights weights = on_gpu(spec, tiny_weights(spec, config::DType::f32));
+  expect_close(run(spec, weights, {.fused_operators = false}), run(spec, weights), 1e-3);
 }
 
 TEST(GpuGeneration, RecordedStepsGiveTheTextsOfKernelsOneByOne) {

@@ -19,9 +19,10 @@ SOURCES = ("src/kernels/device_kernels.cu", "src/comm/shard_exchange_add.cu")
 # 65,536 registers of a multiprocessor, given out in eights to a thread: 56 leave 1,170 threads of 2,048, each with more bytes under way than it would have
 # in fewer registers (measured on an H100: AdamW with 32 registers, an element at a time, 562 GB/s; with 48, four at a time, 2,973 of a copy's 2,928).
 MOST_REGISTERS = 56
-# Draws have a team to a row, fewer than there are multiprocessors: more threads would find no work. Attention over pages has 16 pieces of keys under way in
-# each thread, and the products of four keys with all heads of a pass.
-MOST_OF_SOME = {"SummariseRow|ChooseRow": 64, "AttendChunk.*Li8E": 168, "AttendChunk": 120}
+# Draws have a team to a row, fewer than there are multiprocessors: more threads would find no work. Attention over pages has 16 pieces of keys, and then of
+# values, under way in each thread, and the products of four keys with all heads of a pass (measured on an H200: 112 registers, eight pieces of values at a time,
+# 2,342 GB/s; 128, sixteen, 2,960).
+MOST_OF_SOME = {"SummariseRow|ChooseRow": 64, "AttendChunk.*Li8E": 168, "AttendChunk": 144}
 
 
 def compile_one(nvcc, root, source, chosen, *more):

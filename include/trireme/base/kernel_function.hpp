@@ -9,3 +9,17 @@
 #define TRIREME_KERNEL
 #define TRIREME_UNROLL
 #endif
+
+namespace trireme::base {
+
+inline constexpr int cache_line = 128;  // bytes that a GPU's caches fetch together
+
+// Says that what lies there will be read soon. Changes nothing but time.
+template <class T>
+TRIREME_KERNEL inline void prefetch([[maybe_unused]] const T* address) {
+#if defined(__CUDA_ARCH__) && defined(__NVCC__)  // nvcc alone: tests compile kernels for the host, too
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
+}  // namespace trireme::base

@@ -18,6 +18,8 @@ struct RowCopy {
 
   // Where both sides are without gaps it is one row.
   RowCopy joined() const;
+  // Takes what continues it on both sides too; false: the other one does not.
+  bool take(const RowCopy& next);
 };
 
 // After all work on the device's default stream so far, and before all later work there. The host's side may be used again, or read, after

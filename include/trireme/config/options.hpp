@@ -307,7 +307,7 @@ struct GenerateOptions {
   bool keep_kv_memory = true;       // beside trainers of the same rank, where the memory plan has room
   int64_t max_batch = 256;          // sequences that decode together on a replica
   int64_t max_batch_tokens = 8192;  // tokens of one prefill step
-  bool prefix_sharing = true, paged_attention = true, graphs = true, shared_sums = true;  // on GPUs the second and third, on CPUs the last
+  bool prefix_sharing = true, fused_operators = true, paged_attention = true, graphs = true, shared_sums = true;  // the first everywhere, the last on CPUs
   int64_t speculation_tokens = 0;  // guesses of a sequence that a step computes beside its next token; 0: none
   bool operator==(const GenerateOptions&) const = default;
 };

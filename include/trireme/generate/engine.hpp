@@ -35,6 +35,9 @@ struct EngineOptions {
   bool prefix_sharing = true;           // full pages are found again by content, across prompts
   bool sample_sharing = true;           // requests with equal prompts compute it once
   BackendKind backend = BackendKind::automatic;
+  // On GPUs: q, k and v of a layer by one product, gate and up by another, and what is between products by few kernels of our own. False: an operator at a
+  // time, as the trainer's forward pass.
+  bool fused_operators = true;
   // On GPUs: sequences with one row in a step attend to their pages where these lie, by a kernel of our own (kernels/paged_attention.hpp). False: all
   // keys and values are gathered, for LibTorch's attention.
   bool paged_attention = true;

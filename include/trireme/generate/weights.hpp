@@ -49,6 +49,9 @@ class GeneratorWeights {
   const std::byte* data(size_t parameter) const { return pointers_[parameter]; }
   // A view [rows, columns] ([rows] for vectors) of the slice; valid while the storage is.
   at::Tensor tensor(size_t parameter) const;
+  // Of `count` parameters the rows, one behind the other, where they lie so: owned storage on a device has those of one product so
+  // (model::joins_the_one_before()). Else undefined.
+  at::Tensor joint_tensor(size_t first, size_t count) const;
   // Bytes of owned storage, given back or not, copies in 8 bits among them.
   int64_t bytes() const { return bytes_ + int8_bytes_; }
   // "269 MiB, 97 % huge pages, one NUMA node"; "" for storage that is not owned, or on a GPU.
@@ -76,6 +79,7 @@ class GeneratorWeights {
   struct Storage;
   GeneratorWeights(const model::ModelSpec& spec, config::DType dtype, int rank, int degree, Place place, bool allocate);
   int64_t slice_bytes(size_t parameter) const;
+  at::Tensor view(size_t parameter, int64_t rows) const;
   base::ShardLayout layout_;
   config::DType dtype_;
   int rank_;
@@ -84,6 +88,7 @@ class GeneratorWeights {
   int64_t times_placed_ = 0;
   int64_t bytes_ = 0;
   int64_t int8_bytes_ = 0;
+  std::vector<bool> joins_;  // [parameters]
   std::vector<std::byte*> owned_;
   std::vector<const std::byte*> pointers_;
   std::vector<std::byte*> int8_;  // [parameters], or empty

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/cache_rows.hpp"
 #include "trireme/kernels/draw.hpp"
 #include "trireme/kernels/head_rows.hpp"
 #include "trireme/kernels/paged_attention.hpp"
@@ -18,10 +19,14 @@ struct DeviceRows {
   // dweight [ceil(rows / chunk_rows), columns], zeroed: one partial sum per chunk of rows.
   void (*rms_norm_backward)(const T* x, const T* weight, const T* dy, const float* inverse_rms, T* dx, float* dweight, int64_t rows,
                             int64_t columns, int64_t chunk_rows);
-  void (*swiglu)(const T* gate, const T* up, T* y, int64_t count);
+  // sum = x + added, rounded; y = rms_norm(sum).
+  void (*add_rms_norm)(const T* x, const T* added, const T* weight, T* sum, T* y, int64_t rows, int64_t columns, float epsilon);
+  // Rows of gate and up lie `stride` elements apart, each of them dense; those of y one behind the other.
+  void (*swiglu)(const T* gate, const T* up, T* y, int64_t rows, int64_t columns, int64_t stride);
   void (*swiglu_backward)(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t count);
   void (*rope)(const T* x, const int64_t* positions, const float* cos, const float* sin, T* y, int64_t tokens, int64_t heads, int64_t head_dim,
                float direction);
+  void (*keep_rows)(const CacheRows<T>& rows);
 };
 
 struct DeviceKernels {

@@ -107,6 +107,12 @@ struct ModelSpec {
 
 ModelSpec describe(const config::ModelShape& shape, HeadKind head);
 
+// How many operations from this one on are linears that take the same value.
+size_t joint_linears(const Stage& stage, size_t first);
+// [parameters] whether a parameter follows the one before it in such a group, as k follows q and up follows gate, and biases likewise: laid out one behind the
+// other, they are one matrix (or vector) of a single product.
+std::vector<bool> joins_the_one_before(const ModelSpec& spec);
+
 // [parameters] the part of the model that each belongs to, for reports: "embedding", "layers_0_7" (a quarter of the blocks), ..., "head".
 std::vector<std::string> layer_groups(const ModelSpec& spec);
 

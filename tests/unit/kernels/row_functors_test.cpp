@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -76,13 +77,76 @@ void check_swiglu(const Run& run, bool aligned) {
   constexpr int64_t count = 2 * range_per_team + 77;
   const auto gate = numbers<T>(count, 4), up = numbers<T>(count, 5), dy = numbers<T>(count, 6);
   std::vector<T> y(gate.size()), dgate(gate.size()), dup(gate.size());
-  run(int64_t{3}, SwiGluRange<T>{gate.data(), up.data(), y.data(), count, aligned});
+  run(int64_t{3}, SwiGluRange<T>{gate.data(), up.data(), y.data(), count, count, aligned});
   run(int64_t{3}, SwiGluBackwardRange<T>{gate.data(), up.data(), dy.data(), dgate.data(), dup.data(), count, aligned});
   for (int64_t i = 0; i < count; ++i) {
     const double g = at(gate, i), u = at(up, i), d = at(dy, i), s = 1 / (1 + std::exp(-g));
     expect_near(y[static_cast<size_t>(i)], g * s * u);
     expect_near(dgate[static_cast<size_t>(i)], d * u * s * (1 + g * (1 - s)));
     expect_near(dup[static_cast<size_t>(i)], d * g * s);
+  }
+}
+
+// The bits of a sum and of its norm.
+template <class T, class Run>
+void check_added_norm(const Run& run, bool aligned) {
+  constexpr int64_t rows = 5;
+  const int64_t columns = aligned ? 48 : 50;
+  const auto x = numbers<T>(rows * columns, 21), added = numbers<T>(rows * columns, 22), weight = numbers<T>(columns, 23);
+  std::vector<T> sum(x.size()), y(x.size()), want_sum(x.size()), want(x.size());
+  std::vector<float> inverse_rms(rows);
+  for (size_t i = 0; i < x.size(); ++i) want_sum[i] = narrow<T>(widen(x[i]) + widen(added[i]));
+  run(rows, RmsNormRow<T>{want_sum.data(), weight.data(), want.data(), inverse_rms.data(), columns, 1e-5f, aligned});
+  run(rows, RmsNormRow<T>{x.data(), weight.data(), y.data(), nullptr, columns, 1e-5f, aligned, added.data(), sum.data()});
+  EXPECT_EQ(sum, want_sum);
+  EXPECT_EQ(y, want);
+}
+
+// Rows that lie apart, as the halves of one product: the bits of each row by itself.
+template <class T, class Run>
+void check_swiglu_of_rows(const Run& run, bool aligned) {
+  constexpr int64_t rows = 3, apart = 16;
+  const int64_t columns = range_per_team + (aligned ? 64 : 77), stride = 2 * columns + apart;
+  const auto both = numbers<T>(rows * stride, 24);
+  std::vector<T> y(static_cast<size_t>(rows * columns)), want(y.size());
+  run(2 * rows, SwiGluRange<T>{both.data(), both.data() + columns, y.data(), columns, stride, aligned});
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* gate = both.data() + row * stride;
+    run(int64_t{2}, SwiGluRange<T>{gate, gate + columns, want.data() + row * columns, columns, columns, false});
+  }
+  EXPECT_EQ(y, want);
+}
+
+// The bits of RotateToken; teams of one head, of some, and of more than there are.
+template <class T, class Run>
+void check_kept_rows(const Run& run, bool aligned) {
+  constexpr int64_t tokens = 3, heads = 4, kv_heads = 2, head_dim = 8, half = head_dim / 2, slots = 6;
+  const int64_t stride = (heads + 2 * kv_heads) * head_dim + (aligned ? 4 : 5);
+  const auto qkv = numbers<T>(tokens * stride, 25);
+  const std::vector<int64_t> positions{2, 0, 1}, slot{5, 0, 3};
+  std::vector<float> cos, sin;
+  for (int64_t i = 0; i < tokens * half; ++i) {
+    cos.push_back(std::cos(0.3f * static_cast<float>(i)));
+    sin.push_back(std::sin(0.3f * static_cast<float>(i)));
+  }
+  const T *q = qkv.data(), *k = q + heads * head_dim, *v = k + kv_heads * head_dim;
+  for (const int heads_of_team : {1, 3, 20}) {
+    std::vector<T> rotated(tokens * heads * head_dim), keys(slots * kv_heads * head_dim, narrow<T>(-7)), values = keys;
+    const KeepRows<T> functor{{q, k, v, stride, stride, stride, positions.data(), slot.data(), cos.data(), sin.data(), rotated.data(), keys.data(), values.data(), tokens,
+                               heads, kv_heads, head_dim},
+                              heads_of_team, aligned};
+    run(tokens * functor.teams_of_token(), functor);
+    int64_t untouched = slots;
+    for (int64_t token = 0; token < tokens; ++token) {
+      std::vector<T> dense(q + token * stride, q + token * stride + (heads + kv_heads) * head_dim), turned(dense.size());
+      run(int64_t{1}, RotateToken<T>{dense.data(), positions.data() + token, cos.data(), sin.data(), turned.data(), heads + kv_heads, head_dim, 1.f});
+      const auto at = slot[static_cast<size_t>(token)] * kv_heads * head_dim;
+      EXPECT_TRUE(std::equal(turned.begin(), turned.begin() + heads * head_dim, rotated.begin() + token * heads * head_dim));
+      EXPECT_TRUE(std::equal(turned.begin() + heads * head_dim, turned.end(), keys.begin() + at));
+      EXPECT_TRUE(std::equal(v + token * stride, v + token * stride + kv_heads * head_dim, values.begin() + at));
+      --untouched;
+    }
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), narrow<T>(-7)), untouched * kv_heads * head_dim);
   }
 }
 
@@ -154,6 +218,12 @@ void check_all(const Run& run) {
     check_rms_norm<uint16_t>(run, aligned);
     check_swiglu<float>(run, aligned);
     check_swiglu<uint16_t>(run, aligned);
+    check_kept_rows<float>(run, aligned);
+    check_kept_rows<uint16_t>(run, aligned);
+    check_added_norm<float>(run, aligned);
+    check_added_norm<uint16_t>(run, aligned);
+    check_swiglu_of_rows<float>(run, aligned);
+    check_swiglu_of_rows<uint16_t>(run, aligned);
     check_adamw<float>(run, aligned);
     check_adamw<uint16_t>(run, aligned);
   }

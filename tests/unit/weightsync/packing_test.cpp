@@ -81,6 +81,37 @@ TEST(Packing, MovesEveryElementOfEveryRun) {
   }
 }
 
+int64_t counted_copies = 0;
+
+// Of a matrix by buckets that end inside of rows, as of one whose columns are cut, one copy is made, and of what lies apart one each.
+TEST(Packing, LocalPiecesThatContinueAreOneCopy) {
+  constexpr int64_t side = 20, narrow = 7;
+  Words from(2 * side * side), to(2 * side * side);
+  std::iota(from.begin(), from.end(), Word{1});
+  const std::vector<const void*> sources{from.data(), from.data() + side * side};
+  const std::vector<void*> targets{to.data(), to.data() + side * side};
+  static constexpr Copier counting{[](const comm::RowCopy& copy) {
+                                     ++counted_copies;
+                                     copier_of(false).start(copy);
+                                   },
+                                   [] {}};
+  const auto copies = [&](const std::vector<Piece>& pieces) {
+    counted_copies = 0;
+    std::ranges::fill(to, Word{0});
+    start_local(counting, pieces, sizeof(Word), sources, targets);
+    return counted_copies;
+  };
+  EXPECT_EQ(copies({{0, {3, side, 0, side, 0, side}}, {0, {1, 5, 3 * side, side, 3 * side, side}}, {0, {1, 15, 3 * side + 5, side, 3 * side + 5, side}}, {0, {16, side, 4 * side, side, 4 * side, side}}}), 1);
+  EXPECT_TRUE(std::equal(from.begin(), from.begin() + side * side, to.begin()));
+  EXPECT_EQ(copies({{0, {4, narrow, 2, side, 0, narrow}}, {0, {6, narrow, 4 * side + 2, side, 4 * narrow, narrow}}}), 1);
+  for (int64_t row = 0; row < 10; ++row) {
+    for (int64_t column = 0; column < narrow; ++column) EXPECT_EQ(to[static_cast<size_t>(row * narrow + column)], from[static_cast<size_t>(row * side + 2 + column)]);
+  }
+  EXPECT_EQ(copies({{0, {2, narrow, 0, side, 0, narrow}}, {0, {2, narrow, 3 * side, side, 2 * narrow, narrow}}}), 2) << "a gap in the source";
+  EXPECT_EQ(copies({{0, {2, narrow, 0, side, 0, narrow}}, {0, {2, narrow - 1, 2 * side, side, 2 * narrow, narrow}}}), 2) << "shorter rows";
+  EXPECT_EQ(copies({{0, {2, side, 0, side, 0, side}}, {1, {2, side, 0, side, 0, side}}}), 2) << "another tensor";
+}
+
 // Stores around the caches write what plain ones do: rows of all lengths, pages and lines at any offset, and nothing beside them.
 TEST(Packing, StreamingCopiesWriteTheSame) {
   const Copier& streaming = copier_to_targets(false, int64_t{1} << 30);
