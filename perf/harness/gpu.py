@@ -128,7 +128,7 @@ def iteration_rows(rehearse):
 
 def gpu_rows(rehearse):
     if rehearse:
-        decode = [decode_row("C2", "1M", batch, 64, 3, True) for batch in (1, 8)]
+        decode = [decode_row("C2", "1M", batch, 32, 3, True) for batch in (1, 8)]
     else:
         decode = [decode_row("C2", "8B", batch, 1024, 3, False) for batch in (1, 32, 256)]
     return [train_row(rehearse), *decode, step_row(rehearse), *kernel_rows(rehearse), *iteration_rows(rehearse)]

@@ -37,7 +37,7 @@ struct Rollout {
   DType type;
   double top_p = 1;
   int64_t shared = 0;  // tokens with which all prompts begin, whose pages they share
-  bool graphs = false;
+  bool graphs = false, fused = true;
 };
 
 model::ModelSpec generating(const Rollout& r) {
@@ -55,6 +55,7 @@ config::Options deck_of(const Rollout& r) {
   options.generate.prefix_sharing = r.shared > 0;  // a prompt that shares pages has fewer rows than positions
   options.generate.max_batch = r.max_batch;
   options.generate.graphs = r.graphs;
+  options.generate.fused_operators = r.fused;
   options.generate.max_batch_tokens = r.max_batch_tokens;
   options.generate.tensor_parallel = world().size();
   options.generate.kv_memory = {0, int64_t{1} << 40};  // as much as is of use
@@ -97,6 +98,7 @@ CountedRollout count_rollout(const Rollout& r, const model::ModelSpec& spec, con
                                          options.max_len(), int64_t{1} << 50);
   chosen.max_batch = r.max_batch;
   chosen.graphs = options.generate.graphs;
+  chosen.fused_operators = options.generate.fused_operators;
   chosen.prefix_sharing = options.generate.prefix_sharing;
   chosen.prefill_chunk_tokens = r.max_batch_tokens;
   chosen.backend = generate::BackendKind::torch;
@@ -221,7 +223,7 @@ TEST_P(RolloutLedger, CountsAModelThatScores) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RolloutLedger,
-                         testing::Values(Rollout{128, 4, 4, 512, 1000, 64, 16, 96, 96, 512, DType::bf16}, Rollout{128, 8, 4, 704, 500, 64, 16, 192, 96, 512, DType::bf16},
+                         testing::Values(Rollout{128, 4, 4, 512, 1000, 64, 16, 96, 96, 512, DType::bf16}, Rollout{128, 8, 4, 704, 500, 64, 16, 192, 96, 512, DType::bf16, 1, 0, false, false},
                                          Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16}, Rollout{64, 4, 4, 128, 24000, 16, 3, 96, 96, 1536, DType::bf16, 0.9},
                                          Rollout{128, 8, 4, 512, 1000, 48, 16, 96, 96, 480, DType::f32}));
 
