@@ -153,16 +153,18 @@ size_t FusedOperators::multiply(const model::Stage& stage, size_t operation) {
   return 1;
 }
 
-// False: their weights do not lie one behind the other.
+// False: their weights, or biases, do not lie one behind the other, or not all of them have a bias.
 bool FusedOperators::multiply_jointly(const model::Stage& stage, size_t operation, size_t count) {
   std::vector<Operation> operations(stage.operations.begin() + static_cast<std::ptrdiff_t>(operation),
                                     stage.operations.begin() + static_cast<std::ptrdiff_t>(operation + count));
   std::sort(operations.begin(), operations.end(), [](const Operation& a, const Operation& b) { return a.weight < b.weight; });
+  const bool biased = operations.front().bias >= 0;
+  if (std::ranges::any_of(operations, [biased](const Operation& o) { return (o.bias >= 0) != biased; })) return false;
   const auto joint = [&](int Operation::* member) {
     return operations.front().*member < 0 ? at::Tensor() : weights_.joint_tensor(stage.parameters[static_cast<size_t>(operations.front().*member)], count);
   };
   const at::Tensor weight = joint(&Operation::weight), bias = joint(&Operation::bias);
-  if (!weight.defined() || bias.defined() != (operations.front().bias >= 0)) return false;
+  if (!weight.defined() || bias.defined() != biased) return false;
   const at::Tensor all = kernels::linear(value(operations.front().in), weight, bias.defined() ? std::optional(bias) : std::nullopt);
   int64_t first = 0;
   for (const Operation& o : operations) {

@@ -100,7 +100,7 @@ at::Tensor GeneratorWeights::tensor(size_t parameter) const {
 at::Tensor GeneratorWeights::joint_tensor(size_t first, size_t count) const {
   int64_t rows = 0;
   for (size_t p = first; p < first + count; ++p) {
-    const bool here = p == first || (block(p).columns == block(first).columns &&
+    const bool here = p == first || (joins_[p] && block(p).columns == block(first).columns &&
                                      pointers_[p] == pointers_[p - 1] + block(p - 1).elements() * config::bytes_per_element(dtype_));
     if (!here) return {};
     rows += block(p).rows;
