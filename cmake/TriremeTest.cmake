@@ -1,7 +1,8 @@
-# trireme_add_test(NAME SOURCES ... USES modules... [NP 1 2 4] [ISA 1 2] [LABELS unit] [TIMEOUT s] [LIBRARIES ...] [TORCH])
+# trireme_add_test(NAME SOURCES ... USES modules... [NP 1 2 4] [ISA 1 2] [LABELS unit] [LIBRARIES ...] [TORCH])
 # One executable, one ctest per rank count. NP without a value means no MPI launcher (one process). ISA: the rank counts at which the
 # test runs again as on older processors (trireme_register_under_isa).
 include(TriremeModule)
+set(TRIREME_TEST_TIMEOUT 1800 CACHE STRING "Seconds after which a test has hung. No test takes so long; none fails because a machine is slow or busy")
 find_program(TRIREME_MPIEXEC NAMES mpirun mpiexec HINTS ENV MPI_HOME PATH_SUFFIXES bin REQUIRED)
 set(TRIREME_MPI_FLAGS "")
 execute_process(COMMAND ${TRIREME_MPIEXEC} --version OUTPUT_VARIABLE _mpi_version ERROR_QUIET)
@@ -20,7 +21,7 @@ if(TRIREME_SANITIZE)  # Open MPI leaves 3357 allocations behind in every program
 endif()
 
 function(trireme_add_test NAME)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;USES;NP;ISA;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;USES;NP;ISA;LABELS;LIBRARIES" ${ARGN})
   trireme_units(_sources ${NAME} ${ARG_SOURCES})
   add_executable(${NAME} ${_sources})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
@@ -33,9 +34,6 @@ function(trireme_add_test NAME)
     trireme_torch_headers(${NAME})
   endif()
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
-  endif()
   if(NOT ARG_NP)
     set(ARG_NP 1)
   endif()
@@ -49,29 +47,29 @@ function(trireme_add_test NAME)
       set(_test ${NAME}/np${_np})
       set(_command ${TRIREME_MPIEXEC} ${TRIREME_MPI_FLAGS} -n ${_np} $<TARGET_FILE:${NAME}>)
     endif()
-    trireme_register_test(${_test} ${_np} "${ARG_LABELS}" ${ARG_TIMEOUT} ${_command})
+    trireme_register_test(${_test} ${_np} "${ARG_LABELS}" ${_command})
     if(_np IN_LIST ARG_ISA)
-      trireme_register_under_isa(${_test} ${_np} isa ${ARG_TIMEOUT} ${_command})
+      trireme_register_under_isa(${_test} ${_np} isa ${_command})
     endif()
   endforeach()
 endfunction()
 
-# trireme_register_under_isa(NAME NP LABEL TIMEOUT COMMAND...): the command under TRIREME_ISA=avx2 and portable, as tests NAME/avx2 and
+# trireme_register_under_isa(NAME NP LABEL COMMAND...): the command under TRIREME_ISA=avx2 and portable, as tests NAME/avx2 and
 # NAME/portable. LABEL is isa, or isa_full for what ./bootstrap.sh test leaves out.
-function(trireme_register_under_isa NAME NP LABEL TIMEOUT)
+function(trireme_register_under_isa NAME NP LABEL)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     return()  # one instruction set only
   endif()
   foreach(_isa avx2 portable)
-    trireme_register_test(${NAME}/${_isa} ${NP} ${LABEL} ${TIMEOUT} ${ARGN})
+    trireme_register_test(${NAME}/${_isa} ${NP} ${LABEL} ${ARGN})
     set_property(TEST ${NAME}/${_isa} APPEND PROPERTY ENVIRONMENT TRIREME_ISA=${_isa})
   endforeach()
 endfunction()
 
-# trireme_register_test(NAME NP LABELS TIMEOUT COMMAND...): a ctest with this project's environment. Exit code 125 means skipped.
+# trireme_register_test(NAME NP LABELS COMMAND...): a ctest with this project's environment. Exit code 125 means skipped.
 # GTEST_FILTER leaves the cases that need a published model to tests/interop, which names them on the command line.
-function(trireme_register_test NAME NP LABELS TIMEOUT)
+function(trireme_register_test NAME NP LABELS)
   add_test(NAME ${NAME} COMMAND ${ARGN})
-  set_tests_properties(${NAME} PROPERTIES PROCESSORS ${NP} LABELS "${LABELS};np${NP}" TIMEOUT ${TIMEOUT}
+  set_tests_properties(${NAME} PROPERTIES PROCESSORS ${NP} LABELS "${LABELS};np${NP}" TIMEOUT ${TRIREME_TEST_TIMEOUT}
     SKIP_RETURN_CODE 125 ENVIRONMENT "${TRIREME_TEST_ENVIRONMENT}")
 endfunction()
