@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integratio
 from trireme_run import BINARY_DIR, ProgramTest, adversity, lines_in, ranks_of, read_lines, timeless  # noqa: E402,F401
 
 DONE, BAD_DATA, INTERNAL, LOCKED, IO_ERROR, STOPPED, KILLED = 0, 65, 70, 73, 74, 75, 137
-LONGEST = 120  # seconds; a run that takes longer counts as one that hangs
+LONGEST = 300  # seconds; a run that takes longer counts as one that hangs
 
 # A judge that takes so long for an iteration; in the deck sleepy.toml.
 SLEEPER = """
@@ -194,7 +194,7 @@ def end_of(job, metrics):
     return job.wait(1)
 
 
-def wait_until(condition, job, seconds=60):
+def wait_until(condition, job, seconds=LONGEST):
     """False: the job ended, or the time."""
     deadline = time.monotonic() + seconds
     while not condition():

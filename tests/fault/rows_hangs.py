@@ -125,7 +125,7 @@ def suffer(shop, run, kind, phase):
     if phase in ("start", "resume"):  # the lock goes when the run ends by itself
         wait_until(lambda: (began_at(shop, run, phase) or 0) > began, job)
         heard = began_at(shop, run, phase)
-    result = job.wait(90)
+    result = job.wait()
     ended = began + result.seconds
     named = rf"HANG: a rank [^:]*: rank 1 \(\S+\) in {where(phase)}"
     if kind == "skip":
@@ -149,7 +149,7 @@ def stall(shop, run, what):
     env = adversity("storage", STORAGE=path.format(run=run), STORAGE_OPS=operations, STORAGE_CALLS=f"{number}-1000000", STORAGE_DO="block",
                     STORAGE_RANK=str(rank), STORAGE_MARK=str(mark))
     began = time.time()
-    result = shop.begin(run, *SETTINGS, "ckpt.save_hf=end", iterations=2 if what == "export" else 3, env=env).wait(90)
+    result = shop.begin(run, *SETTINGS, "ckpt.save_hf=end", iterations=2 if what == "export" else 3, env=env).wait()
     ended = began + result.seconds
     if not mark.exists():
         raise Failure(f"{what}: no such call\n{result.text[-2000:]}")
@@ -223,7 +223,7 @@ def pause(shop, run):
             os.kill(pid, number)
         time.sleep(seconds)
     (shop.path(run) / "stop").touch()
-    result = job.wait(60)
+    result = job.wait()
     if result.code != STOPPED:
         raise Failure(f"a pause: exit code {result.code}\n{result.text[-2000:]}")
 

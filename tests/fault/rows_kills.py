@@ -130,7 +130,7 @@ def crash_points(shop, points, seed):
             if not shop.path(run).exists():  # something to lose
                 shop.first_iteration(run, "ckpt.background=false", iterations=ITERATIONS)
             before = lines_in(shop.path(run) / "metrics.jsonl")
-            result = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options).wait(90)
+            result = shop.begin(run, "ckpt.background=false", iterations=ITERATIONS, **options).wait()
             # A point that only rank 0 passes harms nobody when it is rank 1's.
             if result.code not in (KILLED, LOCKED, DONE):
                 raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
@@ -154,7 +154,7 @@ def power_losses(shop, points, seed):
         log.mkdir(exist_ok=True)
         watched = adversity("power_loss", POWER_LOSS=f"/{run}", POWER_LOSS_LOG=str(log))
         shop.first_iteration(run, "ckpt.background=false", env=watched)
-        result = shop.begin(run, "ckpt.background=false", iterations=4, env=watched | {"TRIREME_CRASH_AT": point}).wait(90)
+        result = shop.begin(run, "ckpt.background=false", iterations=4, env=watched | {"TRIREME_CRASH_AT": point}).wait()
         if result.code != KILLED:
             raise Failure(f"{point}: exit code {result.code}\n{result.text[-2000:]}")
         time.sleep(0.3)  # ranks that the launcher is still ending
@@ -179,7 +179,7 @@ def stops(shop, count, seed):
         wait_until(lambda: lines_in(shop.path(run) / "metrics.jsonl") > 0 and (shop.path(run) / "run.lock").exists(), job)
         time.sleep(1.0 + dice.random())
         job.send(signal.SIGUSR1)
-        result = job.wait(90)
+        result = job.wait()
         if result.code != STOPPED:
             raise Failure(f"a stop ends with {result.code}\n{result.text[-2000:]}")
         must_go_on_behind(result, before, before)
@@ -204,7 +204,7 @@ def double_starts(shop, count, seed):
     for number in range(count):
         run = f"double-{seed}-{number}"
         pair = [shop.begin(run, iterations=2, ranks=1) for _ in range(2)]
-        ends = [job.wait(90) for job in pair]
+        ends = [job.wait() for job in pair]
         codes = sorted(end.code for end in ends)
         # The second may come when the first is already done: then it finds a finished run.
         if codes not in ([DONE, LOCKED], [DONE, DONE]):

@@ -83,7 +83,7 @@ def kills_in_flight(shop, count, seed, kinds):
         if job.process.poll() is None:
             shop.hit(job, dice.choice(("rank", "all", "launcher")), dice)
             done += 1
-        result = job.wait(60)
+        result = job.wait()
         must_go_on_behind(result, before - 2)
         if result.code == DONE:
             must_be_whole()

@@ -49,7 +49,7 @@ def io_case(shop, case, seed):
     if start == 1:
         shop.begun(run, iterations=2)
     settings = {"STORAGE": f"{run}/", "STORAGE_OPS": operation, "STORAGE_CALLS": f"{number}-{number}", "STORAGE_DO": deed, "STORAGE_RANK": str(seed % 2)}
-    result = shop.begin(run, iterations=2, env=adversity("storage", **settings)).wait(90)
+    result = shop.begin(run, iterations=2, env=adversity("storage", **settings)).wait()
     if result.code not in SAID:
         raise Failure(f"{case}: exit code {result.code}\n{result.text[-2000:]}")
     must_go_on_behind(result, start, start)
@@ -196,7 +196,7 @@ def listeners(shop):
             if target.startswith("socket:[") and target[8:-1] in listening:
                 ours.append((pid, target))
     (shop.path(run) / "stop").touch()
-    code = job.wait(60).code
+    code = job.wait().code
     shop.remove(run)
     if not ranks or code != STOPPED:
         raise Failure(f"{len(ranks)} ranks found, exit code {code}")

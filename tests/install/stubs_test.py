@@ -87,7 +87,7 @@ class Machine:
         environment = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "STUB_DIR": str(self.folder),
                        "STUB_FAIL": "nothing"} | settings
         return subprocess.run(["bash", "bootstrap.sh", *arguments], cwd=self.folder / "src", env=environment, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
 
 
 class Bootstrap(unittest.TestCase):

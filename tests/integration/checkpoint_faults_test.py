@@ -120,7 +120,7 @@ class Checkpoints(ProgramTest):
             os.symlink(os.fsencode(self.folder / name), place + b"/" + name.encode())
 
         def go(iterations, *more):
-            result = Job(["ppo", "ppo.toml", f"run.iterations={iterations}", *more], place).wait(60)
+            result = Job(["ppo", "ppo.toml", f"run.iterations={iterations}", *more], place).wait()
             self.assertEqual(result.code, 0, result.text)
             return result
 

@@ -43,7 +43,7 @@ class Hangs(ProgramTest):
         """`place` is "rank:region:pass"; the rank stays there for a moment first, so that its last life sign says so."""
         began = time.time()
         result = self.succeed("ppo", "ppo.toml", f"run.dir={run}", "run.iterations=100", f"run.hang_timeout={deadline}",
-                              f'fault.at=["delay:{place}:1500", "{kind}:{place}"]', ranks=ranks, code=HUNG, timeout=90)
+                              f'fault.at=["delay:{place}:1500", "{kind}:{place}"]', ranks=ranks, code=HUNG)
         silent = self.seconds_since_progress(run, result, began)
         self.assertLess(silent, 1.5 + deadline + LATE + 2, f"from the end of the iteration before to the end of the job\n{result.text}")
         return result
@@ -103,8 +103,7 @@ class Hangs(ProgramTest):
     # ---- what is only slow ----
 
     def slow(self, run, *overrides, iterations=3, deadline=3, ranks=2, deck="ppo.toml", env=None):
-        return self.succeed("ppo", deck, f"run.dir={run}", f"run.iterations={iterations}", f"run.hang_timeout={deadline}", *overrides, ranks=ranks, env=env,
-                            timeout=90)
+        return self.succeed("ppo", deck, f"run.dir={run}", f"run.iterations={iterations}", f"run.hang_timeout={deadline}", *overrides, ranks=ranks, env=env)
 
     def test_a_plugin_that_takes_its_time(self):
         self.slow("plugin", "reward.source.1.timeout=60", deck="plugin.toml", env={"SLEEP": "2 6 1"})

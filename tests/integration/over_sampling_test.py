@@ -74,24 +74,24 @@ class OverSampling(ProgramTest):
         for name, (ranks, roles) in LAYOUTS.items():
             with self.subTest(layout=name):
                 run = "layout-" + "".join(c for c in name if c.isalnum())
-                self.succeed("ppo", "ppo.toml", f"run.dir={run}", "ckpt.interval=0", *DECK, *roles, "actor.adam.lr=0", "critic.adam.lr=0", ranks=ranks, timeout=200)
+                self.succeed("ppo", "ppo.toml", f"run.dir={run}", "ckpt.interval=0", *DECK, *roles, "actor.adam.lr=0", "critic.adam.lr=0", ranks=ranks)
                 self.assert_each_once(run)
                 self.assertEqual(self.of_iterations(run), self.of_iterations("alone"))
 
     def test_replicas_of_two_ranks(self):
         self.succeed("ppo", "ppo.toml", "run.dir=tensor", "ckpt.interval=0", *DECK, "ranks.trainer=0-0", "ranks.generator=1-2", "generate.tensor_parallel=2",
-                     ranks=3, timeout=200)
+                     ranks=3)
         self.assert_each_once("tensor")
 
     def test_evaluation_between(self):
-        self.succeed("ppo", "ppo.toml", "run.dir=evaluated", "ckpt.interval=0", *DECK, 'eval.dataset=["prompts.jsonl"]', "eval.steps=2", ranks=2, timeout=200)
+        self.succeed("ppo", "ppo.toml", "run.dir=evaluated", "ckpt.interval=0", *DECK, 'eval.dataset=["prompts.jsonl"]', "eval.steps=2", ranks=2)
         self.assert_each_once("evaluated")
 
     def test_stopped_and_killed(self):
         """At places of different roles; the start after it ends with the bits of an undisturbed run."""
         ranks, roles = LAYOUTS["1+2, three slots"]
         common = ["ppo", "ppo.toml", *DECK, *roles]
-        self.succeed(*common, "run.dir=undisturbed", ranks=ranks, timeout=200)
+        self.succeed(*common, "run.dir=undisturbed", ranks=ranks)
         wanted, samples = timeless(self.assert_each_once("undisturbed")), self.samples("undisturbed")
         places = {"write": "1:generate step:60", "other": "2:generate step:75", "score": "0:reward:3", "train": "0:actor step:5", "sync": "1:sync:4", "save": "0:checkpoint:3"}
         for name, place in places.items():
@@ -99,10 +99,10 @@ class OverSampling(ProgramTest):
                 with self.subTest(place=name, kind=kind):
                     run = f"{kind}-{name}"
                     fault = f"{kind}:{place}" + (f":{int(signal.SIGUSR1)}" if kind == "signal" else "")
-                    result = self.run_program(*common, f"run.dir={run}", f'fault.at=["{fault}"]', ranks=ranks, timeout=200)
+                    result = self.run_program(*common, f"run.dir={run}", f'fault.at=["{fault}"]', ranks=ranks)
                     self.assertTrue(result.code == STOPPED if kind == "signal" else result.code not in (0, STOPPED), result.text)
                     for _ in range(60):  # until the lock of a killed run has gone still
-                        result = self.run_program(*common, f"run.dir={run}", "run.take_over=true", ranks=ranks, timeout=200)
+                        result = self.run_program(*common, f"run.dir={run}", "run.take_over=true", ranks=ranks)
                         if result.code != LOCKED:
                             break
                     self.assertEqual(result.code, 0, result.text)

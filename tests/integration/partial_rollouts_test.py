@@ -188,7 +188,7 @@ class PartialRollouts(ProgramTest):
         """When the lock of a killed run has gone still."""
         deadline = time.monotonic() + 60
         while True:
-            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks, timeout=200)
+            result = self.run_program(*arguments, "run.take_over=true", ranks=ranks)
             if result.code != LOCKED or time.monotonic() > deadline:
                 self.assertEqual(result.code, 0, result.text)
                 return result
@@ -221,7 +221,7 @@ class PartialRollouts(ProgramTest):
                       *DECK, *roles]
             run = f"deterministic-{depth}-" + "".join(c for c in name if c.isalnum())
             generator = roles[1].removeprefix("ranks.generator=").split("-")[0]
-            self.succeed(*common, f"run.dir={run}", ranks=ranks, timeout=200)
+            self.succeed(*common, f"run.dir={run}", ranks=ranks)
             wanted, samples = self.assert_whole(run, depth), self.samples(run)
             self.assertGreater(max(line["staleness"] for line in wanted), 0, "somebody was ahead")
             faults = {"slow-trainer": "delay:0:actor step:*:30", "slow-generator": f"delay:{generator}:generate step:*:2",
@@ -234,7 +234,7 @@ class PartialRollouts(ProgramTest):
                     continue
                 with self.subTest(depth=depth, layout=name, fault=fault):
                     again = [*common, f"run.dir={run}-{fault}"]
-                    result = self.run_program(*again, f'fault.at=["{at}"]', ranks=ranks, timeout=200)
+                    result = self.run_program(*again, f'fault.at=["{at}"]', ranks=ranks)
                     self.assertEqual(result.code == 0, "slow" in fault, result.text)
                     if result.code:
                         self.start_again(again, ranks)

@@ -223,7 +223,7 @@ class Tutorial(ProgramTest):
                      f'eval.dataset=["{data}/data/tiny-pairs-held-out.jsonl"]']
         if deck == "tiny-sft.toml":
             paths.append(f"model.tokenizer={data}/tokenizer")
-        self.succeed(command, data / deck, f"run.dir={run}", *paths, *overrides, ranks=2, timeout=240)
+        self.succeed(command, data / deck, f"run.dir={run}", *paths, *overrides, ranks=2)
         return self.metrics(run)
 
     def test_chain(self):

@@ -50,7 +50,7 @@ class Plan(ProgramTest):
         folder = self.folder / "read-only"
         folder.mkdir(mode=0o555)
         environment = child_environment({"OMPI_MCA_pml": "no_such_component"})
-        done = subprocess.run([PROGRAM, "plan", *self.deck_70b()], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([PROGRAM, "plan", *self.deck_70b()], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(os.listdir(folder), [])
 

@@ -251,7 +251,7 @@ class Tools(ProgramTest):
                 (self.folder / name / "chat_template.jinja").write_text(template)
                 command = [PROGRAM, "tokenize", "--model", name, "--chat", "--input", "chat.jsonl", "--output", "chat-out.jsonl"]
                 limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (4_000_000 << 10, 4_000_000 << 10))
-                result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=20, preexec_fn=limited,
+                result = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=300, preexec_fn=limited,
                                         env=child_environment())
                 self.assertEqual(result.returncode, 65, result.stdout + result.stderr)
                 self.assertIn("chat_template.jinja: chat template, line 1, column ", result.stderr)

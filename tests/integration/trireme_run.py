@@ -23,6 +23,7 @@ PROGRAM = BINARY_DIR / "trireme"
 MPIEXEC = os.environ.get("TRIREME_MPIEXEC", "mpirun")
 MPI_FLAGS = os.environ.get("TRIREME_MPI_FLAGS", "--oversubscribe;--bind-to;none").split(";")
 SKIPPED = 125  # exit code of a test that cannot run here
+PATIENCE = 300  # seconds after which a program that takes a few has hung, on a busy machine, too
 
 # Six query heads on three key-value heads: two tensor-parallel ranks get 2 + 1 groups.
 SHAPE = {
@@ -158,7 +159,7 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=PATIENCE):
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -249,8 +250,8 @@ class ProgramTest(unittest.TestCase):
         return Job(arguments, cls.folder, ranks, cls.environment | (env or {}), **options)
 
     @classmethod
-    def run_program(cls, *arguments, ranks=1, env=None, timeout=60, **options):
-        return cls.start(*arguments, ranks=ranks, env=env, **options).wait(timeout)
+    def run_program(cls, *arguments, ranks=1, env=None, **options):
+        return cls.start(*arguments, ranks=ranks, env=env, **options).wait()
 
     def succeed(self, *arguments, code=0, **options):
         """Runs and expects this exit code."""
@@ -273,8 +274,8 @@ class ProgramTest(unittest.TestCase):
     def samples(self, run):
         return read_lines(self.folder / run / "samples.jsonl")
 
-    def wait_for(self, condition, job, what, seconds=40):
-        deadline = time.monotonic() + seconds
+    def wait_for(self, condition, job, what):
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if job.process.poll() is not None or time.monotonic() > deadline:
                 job.kill()

@@ -48,7 +48,7 @@ class Waves(ProgramTest):
         (cls.folder / "judge.py").write_text(JUDGE)
 
     def run_deck(self, run, *overrides, **options):
-        return self.succeed("ppo", self.deck, f"run.dir={run}", *DECK, *overrides, timeout=120, **options)
+        return self.succeed("ppo", self.deck, f"run.dir={run}", *DECK, *overrides, **options)
 
     def counts(self, run):
         return json.loads((self.folder / run / "summary.json").read_text())["counts"]

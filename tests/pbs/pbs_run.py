@@ -19,7 +19,7 @@ from trireme_run import BINARY_DIR, PROGRAM, ROOT, ProgramTest, child_environmen
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPT = "pbs/ppo_70b.pbs"
-PATIENCE = 120  # seconds for what takes two on an idle machine
+PATIENCE = 300  # seconds for what takes two on an idle machine
 
 # In the folder given: `hold-3` holds iteration 3 as long as it exists; `signal-3` has the number of a signal for one rank,
 # once, and the path that must exist before it is sent (checkpoints are written in the background).

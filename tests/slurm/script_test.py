@@ -101,7 +101,7 @@ class Job:
         for number in signals:
             self.wait_for_start(process)
             process.send_signal(number)
-        self.output = process.communicate(timeout=30)[0]
+        self.output = process.communicate(timeout=300)[0]
         self.rc = process.returncode
         self.came_back = self.text("scontrol")
         self.arguments = self.text("arguments")
@@ -117,7 +117,7 @@ class Job:
         return path.read_text() if path.exists() else ""
 
     def wait_for_start(self, process):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 300
         while not (self.folder / "started").exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
