@@ -125,6 +125,7 @@ ExitCode PpoLoop::run() {
 
 std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMetrics& metrics) {
   const int64_t iteration = metrics.iteration;
+  run_.context.begin(unfinished_ ? unfinished_->phase.c_str() : "rollout", iteration, iterations_);
   if (auto unfinished = std::exchange(unfinished_, std::nullopt)) {
     if (const auto code = finish_learning(std::move(*unfinished), progress, metrics)) return code;
   } else {
@@ -158,6 +159,7 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
   metrics.values = std::move(unfinished.metrics);
   metrics.tokens = unfinished.tokens;
   if (unfinished.phase == phase::evaluate) return std::nullopt;
+  roles_.release_caches();
   learn::Rollout rollout = rollouts_.back_to_trainers(unfinished.samples, metrics.iteration);
   std::optional<learn::Learning> learning;
   if (roles_.trainer) {

@@ -57,7 +57,6 @@ std::optional<Samples> RolloutPhase::collect_early(report::IterationMetrics& met
     metrics.set("carried_groups", static_cast<double>(carried_.size()));
     return finish(batches_.front());
   }
-  run_.context.begin("rollout", iteration, iterations_);
   const std::vector<CarriedPrompt> prompts = prompts_to_write(iteration);
   rollout::PromptBatch prompt_batch{.iteration = iteration, .rows = {}};
   for (const CarriedPrompt& one : prompts) {

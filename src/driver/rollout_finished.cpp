@@ -12,7 +12,6 @@
 namespace trireme::driver {
 
 std::optional<Samples> RolloutPhase::collect_finished(report::IterationMetrics& metrics) {
-  run_.context.begin("rollout", metrics.iteration, iterations_);
   {
     const trace::Phase phase{"rollout", metrics.iteration};
     admit(metrics.iteration);

@@ -273,7 +273,6 @@ std::optional<Samples> RolloutPhase::collect(Progress& progress, report::Iterati
   const bool ahead = !batches_.empty();
   if (!ahead || partial_) {
     const trace::Phase phase{"rollout", iteration};
-    if (!ahead) run_.context.begin("rollout", iteration, iterations_);
     admit(iteration);
     write(batches_.front());
   }

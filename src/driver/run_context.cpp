@@ -99,7 +99,8 @@ void RunContext::phase_took(double seconds) {
 
 void RunContext::mark_place() {
   const double now = base::monotonic_seconds();
-  standing_.stretch = std::max(standing_.stretch.load(), now - standing_.began.exchange(now));
+  const double began = standing_.began.exchange(now);
+  if (began > 0) standing_.stretch = std::max(standing_.stretch.load(), now - began);
 }
 
 void RunContext::waited() {

@@ -69,7 +69,7 @@ class RunContext {
   struct Standing {
     std::atomic<int64_t> current{0};    // iteration at work
     std::atomic<int64_t> finished{-1};  // iterations done; -1: the run is starting
-    std::atomic<double> began{0};       // when the run could last be left, on the monotonic clock
+    std::atomic<double> began{0};       // when the run could last be left, on the monotonic clock; 0: not yet
     std::atomic<double> stretch{0};     // longest so far between two such moments
     std::atomic<double> latest_stop{std::numeric_limits<double>::infinity()};  // by the walltime, on the monotonic clock
     std::atomic<double> save{0};

@@ -249,6 +249,8 @@ StepResult ShardedModel::step(const AdamWOptions& options) {
   if (!std::isfinite(result.grad_norm)) {
     result.not_finite = impl_->what_is_not_finite();
     zero_gradients();
+    impl_->exchange->begin_update();  // as behind every step no rank holds gathered stages, whoever else had some ranks' rings
+    impl_->exchange->end_update();
     return result;
   }
   impl_->exchange->begin_update();

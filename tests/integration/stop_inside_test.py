@@ -5,6 +5,7 @@ named place, so nothing depends on timing.
 """
 
 import math
+import pathlib
 import signal
 import time
 
@@ -138,6 +139,15 @@ class StopInside(ProgramTest):
                 self.assertEqual(result.code, STOPPED, result.text)
                 self.assertLess(time.monotonic() - began, 60, "it did not wait for the plugin")
                 self.assert_goes_on(f"late-{name}")
+
+    def test_a_start_inside_an_iteration_has_its_whole_time(self):
+        """What it took to start, or the time before it, is no work that a walltime must leave room for: this one is shorter than the machine is up."""
+        for name, place, overrides in (("time-train", f"0:actor step:{STEPS + 3}", ()), ("time-evaluate", "0:evaluate:2", EVALUATED),
+                                       ("time-ahead", "0:reward plugin:2", AHEAD)):
+            with self.subTest(name):
+                self.stop(name, place, *overrides)
+                up = float(pathlib.Path("/proc/uptime").read_text().split()[0])
+                self.succeed("ppo", "ppo.toml", f"run.dir={name}", f"run.walltime={min(max(up, 120), 1200):.0f}", *overrides, ranks=2)
 
     def test_the_deck_may_want_whole_iterations(self):
         self.stop("whole", f"0:actor step:{STEPS + 3}", "run.stop_within=iteration")

@@ -3,7 +3,8 @@
 //
 // An exchange takes the memory when it gathers, or asks for gradients, after another had it. By then the other must have released all its
 // stages and finished its reduction, else InternalError: its pass would go on with foreign weights. What it had gathered is lost; own slices
-// are not in here. Not thread-safe: passes of a rank run one after the other.
+// are not in here. Ranks of one exchange agree on what they still hold without asking each other: where only some of them give the memory to
+// another tenant (a reference on a part of the trainers), an update of all of them lies between, which forgets what was gathered. Not thread-safe: passes of a rank run one after the other.
 #pragma once
 
 #include <array>

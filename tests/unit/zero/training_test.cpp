@@ -336,6 +336,35 @@ TEST(Step, DoesNotUpdateOnANonFiniteNorm) {
   EXPECT_TRUE(std::isfinite(model.step(adam()).grad_norm));  // the gradients were cleared
 }
 
+// A part of the ranks then gives its ring to a model of its own: all of them gather anew, not those only that lost what they had.
+TEST(Step, ThatIsLeftOutKeepsNoGatheredStages) {
+  const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
+  const bool refers = world().rank() == 0;
+  const comm::Comm part = comm::Comm::split(world(), refers ? 0 : 1, world().rank(), "reference");
+  zero::ShardedModelOptions options;
+  options.exchange = comm::ExchangeKind::mpi_ring;
+  options.rings = std::make_shared<comm::RingMemory>();
+  zero::ShardedModel model(spec, world(), std::nullopt, at::kCPU, options);
+  model.load(initial_reader(spec));
+  options.training = zero::Training::frozen;
+  zero::ShardedModel reference(spec, part, std::nullopt, at::kCPU, options);
+  reference.load(initial_reader(spec));
+  const auto batch = tiny_batch(spec.shape, 1, {4});
+  const auto hidden_of = [&](zero::ShardedModel& one) {
+    at::Tensor hidden;
+    one.forward(batch, [&](const at::Tensor& x, const at::Tensor&) { hidden = x.clone(); });
+    return hidden;
+  };
+  const at::Tensor want = hidden_of(reference);
+  model.forward_backward(batch, loss_of(spec, batch));
+  if (model.own(0).elements() > 0) model.gradient(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(model.step(adam()).updated);
+  if (refers) {
+    EXPECT_TRUE(hidden_of(reference).equal(want));
+  }
+  EXPECT_TRUE(hidden_of(model).equal(want));
+}
+
 // After a reader wrote master weights directly (a checkpoint), refresh() makes every rank compute with them.
 TEST(Refresh, PublishesWrittenMasterWeights) {
   const auto spec = model::describe(tiny_shape(Tied::no), model::HeadKind::language);
