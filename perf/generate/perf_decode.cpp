@@ -92,7 +92,7 @@ Times measure(generate::Engine& engine, int64_t vocab, int64_t batch, const Sett
   VALIDATE(decoded > 0, ExitCode::usage, "no step decodes ", batch, " sequences at once: answers of ", a.tokens, " tokens end before all prompts are computed; ask for more (--new)");
   const auto& after = engine.counters();
   for (double* t : {&times.prefill, &times.prefill_cpu}) *t /= static_cast<double>(after.prefill_tokens - before.prefill_tokens);
-  for (double* t : {&times.decode, &times.decode_cpu}) *t /= static_cast<double>(std::max<int64_t>(1, decoded));
+  for (double* t : {&times.decode, &times.decode_cpu}) *t /= static_cast<double>(decoded);
   return times;
 }
 

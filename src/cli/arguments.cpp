@@ -67,6 +67,7 @@ class Parser {
         "--help-deck", [](const std::string& what) { print_and_leave(config::key_help(what == "all" ? "" : what)); },
         "Help on a deck section or key (all: every key)");
     app_.footer(exit_codes);
+    app_.option_defaults()->always_capture_default();  // help shows them
     app_.require_subcommand(1);
     add_training(config::Command::ppo, "Train a policy with PPO or a relative of it", &driver::run_ppo);
     add_training(config::Command::sft, "Fine-tune on examples", &driver::run_sft);
@@ -89,7 +90,9 @@ class Parser {
       return {};
     } catch (const CLI::ParseError& error) {
       const std::string unknown = unknown_word();
-      throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown, ": see trireme --help"));
+      const auto subcommands = app_.get_subcommands();
+      const std::string whose = subcommands.empty() ? "" : subcommands.front()->get_name() + " ";
+      throw UserError(ExitCode::usage, base::text(unknown.empty() ? error.what() : unknown, ": see trireme ", whose, "--help"));
     }
     return invocation_ ? invocation_() : Invocation{};
   }
@@ -155,6 +158,8 @@ class Parser {
     sub->final_callback([this, deck, overrides, command] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
+        VALIDATE(options->data.dataset.empty() || !options->data.prompt_dataset.empty(), ExitCode::usage, *deck,
+                 " has data.dataset and no data.prompt_dataset: trireme plan is for decks of ppo, not of sft, rm or dpo");
         config::validate(*options, config::Command::ppo, {.deck = *deck, .check_files = false});  // those of the cluster need not be here
         return Invocation{Needs::nothing, [options, command](const comm::Session*) {
                             return speaks() ? tools::run_plan(*options, *command) : ExitCode::done;

@@ -91,8 +91,8 @@ std::string key_help(std::string_view wanted) {
   for (const KeyInfo& info : key_infos()) names.push_back(info.name);
   const std::string hint = hint_for(wanted);
   const std::string near = base::nearest(wanted, names);
-  throw UserError(ExitCode::usage, base::text("'", wanted, "' is neither a section nor a key of a deck",
-                                              !hint.empty() ? " " + hint : (near.empty() ? "" : " (nearest: " + near + ")")));
+  throw UserError(ExitCode::usage, base::text("'", wanted, "' ", !hint.empty() ? hint : base::text("is neither a section nor a key of a deck",
+                                                                                                   near.empty() ? "" : " (nearest: " + near + ")")));
 }
 
 std::string key_table_markdown() {

@@ -9,7 +9,7 @@ void add_weightsync_keys(KeyList<Options>& keys) {
            "Sends only the weights that changed where that is shorter; the result is the same, bit for bit.")
       .departs("Not in OpenRLHF.");
   keys.add(KEY(weightsync.bucket_bytes), "Weights are sent in pieces of this size, several at a time.")
-      .range(4096, 0x1p40)
+      .range(4096, 0x1p29)
       .departs("Not in OpenRLHF: a message per tensor.");
   keys.add(KEY(weightsync.verify), "Compares a digest of the weights on both sides after every sync.")
       .departs("Not in OpenRLHF.");

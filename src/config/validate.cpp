@@ -346,7 +346,7 @@ void Checks::file(const std::string& key, const std::string& path) {
       key, " = \"", path, "\" does not exist",
       is_beside
           ? base::text(" (relative paths start at the working directory, and it lies beside the deck): write ", beside.string())
-          : base::text(fs::path(path).is_relative() ? " (seen from " + fs::current_path(error).string() + ")" : "")));
+          : base::text(fs::path(path).is_relative() ? " (seen from " + fs::current_path(error).string() + (key.ends_with(".path") ? "; a folder here, nothing is downloaded)" : ")") : "")));
 }
 
 void Checks::files() {

@@ -9,6 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/kernels/row_invariant.hpp"
+#include "trireme/kernels/tensor_elements.hpp"
 
 namespace trireme::generate {
 namespace {
@@ -17,57 +18,35 @@ using model::Operation;
 using model::OperationKind;
 using model::Value;
 
-template <class T>
-const kernels::DeviceRows<T>& rows_of(const kernels::DeviceKernels& own) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return own.f32;
-  } else {
-    return own.bf16;
-  }
-}
-
-// Calls body with the device's kernels for the tensor's type, and a null pointer of the type that they take.
-template <class Body>
-void with_rows(const kernels::DeviceKernels& own, const at::Tensor& x, Body&& body) {
-  if (x.scalar_type() == at::kFloat) {
-    body(rows_of<float>(own), static_cast<float*>(nullptr));
-  } else {
-    body(rows_of<uint16_t>(own), static_cast<uint16_t*>(nullptr));
-  }
-}
-
-template <class T>
-const T* data(const at::Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
-}
-template <class T>
-T* mutable_data(const at::Tensor& x) {
-  return static_cast<T*>(x.mutable_data_ptr());
-}
+using kernels::elements;
+using kernels::mutable_elements;
+using kernels::rows_of;
+using kernels::with_type;
 
 // sum = x + added, and its norm.
 void add_rms_norm(const kernels::DeviceKernels& own, const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight, double epsilon,
                   const at::Tensor& sum, const at::Tensor& normed) {
-  with_rows(own, x, [&]<class T>(const kernels::DeviceRows<T>& rows, T*) {
-    rows.add_rms_norm(data<T>(x), data<T>(added), data<T>(weight), mutable_data<T>(sum), mutable_data<T>(normed), x.size(0), x.size(1),
-                      static_cast<float>(epsilon));
+  with_type(x, [&]<class T>(T*) {
+    rows_of<T>(own).add_rms_norm(elements<T>(x), elements<T>(added), elements<T>(weight), mutable_elements<T>(sum), mutable_elements<T>(normed), x.size(0),
+                                 x.size(1), static_cast<float>(epsilon));
   });
 }
 
 // gate and up [M, F], rows equally far apart.
 void swiglu(const kernels::DeviceKernels& own, const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
-  with_rows(own, gate, [&]<class T>(const kernels::DeviceRows<T>& rows, T*) {
-    rows.swiglu(data<T>(gate), data<T>(up), mutable_data<T>(out), gate.size(0), gate.size(1), gate.stride(0));
+  with_type(gate, [&]<class T>(T*) {
+    rows_of<T>(own).swiglu(elements<T>(gate), elements<T>(up), mutable_elements<T>(out), gate.size(0), gate.size(1), gate.stride(0));
   });
 }
 
 // q [M, H hd], k and v [M, K hd]; rotated [M, H, hd], keys and values [S, K, hd].
 void keep_rows(const kernels::DeviceKernels& own, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& positions,
                const at::Tensor& slots, const model::Rope& rope, const at::Tensor& rotated, const at::Tensor& keys, const at::Tensor& values) {
-  with_rows(own, q, [&]<class T>(const kernels::DeviceRows<T>& rows, T*) {
-    rows.keep_rows({data<T>(q), data<T>(k), data<T>(v), q.stride(0), k.stride(0), v.stride(0), positions.const_data_ptr<int64_t>(),
-                    slots.const_data_ptr<int64_t>(), rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(), mutable_data<T>(rotated),
-                    mutable_data<T>(keys), mutable_data<T>(values), q.size(0), rotated.size(1), keys.size(1), rotated.size(2)});
+  with_type(q, [&]<class T>(T*) {
+    rows_of<T>(own).keep_rows({elements<T>(q), elements<T>(k), elements<T>(v), q.stride(0), k.stride(0), v.stride(0), positions.const_data_ptr<int64_t>(),
+                               slots.const_data_ptr<int64_t>(), rope.cos.const_data_ptr<float>(), rope.sin.const_data_ptr<float>(),
+                               mutable_elements<T>(rotated), mutable_elements<T>(keys), mutable_elements<T>(values), q.size(0), rotated.size(1), keys.size(1),
+                               rotated.size(2)});
   });
 }
 
@@ -192,8 +171,8 @@ at::Tensor FusedOperators::gate(const at::Tensor& gate, const at::Tensor& up) co
   return out;
 }
 
-std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own) {
-  constexpr int64_t rows = 5, heads = 6, kv_heads = 2, head_dim = 64, columns = heads * head_dim, slots = 9;
+std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own, const LocalShape& shape) {
+  constexpr int64_t rows = 5, slots = 9;
   constexpr double epsilon = 1e-5;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto made_up = [&](int64_t its_rows, int64_t its_columns, double frequency) {
@@ -205,33 +184,34 @@ std::string fused_operators_problem(at::Device device, const kernels::DeviceKern
     std::vector<at::Tensor> errors;
     const auto compare = [&](const at::Tensor& got, const at::Tensor& want) { errors.push_back(got.to(at::kDouble).sub(want.to(at::kDouble)).abs().max()); };
 
-    const at::Tensor x = made_up(rows, columns, 0.37), added = made_up(rows, columns, 0.11), weight = made_up(1, columns, 0.73).view({columns});
+    const at::Tensor x = made_up(rows, shape.hidden, 0.37), added = made_up(rows, shape.hidden, 0.11), weight = made_up(1, shape.hidden, 0.73).view({shape.hidden});
     const at::Tensor sum = at::full_like(x, NAN), normed = at::full_like(x, NAN);
     add_rms_norm(own, x, added, weight, epsilon, sum, normed);
     compare(sum, x.add(added));
     compare(normed, model::rms_norm(x.add(added), weight, epsilon));
 
-    const at::Tensor both = made_up(rows, 2 * columns, 0.19), gate = both.narrow(1, 0, columns), up = both.narrow(1, columns, columns);
-    const at::Tensor product = at::full_like(x, NAN);
+    const at::Tensor both = made_up(rows, 2 * shape.ffn, 0.19), gate = both.narrow(1, 0, shape.ffn), up = both.narrow(1, shape.ffn, shape.ffn);
+    const at::Tensor product = at::full({rows, shape.ffn}, NAN, x.options());
     swiglu(own, gate, up, product);
     compare(product, at::silu(wide(gate)).mul(wide(up)));
 
-    const at::Tensor qkv = made_up(rows, columns + 2 * kv_heads * head_dim, 0.23);
-    const at::Tensor q = qkv.narrow(1, 0, columns), k = qkv.narrow(1, columns, kv_heads * head_dim), v = qkv.narrow(1, columns + kv_heads * head_dim, kv_heads * head_dim);
+    const at::Tensor qkv = made_up(rows, shape.q_dim() + 2 * shape.kv_dim(), 0.23);
+    const at::Tensor q = qkv.narrow(1, 0, shape.q_dim()), k = qkv.narrow(1, shape.q_dim(), shape.kv_dim()), v = qkv.narrow(1, shape.q_dim() + shape.kv_dim(), shape.kv_dim());
     const at::Tensor positions = whole({3, 0, 4, 4, 1}), slot = whole({8, 1, 0, 5, 2});
-    const at::Tensor angles = wide(made_up(rows, head_dim / 2, 0.29));
+    const at::Tensor angles = wide(made_up(rows, shape.head_dim / 2, 0.29));
     const model::Rope rope{angles.cos(), angles.sin()};
-    const at::Tensor rotated = at::full({rows, heads, head_dim}, NAN, q.options()), keys = at::full({slots, kv_heads, head_dim}, NAN, q.options());
+    const at::Tensor rotated = at::full({rows, shape.heads, shape.head_dim}, NAN, q.options());
+    const at::Tensor keys = at::full({slots, shape.kv_heads, shape.head_dim}, NAN, q.options());
     const at::Tensor values = at::full_like(keys, NAN);
     keep_rows(own, q, k, v, positions, slot, rope, rotated, keys, values);
     const at::Tensor cos = rope.cos.index_select(0, positions).unsqueeze(1), sin = rope.sin.index_select(0, positions).unsqueeze(1);
     const auto rotate = [&](const at::Tensor& y, int64_t its_heads) {
-      const at::Tensor halves = wide(y).view({rows, its_heads, 2, head_dim / 2}), a = halves.select(2, 0), b = halves.select(2, 1);
+      const at::Tensor halves = wide(y).view({rows, its_heads, 2, shape.head_dim / 2}), a = halves.select(2, 0), b = halves.select(2, 1);
       return at::cat({a.mul(cos).sub(b.mul(sin)), b.mul(cos).add(a.mul(sin))}, -1);
     };
-    compare(rotated, rotate(q, heads));
-    compare(keys.index_select(0, slot), rotate(k, kv_heads));
-    compare(values.index_select(0, slot), v.contiguous().view({rows, kv_heads, head_dim}));
+    compare(rotated, rotate(q, shape.heads));
+    compare(keys.index_select(0, slot), rotate(k, shape.kv_heads));
+    compare(values.index_select(0, slot), v.contiguous().view({rows, shape.kv_heads, shape.head_dim}));
 
     const at::Tensor largest = at::stack(errors).max().to(at::kCPU);
     const double error = *largest.const_data_ptr<double>();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "local_shape.hpp"
 #include "trireme/generate/weights.hpp"
 #include "trireme/kernels/device_kernels.hpp"
 #include "trireme/model/forward.hpp"
@@ -51,7 +52,7 @@ class FusedOperators {
   at::Tensor added_;                                   // what the stream has not been given yet: the norm that reads it adds it
 };
 
-// What is wrong with the device's kernels for this, by LibTorch's operators; empty: nothing. Waits for the device.
-std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own);
+// What is wrong with the device's kernels for layers of this shape, by LibTorch's operators; empty: nothing. Waits for the device.
+std::string fused_operators_problem(at::Device device, const kernels::DeviceKernels& own, const LocalShape& shape);
 
 }  // namespace trireme::generate

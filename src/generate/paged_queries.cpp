@@ -56,14 +56,14 @@ void PagedQueries::attend(AttendPages kernel, const Upload& upload, const at::Te
   kernel(a);
 }
 
-std::string paged_attention_problem(at::Device device, AttendPages kernel) {
-  constexpr int64_t page_size = 16, pages = 30, kv_heads = 2, heads = 10 * kv_heads, head_dim = 64;  // more heads than a pass has
+std::string paged_attention_problem(at::Device device, AttendPages kernel, const LocalShape& shape) {
+  constexpr int64_t page_size = 16, pages = 30;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const auto made_up = [&](int64_t rows, int64_t its_heads, double frequency) {
-      const at::Tensor steps = at::arange(rows * its_heads * head_dim, at::TensorOptions().dtype(at::kFloat)).mul(frequency);
-      return steps.sin().mul(2).view({rows, its_heads, head_dim}).to(type).to(device);
+      const at::Tensor steps = at::arange(rows * its_heads * shape.head_dim, at::TensorOptions().dtype(at::kFloat)).mul(frequency);
+      return steps.sin().mul(2).view({rows, its_heads, shape.head_dim}).to(type).to(device);
     };
-    const at::Tensor keys = made_up(pages * page_size, kv_heads, 0.37), values = made_up(pages * page_size, kv_heads, 0.11);
+    const at::Tensor keys = made_up(pages * page_size, shape.kv_heads, 0.37), values = made_up(pages * page_size, shape.kv_heads, 0.11);
     PagedQueries queries;
     model::GatheredLengths lengths;
     std::vector<int64_t> slots;
@@ -75,7 +75,7 @@ std::string paged_attention_problem(at::Device device, AttendPages kernel) {
       for (int64_t i = 0; i < length; ++i) slots.push_back(its_pages[static_cast<size_t>(i / page_size)] * page_size + i % page_size);
       lengths.add(1, length);
     }
-    const at::Tensor q = made_up(std::ssize(lengths.queries) - 1, heads, 0.73);
+    const at::Tensor q = made_up(std::ssize(lengths.queries) - 1, shape.heads, 0.73);
     Upload upload;
     queries.put(upload);
     upload.send(device);

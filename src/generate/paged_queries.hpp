@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "local_shape.hpp"
 #include "trireme/kernels/paged_attention.hpp"
 #include "upload.hpp"
 
@@ -45,7 +46,7 @@ class PagedQueries {
   Upload::Piece query_piece_, chunk_piece_, page_piece_;
 };
 
-// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on made-up keys and values; empty: nothing.
-std::string paged_attention_problem(at::Device device, AttendPages kernel);
+// What the kernel gives on this device otherwise than LibTorch's attention over gathered pages, on made-up keys and values of so many heads; empty: nothing.
+std::string paged_attention_problem(at::Device device, AttendPages kernel, const LocalShape& shape);
 
 }  // namespace trireme::generate

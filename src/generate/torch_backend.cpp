@@ -121,7 +121,7 @@ AttendPages TorchBackend::attention_over_pages(const comm::CommView& comm) const
   const kernels::DeviceKernels* own = kernels::device_kernels();
   if (on_host() || !comm.all(own != nullptr)) return nullptr;
   const at::NoGradGuard no_grad;
-  const std::string problem = paged_attention_problem(device_, own->attend_pages);
+  const std::string problem = paged_attention_problem(device_, own->attend_pages, shape_);
   if (comm.all(problem.empty())) return own->attend_pages;
   if (!problem.empty()) log::warning(base::text("keys and values of decoding sequences are gathered for LibTorch's attention (", problem, ")"));
   return nullptr;
@@ -132,8 +132,8 @@ bool TorchBackend::fuses_operators(const comm::CommView& comm) const {
   const kernels::DeviceKernels* own = kernels::device_kernels();
   if (on_host() || !comm.all(own != nullptr)) return false;
   const at::NoGradGuard no_grad;
-  const std::string problem = fused_operators_problem(device_, *own);
-  if (!problem.empty()) log::warning(base::text("layers are generated with an operator at a time (", problem, ")"));
+  const std::string problem = fused_operators_problem(device_, *own, shape_);
+  if (!problem.empty()) log::warning(base::text("layers are generated with an operator at a time, which takes more memory than planned: generate.fused_operators=false plans it (", problem, ")"));
   return comm.all(problem.empty());
 }
 

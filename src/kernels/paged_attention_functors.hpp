@@ -75,7 +75,7 @@ struct AttendChunk {
     }
   };
 
-  // `head_dim`: elements of a head, where it is one slab of this size; else 0.
+  // `head_dim`: elements of a head, where it is one of the sizes that are compiled for; else 0.
   template <int head_dim, class Team>
   TRIREME_KERNEL void attend(const Team& team, Shared& shared, const Part& part, int first_head, int heads) const {
     const int its_dim = head_dim > 0 ? head_dim : static_cast<int>(a.head_dim);

@@ -11,9 +11,8 @@
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
-namespace {
 
-ModelStart open(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed) {
+ModelStart open_start(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed) {
   const trace::Region region{"open a model", trace::no_argument, trace::Category::io};
   const auto folder = model::open_model(path);
   ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
@@ -22,8 +21,6 @@ ModelStart open(const std::string& path, model::HeadKind head, config::HeadType 
   model::warn_unexpected(model::check_weights(start.spec, *start.weights, allowed), *start.weights);
   return start;
 }
-
-}  // namespace
 
 zero::ReadRows ModelStart::reader() const {
   return [start = *this](size_t parameter, const base::Block& block, float* out) {
@@ -37,7 +34,7 @@ zero::ReadRows ModelStart::reader() const {
 
 ModelStart trained_start(const config::Options& options, model::HeadKind head) {
   const auto seed = static_cast<uint64_t>(options.run.seed);
-  if (!options.model.path.empty()) return open(options.model.path, head, options.model.head_dtype, seed);
+  if (!options.model.path.empty()) return open_start(options.model.path, head, options.model.head_dtype, seed);
   ModelStart start{model::describe(config::load_model_shape(options.model.shape), head), nullptr, seed};
   start.spec.head_type = options.model.head_dtype;
   return start;
@@ -52,13 +49,13 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
     if (path.empty() && source.kind == config::RewardKind::model) path = source.path;
   }
   if (path.empty()) path = options.model.path;
-  if (!path.empty()) return open(path, model::HeadKind::score, options.model.head_dtype, seed);
+  if (!path.empty()) return open_start(path, model::HeadKind::score, options.model.head_dtype, seed);
   return {model::describe(actor.spec.shape, model::HeadKind::score), nullptr, actor.seed};
 }
 
 ModelStart reference_start(const config::Options& options, const ModelStart& actor) {
   if (options.reference.path.empty()) return actor;
-  auto start = open(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
+  auto start = open_start(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
   VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data, "reference.path = ", options.reference.path,
            " has a vocabulary of ", start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");

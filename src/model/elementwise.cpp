@@ -5,13 +5,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/device_kernels.hpp"
 #include "trireme/kernels/parallel.hpp"
+#include "trireme/kernels/tensor_elements.hpp"
 #include "trireme/model/row_kernels.hpp"
 
 namespace trireme::model {
@@ -29,33 +28,13 @@ bool has_kernels(const at::Tensor& x) { return x.scalar_type() == at::kFloat || 
 // By kernels of our own: the row kernels of the host, or those of the device.
 bool fused(const at::Tensor& x) { return has_kernels(x) && (x.is_cpu() || (x.is_cuda() && kernels::device_kernels() != nullptr)); }
 
+using kernels::elements;
+using kernels::mutable_elements;
+using kernels::with_type;
+
 template <class T>
 const kernels::DeviceRows<T>& on_device() {
-  if constexpr (std::is_same_v<T, float>) {
-    return kernels::device_kernels()->f32;
-  } else {
-    return kernels::device_kernels()->bf16;
-  }
-}
-
-// The tensor's elements as the row kernels take them: float, or bf16 as its bits.
-template <class T>
-const T* elements(const at::Tensor& x) {
-  return static_cast<const T*>(x.const_data_ptr());
-}
-template <class T>
-T* mutable_elements(at::Tensor& x) {
-  return static_cast<T*>(x.mutable_data_ptr());
-}
-
-// Calls body with a null pointer of the element type.
-template <class Body>
-void with_type(const at::Tensor& x, Body&& body) {
-  if (x.scalar_type() == at::kFloat) {
-    body(static_cast<float*>(nullptr));
-  } else {
-    body(static_cast<uint16_t*>(nullptr));
-  }
+  return kernels::rows_of<T>(*kernels::device_kernels());
 }
 
 template <class Body>

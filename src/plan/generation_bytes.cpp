@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trireme/base/checked.hpp"
+#include "trireme/config/architectures.hpp"
 #include "trireme/plan/pass_bytes.hpp"
 
 namespace trireme::plan {
@@ -21,14 +22,17 @@ constexpr int64_t most_recordings = 32, recording_of_cuda = int64_t{8} << 20;
 // An operator at a time nothing of a block is given back before it ends: both norms' rows, the sums between, what attention and the feed-forward part made. Fused
 // operators keep what is read again: the most is there while the gate is computed, where a norm takes a sum with it, or where queries are rotated.
 int64_t block(const GenerationStep& s) {
-  const int64_t hidden = s.shape.hidden, row = s.fused ? std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, 2 * hidden + 2 * s.q + 2 * s.kv})
-                                                       : 4 * hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn;
-  return s.rows * s.element_bytes * row;
+  const int64_t hidden = s.shape.hidden;
+  if (!s.fused) return s.rows * s.element_bytes * (4 * hidden + 2 * s.q + 2 * s.kv + 3 * s.ffn);
+  // Values keep the memory of queries and keys, too, which lie apart once their heads are normed.
+  const int64_t normed = config::traits(s.shape.architecture).head_norms ? s.q + s.kv : 0;
+  const int64_t rotating = 2 * hidden + 2 * s.q + 2 * s.kv + normed;
+  return s.rows * s.element_bytes * std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, rotating});
 }
 
-// What is there beside gathered keys and values: nothing of the feed-forward part.
+// What is there beside gathered keys and values: nothing of the feed-forward part. Attention in place gathers for rows of prompts only, whose queries and results are apart.
 int64_t attending(const GenerationStep& s) {
-  return s.rows * s.element_bytes * (2 * s.shape.hidden + 2 * s.q + (s.fused ? 0 : 2 * s.kv));
+  return s.rows * s.element_bytes * (2 * s.shape.hidden + (s.in_place ? 4 : 2) * s.q + (s.fused ? 0 : 2 * s.kv));
 }
 
 // Beside the hidden states of all rows those that are drawn from, before and behind the norm and widened; and the logits. Fused operators give all rows back

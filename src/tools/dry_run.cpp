@@ -1,15 +1,56 @@
+#include "torch/torch.hpp"
+
 #include "trireme/tools/dry_run.hpp"
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
-#include "trireme/config/refuse.hpp"
 #include "trireme/config/placement.hpp"
+#include "trireme/config/refuse.hpp"
+#include "trireme/learn/datasets.hpp"
+#include "trireme/learn/model_start.hpp"
+#include "trireme/text/tokenizer.hpp"
 
 namespace trireme::tools {
 namespace {
 
 void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
+
+// config.json, and the headers of weights, of all models that the run would open.
+void check_models(const config::Options& options, config::Command command) {
+  const learn::ModelStart trained = learn::trained_start(options, command == config::Command::rm ? model::HeadKind::score : model::HeadKind::language);
+  if (command != config::Command::ppo) return;
+  std::optional<learn::ModelStart> critic;
+  if (options.has_critic()) critic = learn::critic_start(options, trained);
+  if (options.needs_reference()) learn::reference_start(options, trained);
+  for (const auto& source : options.reward.source) {
+    if (source.kind == config::RewardKind::model) learn::open_start(source.path, model::HeadKind::score, options.model.head_dtype, trained.seed);
+  }
+  learn::check_positions(options, trained, critic);
+}
+
+void print_counts(const std::string& key, const data::SetCounts& counts) {
+  std::string line = base::text("data: ", key, ", ", std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0}), " records");
+  if (counts.too_long > 0) line += base::text(", ", counts.too_long, " too long and left out");
+  if (counts.empty > 0) line += base::text(", ", counts.empty, " empty and left out");
+  print_line(line);
+}
+
+// Every line of the data, encoded as the run would.
+void check_data(const config::Options& options, config::Command command) {
+  const auto tokenizer = text::Tokenizer::load(options.tokenizer_path());
+  const auto check = [&](const std::string& key, const config::Strings& files, bool prompts, bool pairs) {
+    if (files.empty()) return;
+    const data::SetOptions set = learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
+    print_counts(key, prompts ? data::PromptSet::load(set, tokenizer).counts()
+                              : pairs ? data::PreferenceSet::load(set, tokenizer).counts() : data::SftSet::load(set, tokenizer).counts());
+  };
+  const bool ppo = command == config::Command::ppo, pairs = command == config::Command::rm || command == config::Command::dpo;
+  check(ppo ? "data.prompt_dataset" : "data.dataset", ppo ? options.data.prompt_dataset : options.data.dataset, ppo, pairs);
+  check("eval.dataset", options.eval.dataset, ppo, pairs);
+  if (ppo && options.actor.ptx_coef > 0) check("data.pretrain_dataset", options.data.pretrain_dataset, false, false);
+}
 
 }  // namespace
 
@@ -22,6 +63,8 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   const auto roles = config::resolve_ranks(asked.ranks, machine.ranks, node_of_rank);
   config::check_placement(asked, roles);
 
+  check_models(options, command);
+
   const int nodes = node_of_rank.back() + 1;
   print_line(base::text("deck: valid for ", config::to_string(command)));
   print_line(base::text("ranks: ", machine.ranks, " on ", nodes, nodes == 1 ? " node" : " nodes", ", ", per_node, " a node"));
@@ -32,6 +75,7 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   } else {
     print_line("role: " + lines.front());
   }
+  check_data(options, command);
   return ExitCode::done;
 }
 

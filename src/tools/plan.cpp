@@ -132,7 +132,7 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
   plan::Job job{settled, roles, node_of_rank, models, machine, compute_type(options, machine)};
   const auto cut = [&actor](int degree) { return model::tensor_parallel_layout(actor, degree); };
 
-  print(base::text("job: ", command.nodes, " nodes of ", command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
+  print(base::text("job: ", command.nodes, command.nodes == 1 ? " node of " : " nodes of ", command.gpus_per_node, " ", machine.name, ", ", ranks, " ranks"));
   if (command.machine == "this") print("machine: this node's CPUs and the memory that is free now; its GPUs, if it has some, are not looked at");
   print("actor: " + config::describe(models.actor.shape, plan::elements(models.actor)));
   if (models.critic) print("critic: " + config::describe(models.critic->shape, plan::elements(*models.critic)));
@@ -142,6 +142,7 @@ ExitCode run_plan(const config::Options& options, const PlanCommand& command) {
     return print_search(job, cut);
   }
   for (const auto& line : config::describe_placement(options, roles, node_of_rank)) print("role: " + line);
+  for (const auto& warning : config::placement_warnings(options, roles, node_of_rank)) print("warning: " + warning);
   if (options.train.keep_memory) {
     const int64_t layers = actor.shape.layers;
     settled.train.recompute = plan::fewest_recomputed(job);

@@ -52,8 +52,9 @@ WeightSync::Engine::Engine(const comm::CommView& comm, const base::ShardLayout& 
     : comm_(comm), options_(options), members_(with_nodes(members, comm, options)), tensors_(source.tensors()),
       element_bytes_(options.plan.element_bytes), copier_(copier_of(options.device)),
       target_copier_(copier_to_targets(options.device, source.total_elements() / std::max(1, target.ranks()) * element_bytes_)) {
-  VALIDATE(options.plan.bucket_bytes <= largest_message, ExitCode::configuration, "weightsync.bucket_bytes = ", options.plan.bucket_bytes,
-           " is more than 1 GiB: some MiB overlap better");
+  // A message is posted as long as its bucket may be, so it must not be one that is sent in pieces.
+  VALIDATE(options.plan.bucket_bytes <= largest_message - plan::bucket_header, ExitCode::configuration, "weightsync.bucket_bytes = ",
+           options.plan.bucket_bytes, " is a GiB or more: some MiB overlap better");
   while (!set_up(source, target)) {
   }
   size_buffers();

@@ -144,9 +144,8 @@ size_t WeightSync::Engine::copy_some_buckets(const Flow& flow, size_t first, con
   constexpr size_t most_on_host = 64;
   const size_t left = flow.buckets.size() - first, count = options_.device ? left : std::min(most_on_host, left);
   const auto copy = [&](int64_t begin, int64_t end) {
-    const Bucket &front = flow.buckets[first + static_cast<size_t>(begin)], &back = flow.buckets[first + static_cast<size_t>(end) - 1];
-    const Bucket together{front.first, back.last, 0, front.number};
-    start_local(target_copier_, pieces_of(flow, together), element_bytes_, from, targets_);
+    const size_t from_piece = flow.buckets[first + static_cast<size_t>(begin)].first, to_piece = flow.buckets[first + static_cast<size_t>(end) - 1].last;
+    start_local(target_copier_, std::span(flow.pieces).subspan(from_piece, to_piece - from_piece), element_bytes_, from, targets_);
     target_copier_.finish();
   };
   if (options_.parallel_for && !options_.device) {

@@ -135,7 +135,8 @@ void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element
 
 void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources,
                  std::span<void* const> targets) {
-  comm::RowCopy open;
+  comm::RowCopy open;  // of tensor `of`: others may lie right behind it, in memory of another allocation
+  size_t of = 0;
   const auto start_open = [&] {
     if (open.rows > 0) copier.start(open);
   };
@@ -144,9 +145,10 @@ void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t el
     const comm::RowCopy next = comm::RowCopy{static_cast<std::byte*>(targets[piece.tensor]) + to.offset,
                                              static_cast<const std::byte*>(sources[piece.tensor]) + from.offset, from.rows, from.bytes, to.stride, from.stride}
                                    .joined();
-    if (open.rows > 0 && open.take(next)) continue;
+    if (open.rows > 0 && piece.tensor == of && open.take(next)) continue;
     start_open();
     open = next;
+    of = piece.tensor;
   }
   start_open();
 }

@@ -36,7 +36,7 @@ std::span<const Piece> pieces_of(const Flow& flow, const Bucket& bucket);
 // `side` says whose tensors they are.
 void pack(const Copier& copier, std::span<const Piece> pieces, Side side, int64_t element_bytes, std::span<const void* const> tensors, std::byte* out);
 void unpack(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, const std::byte* in, std::span<void* const> targets);
-// From a rank's shard to its own slice, pieces that continue each other at once: a device's time is that of a copy's start. The caller calls copier.finish(), in the same thread.
+// From a rank's shard to its own slice, pieces of a tensor that continue each other at once: a device's time is that of a copy's start. The caller calls copier.finish(), in the same thread.
 void start_local(const Copier& copier, std::span<const Piece> pieces, int64_t element_bytes, std::span<const void* const> sources,
                  std::span<void* const> targets);
 // Applies a delta to the host's targets in place; returns the number of elements written.

@@ -1,5 +1,5 @@
 // Marks functions that kernels call: plain C++ for the host, both sides under a GPU compiler. TRIREME_UNROLL: before loops over arrays that are to live
-// in a GPU's registers, which have no addresses.
+// in a GPU's registers, which have no addresses. prefetch(): what a GPU reads soon.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -12,7 +12,7 @@
 
 namespace trireme::base {
 
-inline constexpr int cache_line = 128;  // bytes that a GPU's caches fetch together
+inline constexpr int cache_line = 128;  // bytes, of NVIDIA's GPUs
 
 // Says that what lies there will be read soon. Changes nothing but time.
 template <class T>

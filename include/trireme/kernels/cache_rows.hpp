@@ -6,7 +6,8 @@
 namespace trireme::kernels {
 
 // T: float, or uint16_t for bf16 as its bits. Rows of q [M, H, hd], k and v [M, K, hd] lie `.._stride` elements apart, each of them dense. q and k are
-// rotated by cos and sin [positions, hd / 2]; k and v go to their rows' slots.
+// rotated by cos and sin [positions, hd / 2], hd even; k and v go to their rows' slots. Strides count
+// elements. Device memory, which the caller keeps until the stream has come behind the kernel. Rows of one slot must be equal: which is last is not said.
 template <class T>
 struct CacheRows {
   const T *q, *k, *v;

@@ -138,7 +138,7 @@ TEST(Deck, RoundTripOfRandomOptions) {
     o.reward.clip_range = round % 2 ? std::optional<Range>{} : Range{-real(), real()};
     o.rollout.stop = {"\n\n", "END", ""};
     o.data.prompt_probs = {real(), real(), 0};
-    o.weightsync.bucket_bytes.count = 4096 + static_cast<int64_t>(rng());
+    o.weightsync.bucket_bytes.count = 4096 + static_cast<int64_t>(rng() % (1 << 28));
     o.generate.kv_memory = round % 2 ? MemoryShare{real(), 0} : MemoryShare{0, 1 + static_cast<int64_t>(rng())};
     o.reward.source.resize(static_cast<size_t>(round % 3));
     for (auto& source : o.reward.source) source.pattern = R"(\\boxed\{(.*)\})";

@@ -109,7 +109,7 @@ TEST(Packing, LocalPiecesThatContinueAreOneCopy) {
   }
   EXPECT_EQ(copies({{0, {2, narrow, 0, side, 0, narrow}}, {0, {2, narrow, 3 * side, side, 2 * narrow, narrow}}}), 2) << "a gap in the source";
   EXPECT_EQ(copies({{0, {2, narrow, 0, side, 0, narrow}}, {0, {2, narrow - 1, 2 * side, side, 2 * narrow, narrow}}}), 2) << "shorter rows";
-  EXPECT_EQ(copies({{0, {2, side, 0, side, 0, side}}, {1, {2, side, 0, side, 0, side}}}), 2) << "another tensor";
+  EXPECT_EQ(copies({{0, {side, side, 0, side, 0, side}}, {1, {2, side, 0, side, 0, side}}}), 2) << "another tensor, which happens to lie behind: it may be another allocation";
 }
 
 // Stores around the caches write what plain ones do: rows of all lengths, pages and lines at any offset, and nothing beside them.
