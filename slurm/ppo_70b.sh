@@ -65,6 +65,7 @@ dry_run=${TRIREME_DRY_RUN:-0}
 
 say() { printf '%s  %s\n' "$(date '+%F %T')" "$*"; }
 
+settings=0                           # exit code of what is wrong with them
 check_settings() {
   local name wrong=()
   [ -x "$program" ] || wrong+=("TRIREME_HOME=$TRIREME_HOME has no build/release/trireme: build it there, or set TRIREME_HOME")
@@ -84,7 +85,8 @@ check_settings() {
   fi
   [ ${#wrong[@]} -gt 0 ] || return 0
   printf 'slurm/ppo_70b.sh: %s\n' "${wrong[@]}" >&2
-  [ "$dry_run" = 1 ] || exit 78
+  settings=78
+  [ "$dry_run" = 1 ] || exit "$settings"  # a dry run also has the program's word on the deck
 }
 
 load_modules() {
@@ -354,7 +356,7 @@ ends_at=$(end_of_job)
 if [ "$dry_run" = 1 ]; then
   build_launch_line
   show
-  exit
+  exit "$settings"
 fi
 
 mkdir -p "$run_dir"

@@ -2,7 +2,7 @@
 # Derecho (NCAR), GPU nodes:
 #   export TRIREME_ACCOUNT=... TRIREME_RUN_DIR=$SCRATCH/... TRIREME_MODEL=... TRIREME_REWARD_MODEL=... TRIREME_PROMPTS=...
 #   . pbs/sites/derecho.sh && qsub $TRIREME_QSUB pbs/ppo_70b.pbs
-# TRIREME_NODES (16), TRIREME_QUEUE (main) and TRIREME_WALLTIME (12 hours) may be set too; set everything before you source.
+# TRIREME_NODES (6), TRIREME_QUEUE (main) and TRIREME_WALLTIME (12 hours) may be set too; set everything before you source.
 #
 # 82 GPU nodes: one 64-core EPYC, 4 A100 of 40 GB, 4 Slingshot cards. The cuda module must be loaded, or nodes may lock up.
 # Queues: main 12 hours; preempt 100 hours, at least 10 minutes of run, TERM and 10 minutes before KILL, comes back with -r y
@@ -16,11 +16,12 @@ if [ -z "${TRIREME_ACCOUNT:-}" ]; then
   echo "pbs/sites/derecho.sh: set TRIREME_ACCOUNT first (the project to charge)" >&2
   return 78
 fi
+export TRIREME_DECK="${TRIREME_DECK:-inputs/science/ppo_8b_a100_40.toml}"  # Llama-3-8B; ppo_70b.toml needs 96 such nodes (trireme plan)
 export TRIREME_GPUS_PER_NODE=4
 export TRIREME_THREADS_PER_RANK=16
 export TRIREME_MPI=pals
 export TRIREME_MODULES="${TRIREME_MODULES:-cuda}"
 _trireme_names=$(env | sed -n 's/^\(TRIREME_[A-Z_]*\)=.*/\1/p' | grep -v '^TRIREME_QSUB$' | paste -sd, -)
 export TRIREME_QSUB="-A $TRIREME_ACCOUNT -q ${TRIREME_QUEUE:-main} -l walltime=${TRIREME_WALLTIME:-12:00:00} \
--l select=${TRIREME_NODES:-16}:ncpus=64:ngpus=4:mpiprocs=4 -v $_trireme_names"
+-l select=${TRIREME_NODES:-6}:ncpus=64:ngpus=4:mpiprocs=4 -v $_trireme_names"
 unset _trireme_names

@@ -1,7 +1,7 @@
 # Not tried on the machine itself: put together from public pages, all retrieved 2026-11-21. Sourced, not run.
 # JUWELS Booster (JSC):
 #   export SBATCH_ACCOUNT=... TRIREME_RUN_DIR=$SCRATCH/... TRIREME_MODEL=... TRIREME_REWARD_MODEL=... TRIREME_PROMPTS=...
-#   . slurm/sites/juwels_booster.sh && sbatch --nodes=16 $TRIREME_SBATCH slurm/ppo_70b.sh
+#   . slurm/sites/juwels_booster.sh && sbatch --nodes=6 $TRIREME_SBATCH slurm/ppo_70b.sh
 #
 # Slurm without slurmd: the nodes run psid with the plugin psslurm.
 #   https://apps.fz-juelich.de/jsc/hps/juwels/batchsystem.html
@@ -16,6 +16,7 @@ if [ -z "${SBATCH_ACCOUNT:-}" ]; then
   return 78
 fi
 export SBATCH_PARTITION="${SBATCH_PARTITION:-booster}"
+export TRIREME_DECK="${TRIREME_DECK:-inputs/science/ppo_8b_a100_40.toml}"  # Llama-3-8B; ppo_70b.toml needs 96 such nodes (trireme plan)
 export TRIREME_GPUS_PER_NODE=4
 export TRIREME_MPI="${TRIREME_MPI:-pspmix}"
 export TRIREME_MODULES="${TRIREME_MODULES:-GCC OpenMPI CUDA HDF5}"

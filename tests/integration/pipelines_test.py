@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Reward models, DPO and what goes with them: numbers that do not depend on the ranks, bitwise resume, exports, evaluation, the best
-checkpoint, the pretraining loss; and the tutorial's chain SFT -> RM -> PPO and SFT -> DPO, shortened."""
+checkpoint, the pretraining loss; the tutorial's chain SFT -> RM -> PPO and SFT -> DPO, shortened; and the README's command for one's own model."""
 
 import json
 import math
 import pathlib
+import re
+import shlex
 
 from trireme_run import ROOT, SFT_DECK, ProgramTest, main, read_safetensors, timeless, write_lines
 
@@ -250,6 +252,25 @@ class Tutorial(ProgramTest):
         self.assertEqual(memory["generator_weights"], 0, "ranks of a node read the trainers' weights in place")
         self.assertNotIn("reference_master", memory, "a frozen model has no fp32 weights")
         self.assertGreater(sum(line["reward"] for line in ppo[-3:]), sum(line["reward"] for line in ppo[:3]))
+
+    def readme_command(self):
+        """What the README says under "Your own model and prompts", behind `trireme`, with a model and prompts that are here."""
+        section = (ROOT / "README.md").read_text().split("## Your own model and prompts")[1]
+        lines = re.match(r"\s*\n((?:    .*\n)+)", section)[1].replace("\\\n", " ")
+        words = shlex.split(lines.replace("/models/my-llama", "model").replace("my_prompts.jsonl", "prompts.jsonl"))
+        return [str(ROOT / word) if word.startswith("inputs/") else word for word in words[words.index("build/release/trireme") + 1:]], int(words[2])
+
+    def test_the_command_of_the_readme(self):
+        """Valid on as many ranks as it starts, and on others, without a warning; the deck is refused as long as nobody says what the reward is."""
+        command, ranks = self.readme_command()
+        for number in (ranks, 1, 16):
+            done = self.succeed(*command, "--dry-run", "--ranks", number, "--ranks-per-node", 8)
+            self.assertIn(f"ranks: {number} on ", done.out)
+            self.assertNotIn("warning", done.text)
+        silent = [word for word in command if not word.startswith("reward.")]
+        self.assertLess(len(silent), len(command))
+        self.assertIn("reward.source.0.command is missing", self.succeed(*silent, "--dry-run", code=CONFIGURATION).text)
+        self.succeed(*silent, "reward.source.0.kind=rule", "reward.source.0.rule=number", "--dry-run")
 
 
 if __name__ == "__main__":

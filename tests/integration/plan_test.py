@@ -2,6 +2,7 @@
 """`trireme plan` as a user starts it: one process, config.json files only; what fits and what does not, machines by name and from a file, the search."""
 
 import os
+import pathlib
 import re
 import subprocess
 import time
@@ -108,6 +109,39 @@ class Plan(ProgramTest):
         few, _, _, unchanged = planned(plain, "train.keep_memory=1 KiB")
         self.assertLess(few, some)
         self.assertEqual(unchanged, peak)
+
+    def site_job(self, path):
+        """Deck, nodes and GPUs of a node of a job that a site file describes, sourced as a user would."""
+        kind = path.parent.parent.name
+        told = {"PATH": os.environ["PATH"], "SBATCH_ACCOUNT": "project", "TRIREME_ACCOUNT": "project"}
+        shell = f"set -eu; . {kind}/sites/{path.name} && echo \"${{TRIREME_DECK:-}}|$TRIREME_GPUS_PER_NODE|${{TRIREME_QSUB:-}}\""
+        done = subprocess.run(["bash", "-c", shell], cwd=ROOT, env=told, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        deck, per_node, qsub = done.stdout.strip().split("|")
+        asked = qsub if kind == "pbs" else path.read_text()
+        default = re.search(r"TRIREME_DECK:=([^}]+)", next((ROOT / kind).glob("ppo_70b.*")).read_text())[1]
+        return pathlib.Path(deck or default).name, re.search(r"(?:select|--nodes)=(\d+)", asked)[1], per_node
+
+    def test_the_decks_of_the_site_files_fit(self):
+        """With a twentieth to spare, on as many nodes as each file asks for; docs/user/batch.md says so."""
+        a100_64 = self.machine("a100-64.toml", 'gpu_memory = "63 GiB"\nhost_memory = "460 GiB"\n')[1]
+        machines = {"A100 of 80 GB": "a100-80", "A100 of 64 GB": a100_64, "A100 of 40 GB": "a100-40", "GH200": "gh200"}
+        rows = re.findall(r"^\| `((?:slurm|pbs)/sites/\w+\.sh)` \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "docs/user/batch.md").read_text(), re.MULTILINE)
+        self.assertEqual(sorted(row[0] for row in rows), sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("*/sites/*.sh")))
+        for name, hardware, runs, says in rows:
+            if not runs.startswith("on GPUs"):
+                continue
+            with self.subTest(site=name):
+                deck, nodes, per_node = self.site_job(ROOT / name)
+                self.assertEqual(says, f"`{deck}`, {nodes} nodes")
+                gpu, kind = re.search(r"4 (.*?) a node", hardware)[1], deck[4:].split("_")[0].removesuffix(".toml")
+                text = self.plan(f"{ROOT}/inputs/science/{deck}", f"model.path={ROOT}/inputs/models/llama3-{kind}",
+                                 f"reward.source.0.path={ROOT}/inputs/models/llama3-8b", 'data.prompt_dataset=["elsewhere.jsonl"]', "--nodes", nodes,
+                                 "--gpus-per-node", per_node, "--machine", machines[gpu]).out
+                fits = re.findall(r"^fits: +([0-9.]+) of +([0-9.]+) GB of a (?:GPU|node)'s memory", text, re.MULTILINE)
+                self.assertEqual(len(fits), 2, text)
+                for peak, memory in fits:
+                    self.assertLessEqual(float(peak), 0.95 * float(memory), text)
 
     def test_search_ranks_settings_that_start(self):
         """Among them the optimizer's state on the host; the fastest is planned by itself as it says."""

@@ -224,7 +224,11 @@ class Script(StandInTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("launch: ", result.stdout)
         self.assertRegex(result.stdout, r"checked: ppo \S*deck.toml run.dir=\S+ run.device=cuda run.seed=3 --dry-run --ranks 32 --ranks-per-node 8")
-        self.assertEqual(self.dry_run(TRIREME_RUN_DIR="").returncode, 78)
+        result = self.dry_run(TRIREME_RUN_DIR="", TRIREME_MODEL="/no/such/model")
+        self.assertEqual(result.returncode, 78)
+        for words in ("TRIREME_RUN_DIR is empty", "TRIREME_MODEL=/no/such/model cannot be read"):
+            self.assertIn(words, result.stderr)
+        self.assertIn("checked: ppo", result.stdout)
         self.assertEqual(sorted(self.folder.rglob("*")), before)
         for code, expected, words in ((78, 78, "wrong key"), (127, 0, "not checked")):
             self.executable("home/build/release/trireme", f"#!/bin/bash\necho 'wrong key'\nexit {code}\n")

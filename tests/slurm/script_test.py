@@ -249,12 +249,16 @@ def dry_run():
                                    "SLURM_CPUS_PER_TASK": "6", "STUB_RC": str(rc)})
                 if job.rc != rc or line not in job.output or "roles: trainer=0-3" not in job.output or job.arguments:
                     yield f"dry run with TRIREME_MPI={mpi}: rc {job.rc}\n{job.output}"
+    with tempfile.TemporaryDirectory() as folder:  # the deck is looked at beside wrong settings, too
+        job = Job(folder, {"TRIREME_DRY_RUN": "1", "TRIREME_RUN_DIR": ""})
+        if job.rc != 78 or "TRIREME_RUN_DIR is empty" not in job.output or "roles: trainer=0-3" not in job.output:
+            yield f"dry run without a run folder: rc {job.rc}\n{job.output}"
 
 
 def main():
     os.umask(0o022)
     problems = [*behaviour(), *places(), *requested(), *launch_line(), *dry_run()]
-    print("\n".join(problems + [f"{len(CASES) + len(PLACES) + 8} cases, {len(problems)} problems"]))
+    print("\n".join(problems + [f"{len(CASES) + len(PLACES) + 9} cases, {len(problems)} problems"]))
     return 1 if problems else 0
 
 

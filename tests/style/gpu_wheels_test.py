@@ -64,10 +64,13 @@ def problems(root, wheels):
         yield from differs("a toolkit that has both", machine.wanted(), NEVER_IN_A_TOOLKIT)
         (machine.folder / "cuda/bin/nvcc").unlink()
         yield from differs("no nvcc in PATH", machine.wanted(), NEVER_IN_A_TOOLKIT)
-    # One list in two files: the build names the wheels that it misses.
+    # One list in three files: the build names the wheels that it misses.
     named = dict(re.findall(r"\|(nvidia-[\w-]+)==([\w.]+)\"", (root / "cmake" / "TriremeCuda.cmake").read_text()))
     if named != plain:
         yield f"cmake/TriremeCuda.cmake names {named}, bootstrap.sh {plain}"
+    told = dict(re.findall(r"(nvidia-[\w-]+)==([\w.]+)", (root / "docs/install/without_root.md").read_text().split("For **GPUs**")[1]))
+    if told != plain:
+        yield f"docs/install/without_root.md names {told}, bootstrap.sh {plain}"
     for metadata in pathlib.Path(wheels).glob("torch-*.dist-info/METADATA") if wheels else ():
         torch = dict(re.findall(r"^Requires-Dist: (nvidia-[\w-]+)==([\w.]+)", metadata.read_text(), re.M))
         for wheel in sorted(set(plain) & set(torch)):
