@@ -113,7 +113,6 @@ ExitCode PpoLoop::run() {
     const trace::Region region{"iteration", iteration};
     report::IterationMetrics metrics;
     metrics.iteration = iteration;
-
     if (const auto code = iterate(progress, metrics)) return *code;  // stopped inside it
     progress.iteration = iteration;
     roles_.add_metrics(metrics);

@@ -30,9 +30,10 @@ int64_t block(const GenerationStep& s) {
   return s.rows * s.element_bytes * std::max({2 * hidden + s.q + 3 * s.ffn, 5 * hidden + s.q, rotating});
 }
 
-// What is there beside gathered keys and values: nothing of the feed-forward part. Attention in place gathers for rows of prompts only, whose queries and results are apart.
+// What is there beside gathered keys and values: nothing of the feed-forward part. Beside rows that attend in place, queries and results of
+// prompts' rows are apart.
 int64_t attending(const GenerationStep& s) {
-  return s.rows * s.element_bytes * (2 * s.shape.hidden + (s.in_place ? 4 : 2) * s.q + (s.fused ? 0 : 2 * s.kv));
+  return s.rows * s.element_bytes * (2 * s.shape.hidden + (s.in_place && s.running > 1 ? 4 : 2) * s.q + (s.fused ? 0 : 2 * s.kv));
 }
 
 // Beside the hidden states of all rows those that are drawn from, before and behind the norm and widened; and the logits. Fused operators give all rows back

@@ -10,6 +10,7 @@
 #include "trireme/config/refuse.hpp"
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
+#include "trireme/learn/objective.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::tools {
@@ -18,16 +19,17 @@ namespace {
 void print_line(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
 
 // config.json, and the headers of weights, of all models that the run would open.
-void check_models(const config::Options& options, config::Command command) {
-  const learn::ModelStart trained = learn::trained_start(options, command == config::Command::rm ? model::HeadKind::score : model::HeadKind::language);
-  if (command != config::Command::ppo) return;
+void check_models(const config::Options& options, config::Command command, const text::Tokenizer& tokenizer) {
+  const bool ppo = command == config::Command::ppo;
+  const learn::ModelStart trained = learn::trained_start(options, learn::head_of(command));
+  tokenizer.check_model(trained.spec.shape.vocab);
   std::optional<learn::ModelStart> critic;
-  if (options.has_critic()) critic = learn::critic_start(options, trained);
-  if (options.needs_reference()) learn::reference_start(options, trained);
+  if (ppo && options.has_critic()) critic = learn::critic_start(options, trained);
+  if (command == config::Command::dpo || (ppo && options.needs_reference())) learn::reference_start(options, trained);
   for (const auto& source : options.reward.source) {
-    if (source.kind == config::RewardKind::model) learn::open_start(source.path, model::HeadKind::score, options.model.head_dtype, trained.seed);
+    if (ppo && source.kind == config::RewardKind::model) learn::open_start(source.path, model::HeadKind::score, options.model.head_dtype, trained.seed);
   }
-  learn::check_positions(options, trained, critic);
+  learn::check_positions(options, command, trained, critic);
 }
 
 void print_counts(const std::string& key, const data::SetCounts& counts) {
@@ -38,8 +40,7 @@ void print_counts(const std::string& key, const data::SetCounts& counts) {
 }
 
 // Every line of the data, encoded as the run would.
-void check_data(const config::Options& options, config::Command command) {
-  const auto tokenizer = text::Tokenizer::load(options.tokenizer_path());
+void check_data(const config::Options& options, config::Command command, const text::Tokenizer& tokenizer) {
   const auto check = [&](const std::string& key, const config::Strings& files, bool prompts, bool pairs) {
     if (files.empty()) return;
     const data::SetOptions set = learn::set_options(options, files, prompts ? options.max_len() - 1 : options.max_len());
@@ -63,7 +64,8 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   const auto roles = config::resolve_ranks(asked.ranks, machine.ranks, node_of_rank);
   config::check_placement(asked, roles);
 
-  check_models(options, command);
+  const auto tokenizer = text::Tokenizer::load(options.tokenizer_path());
+  check_models(options, command, tokenizer);
 
   const int nodes = node_of_rank.back() + 1;
   print_line(base::text("deck: valid for ", config::to_string(command)));
@@ -75,7 +77,7 @@ ExitCode run_dry(const config::Options& options, config::Command command, const 
   } else {
     print_line("role: " + lines.front());
   }
-  check_data(options, command);
+  check_data(options, command, tokenizer);
   return ExitCode::done;
 }
 

@@ -51,7 +51,7 @@ class Draw {
     if (kind == "text") return text(limits);
     if (kind == "duration") return std::vector<std::string>{"\"90s\"", "\"1h30m\"", "\"2:00:30\"", "12.5", "7"}[below(5)];
     if (kind == "iterations, time or \"auto\"") return std::vector<std::string>{"0", "17", "\"20m\"", "\"1h30m\"", "\"auto\""}[below(5)];
-    if (kind == "size") return std::vector<std::string>{"\"4 MiB\"", "\"64KiB\"", "1048577", "\"3.5GB\"", "\"70000 B\""}[below(5)];
+    if (kind == "size") return std::vector<std::string>{"\"4 MiB\"", "\"64KiB\"", "1048577", "\"0.35GB\"", "\"70000 B\""}[below(5)];
     if (kind == "fraction or size") return std::vector<std::string>{"0.25", "1", "\"2 GiB\"", "1000000"}[below(4)];
     if (kind == "two numbers") return pair(limits);
     if (kind == "list of texts") return "[" + text(limits) + ", " + text(limits) + "]";

@@ -145,7 +145,7 @@ TEST(GeneratorSteps, TakeMemoryOfTheDeviceWhileAnswersAreWritten) {
   const SmallJob slices = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.tensor_parallel=2",
                                   "rollout.top_p=0.9"}, 1, 4, gpu());
   const plan::Ledger both = plan::memory_of_rank(slices.job(), 0);
-  EXPECT_EQ(step(both), 2 * 2 * 112 * (2 * 8 + 16 / 2 + 3 * 16 / 2));
+  EXPECT_EQ(step(both), 2 * 2 * 112 * (2 * 8 + 4 * 16 / 2 + 2 * 8 / 2)) << "while rows of a prompt attend to what is gathered, beside one that decodes";
   EXPECT_EQ(bytes_of(both, "generator", "logits of a step"), 2 * 2 * 4) << "this rank has 4 of the 10 ids, the other 6";
   const SmallJob whole = job_of({"rollout.batch_size=4", "rollout.n_samples_per_prompt=1", "data.max_len=100", "generate.tensor_parallel=2"}, 1, 4, gpu());
   const std::string draws = "scratch memory of draws";
