@@ -263,6 +263,7 @@ class Tutorial(ProgramTest):
     def test_the_command_of_the_readme(self):
         """Valid on as many ranks as it starts, and on others, without a warning; the deck is refused as long as nobody says what the reward is."""
         command, ranks = self.readme_command()
+        command += ["data.max_len=256", "rollout.max_new_tokens=128"]  # the model here is a tiny one
         for number in (ranks, 1, 16):
             done = self.succeed(*command, "--dry-run", "--ranks", number, "--ranks-per-node", 8)
             self.assertIn(f"ranks: {number} on ", done.out)
