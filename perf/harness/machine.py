@@ -145,11 +145,11 @@ def run_ours(program, arguments, ranks=1, threads=1, timeout=1200, folder=None):
     return _communicate([process], timeout)
 
 
-def run_on_hosts(program, arguments, hosts, mbit, timeout=1200):
-    """The same with a rank on each of so many made-up hosts, from the repository's root."""
+def run_on_hosts(program, arguments, hosts, mbit, settings=None, timeout=1200):
+    """The same with a rank on each of so many made-up hosts, from the repository's root; `settings` of the environment beside ours."""
     command = [str(ROOT / "perf" / "weightsync" / "hosts.sh"), str(hosts), str(mbit), shutil.which("mpirun") or "mpirun", "--host",
                ",".join(f"h{host}:1" for host in range(hosts)), "-n", str(hosts), "--bind-to", "none", str(_built(program)), *map(str, arguments)]
-    environment = os.environ | ENVIRONMENT | openmp(hosts, 1) | {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = os.environ | ENVIRONMENT | openmp(hosts, 1) | {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | (settings or {})
     return _communicate([subprocess.Popen(command, env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)], timeout)
 
 
