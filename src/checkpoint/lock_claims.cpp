@@ -65,6 +65,13 @@ std::filesystem::path private_file(const std::filesystem::path& folder, std::str
   return name;
 }
 
+// Whether `file` has got another name. Opened for it: a client of NFS then asks the server.
+bool has_two_names(const std::filesystem::path& file) {
+  const base::FileDescriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info{};
+  return fd.valid() && ::fstat(fd.get(), &info) == 0 && info.st_nlink == 2;
+}
+
 }  // namespace
 
 std::filesystem::path claim_path(const std::filesystem::path& folder, int64_t fence) {
@@ -114,7 +121,9 @@ std::optional<Claim> current_claim(const std::filesystem::path& folder) {
 bool try_claim(const std::filesystem::path& folder, const LockHolder& holder) {
   const std::filesystem::path temporary = private_file(folder, to_json(holder) + "\n");
   const std::filesystem::path claim = claim_path(folder, holder.fence);
-  const int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
+  int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
+  // A client of NFS that asks again because the answer was lost is told of the link that it has made: link(2) may fail where it succeeded.
+  if (failed == EEXIST && has_two_names(temporary)) failed = 0;
   ::unlink(temporary.c_str());
   if (failed == EEXIST) return false;
   if (failed != 0) base::throw_errno(failed, "create the run lock", claim);

@@ -1,7 +1,11 @@
 // Claims of the run lock as files: odd names, damaged texts, a full disk. Each rank has a folder of its own.
+#include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <fcntl.h>
 #include <fstream>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +13,18 @@
 #include "checkpoint/lock_liveness.hpp"
 #include "checkpoint/manifest.hpp"
 #include "fixture.hpp"
+
+namespace {
+std::atomic<bool> answers_get_lost{false};
+}
+
+// In place of the C library's: a file server whose answer was lost, and who says of the second question that the name is there.
+extern "C" int link(const char* from, const char* to) noexcept {
+  const int made = ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+  if (made != 0 || !answers_get_lost) return made;
+  errno = EEXIST;
+  return -1;
+}
 
 namespace trireme::checkpoint {
 namespace {
@@ -83,6 +99,14 @@ TEST_F(Claims, OneNumberIsForOneHolder) {
   EXPECT_TRUE(try_claim(folder.path(), holder(5)));
   remove_claims_below(folder.path(), 5);
   EXPECT_THAT(names(), ElementsAre(".run.lock.5")) << "no temporary file either";
+}
+
+TEST_F(Claims, ALinkWhoseAnswerWasLostCounts) {
+  answers_get_lost = true;
+  EXPECT_TRUE(try_claim(folder.path(), holder(4)));
+  EXPECT_FALSE(try_claim(folder.path(), holder(4))) << "that one is another's";
+  answers_get_lost = false;
+  EXPECT_THAT(names(), ElementsAre(".run.lock.4"));
 }
 
 TEST_F(Claims, AreReplacedAsAWhole) {
