@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -123,7 +124,6 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options)
 class RunLock::Holder {
  public:
   Holder(std::filesystem::path folder, LockHolder me, double interval) : folder_(std::move(folder)), me_(std::move(me)), interval_(interval) {
-    claim_ = base::FileDescriptor(::open(claim_path(folder_, me_.fence).c_str(), O_WRONLY | O_CLOEXEC));
     remove_claims_below(folder_, me_.fence);
     base::write_file_atomically(folder_ / "run.lock", to_json(me_) + "\n");
     thread_ = std::thread([this] { beat(); });
@@ -158,16 +158,34 @@ class RunLock::Holder {
 
  private:
   void beat() {
-    const auto at = static_cast<off_t>(to_json(me_).size() + 1);
     int64_t count = 0;
+    bool heard = true;
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, std::chrono::duration<double>(interval_), [&] { return leaving_; })) {
-      char line[32];
-      const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(++count));
-      // A write sets mtime by the server's clock. A failure is no reason to stop the run: the commit asks again.
-      if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) != size) ::futimens(claim_.get(), nullptr);
-      ::fdatasync(claim_.get());  // a client of a network file system may keep a beat for half a minute otherwise
+      const int error = write_beat(++count);
+      if (error != 0 && heard) {
+        // No reason to stop the run: every commit asks whether the lock is still its own.
+        log::warning(base::text("the heartbeat in ", claim_path(folder_, me_.fence).string(), " cannot be written (", std::strerror(error), "): tried again every ",
+                                base::human_seconds(interval_), ". Until it can, start no other run in this folder: it might take this run for dead"));
+      }
+      if (error == 0 && !heard) log::info("the heartbeat is written again");
+      heard = error == 0;
     }
+  }
+
+  // 0, or why others do not see the beat; the next one then opens the claim anew. A write sets mtime by the server's clock, and where there is no room for it
+  // futimens does; without the sync a client of a network file system may keep it for half a minute.
+  int write_beat(int64_t count) {
+    if (!claim_.valid()) claim_ = base::FileDescriptor(::open(claim_path(folder_, me_.fence).c_str(), O_WRONLY | O_CLOEXEC));
+    if (!claim_.valid()) return errno;
+    char line[32];
+    const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(count));
+    const auto at = static_cast<off_t>(to_json(me_).size() + 1);
+    if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) == size && ::fdatasync(claim_.get()) == 0) return 0;
+    if (::futimens(claim_.get(), nullptr) == 0) return 0;
+    const int error = errno;
+    claim_ = {};
+    return error;
   }
 
   std::filesystem::path folder_;

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +12,8 @@
 #include "checkpoint/lock_claims.hpp"
 #include "checkpoint/lock_liveness.hpp"
 #include "fixture.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -189,6 +192,35 @@ TEST(RunLock, TheHeartBeats) {
   EXPECT_GT(std::filesystem::last_write_time(claim_path(folder.path(), 1)), before);
   EXPECT_EQ(current_claim(folder.path())->holder.pid, world().broadcast_value<int>(::getpid(), 0));
   world().barrier();  // rank 0 releases the lock at the end of its scope
+}
+
+// The descriptor of the claim stops taking writes, as that of a file server that was away: the run lives on, says so, and is heard again.
+TEST(RunLock, AHeartThatCannotWriteTriesAgain) {
+  const SharedFolder folder;
+  if (world().rank() == 0) {
+    log::open({.console = false, .main_file = folder.path() / "log", .rank_file = {}, .level = log::Level::info});
+    const RunLock lock(comm::CommView{}, folder.path(), {.heartbeat_seconds = 0.02});
+    const auto claim = claim_path(folder.path(), 1);
+    const auto modified = [&] { return std::filesystem::last_write_time(claim); };
+    const auto beats = [&] {
+      for (const auto before = modified(); modified() == before;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    };
+    beats();
+    const base::FileDescriptor deaf(::open(claim.c_str(), O_PATH | O_CLOEXEC));
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      const int fd = std::stoi(entry.path().filename());
+      std::error_code closed;  // the folder's own descriptor may be gone
+      if (fd != deaf.get() && std::filesystem::read_symlink(entry.path(), closed) == std::filesystem::canonical(claim)) ::dup3(deaf.get(), fd, O_CLOEXEC);
+    }
+    beats();  // the one that fails is behind this one at the latest
+    beats();
+    EXPECT_TRUE(lock.still_mine());
+    log::close();
+    const std::string said = base::read_file(folder.path() / "log");
+    EXPECT_THAT(said, testing::HasSubstr("warning: the heartbeat in " + claim.string() + " cannot be written (Bad file descriptor)"));
+    EXPECT_THAT(said, testing::HasSubstr("the heartbeat is written again"));
+  }
+  world().barrier();
 }
 
 // Many at once: exactly one wins each time.
