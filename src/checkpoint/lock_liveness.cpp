@@ -34,11 +34,14 @@ std::string namespace_id() {
   return boot + " " + std::string(link, static_cast<size_t>(std::max<ssize_t>(size, 0)));
 }
 
+std::string cluster_here() { return job::sane_job(job::process_environment("SLURM_CLUSTER_NAME").value_or("")); }
+
 }  // namespace
 
 LockHolder this_process() {
   LockHolder me;
   me.job = job::job_label(job::process_environment);
+  me.cluster = cluster_here();
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   me.host = host;
@@ -61,6 +64,11 @@ bool was_before_a_reboot(const LockHolder& holder) {
   return holder.host == me.host && !before.empty() && before != boot_of(me.namespace_id);
 }
 
+bool is_of_another_cluster(const LockHolder& holder) {
+  const std::string here = cluster_here();
+  return !here.empty() && !holder.cluster.empty() && holder.cluster != here;
+}
+
 Liveness ask_scheduler(const LockHolder& holder) {
   std::istringstream words(holder.job);
   std::string kind;
@@ -69,6 +77,7 @@ Liveness ask_scheduler(const LockHolder& holder) {
   id = job::sane_job(id);
   if (id.empty() || id.starts_with('-')) return Liveness::unknown;
   if (kind == "slurm") {
+    if (is_of_another_cluster(holder)) return Liveness::unknown;  // its jobs are not known here, nor gone
     const auto r = job::ask_system({"squeue", "-h", "-j", id, "-o", "%T"});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
     if (r.exit_code != 0) return r.output.find("Invalid job id") != std::string::npos ? Liveness::gone : Liveness::unknown;
@@ -85,7 +94,8 @@ Liveness ask_scheduler(const LockHolder& holder) {
 }
 
 std::string describe(const LockHolder& holder) {
-  return base::text(holder.job.empty() ? "no job" : "job " + holder.job, ", host ", holder.host, ", pid ", holder.pid, ", since ", holder.since);
+  return base::text(holder.job.empty() ? "no job" : "job " + holder.job, holder.cluster.empty() ? "" : " of cluster " + holder.cluster, ", host ", holder.host,
+                    ", pid ", holder.pid, ", since ", holder.since);
 }
 
 }  // namespace trireme::checkpoint

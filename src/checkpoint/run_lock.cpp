@@ -27,37 +27,46 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr double stale_intervals = 10;  // before take_over believes in a death
-constexpr double watched_intervals = 3;  // how long the heart of an earlier start of the same job is listened to
+constexpr double watched_intervals = 3;  // how long a heart is listened to
 
 std::string job_number(const std::string& job) {
   const size_t kind = job.find(' ');
   return kind == std::string::npos ? job : job.substr(0, job.find(' ', kind + 1));
 }
 
-// The same job was started again (requeue, qrerun): the first start is gone unless its heart still beats.
-bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim, double interval) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(watched_intervals * interval));
+bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim, const LockOptions& options) {
+  const double watched = watched_intervals * options.heartbeat_seconds;
+  // A beat sets both times at once. Where they lie apart nothing beats: a copy that keeps the first (cp -a, rsync -a) set the other. Clocks of two hosts
+  // are not compared.
+  if (claim.changed - claim.modified > watched) return true;
+  log::info(base::text("the ", options.what, " ", folder.string(), " may be in use (", describe(claim.holder), "): listening to its heartbeat for ",
+                       base::human_seconds(watched)));
+  std::this_thread::sleep_for(std::chrono::duration<double>(watched));
   const std::optional<Claim> later = current_claim(folder);
   return later && later->holder.fence == claim.holder.fence && later->modified == claim.modified;
+}
+
+// What speaks for the holder's end and is no proof of it; empty: nothing.
+std::string sign_of_its_end(const Claim& claim, const LockHolder& me, Liveness process) {
+  // Also where clients of a file system count its folders differently.
+  if (claim.holder.folder != 0 && me.folder != 0 && claim.holder.folder != me.folder) return "its claim was copied here with the folder";
+  if (process == Liveness::alive) return "";
+  const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job) && !is_of_another_cluster(claim.holder);
+  if (same_job) return "it was an earlier start of this job";  // requeue, qrerun
+  const Liveness job = ask_scheduler(claim.holder);
+  if (job == Liveness::gone) return "the scheduler does not know its job any more";
+  // Machines that share a name could share a folder.
+  return job == Liveness::unknown && was_before_a_reboot(claim.holder) ? "its machine was started anew since" : "";
 }
 
 // Why the lock may be taken from its holder; empty: it may not.
 std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
   if (claim.holder.released) return "released";
-  if (claim.holder.folder != 0 && me.folder != 0 && claim.holder.folder != me.folder) return "its claim was copied here with the folder";
-  switch (ask_process_table(claim.holder)) {
-    case Liveness::alive: return "";
-    case Liveness::gone: return "its process is dead";
-    case Liveness::unknown: break;
-  }
-  const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job);
-  if (same_job) return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "it was an earlier start of this job" : "";
-  const Liveness job = ask_scheduler(claim.holder);
-  if (job == Liveness::gone) return "the scheduler does not know its job any more";
-  // Machines that share a name could share a folder: not without a look at its heart.
-  if (job == Liveness::unknown && was_before_a_reboot(claim.holder)) {
-    return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "its machine was started anew since" : "";
-  }
+  const Liveness process = ask_process_table(claim.holder);
+  if (process == Liveness::gone) return "its process is dead";
+  const std::string sign = sign_of_its_end(claim, me, process);
+  if (!sign.empty()) return heart_stands_still(folder, claim, options) ? sign : "";
+  if (process == Liveness::alive) return "";
   const double silence = server_time(folder) - claim.modified;
   if (options.take_over && silence > stale_intervals * options.heartbeat_seconds) {
     return base::text("no heartbeat for ", base::human_seconds(silence));

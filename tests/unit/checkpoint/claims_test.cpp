@@ -69,6 +69,7 @@ TEST_F(Claims, ABackupOfAClaimLocksNobodyOut) {
 TEST_F(Claims, SayWhatTheirHolderSaid) {
   LockHolder mine;
   mine.job = "slurm 4711 restart 2";
+  mine.cluster = "blue";
   mine.host = "n\"1\\";
   mine.pid = int64_t{1} << 40;
   mine.started = 123456789012345;
@@ -84,7 +85,7 @@ TEST_F(Claims, SayWhatTheirHolderSaid) {
   EXPECT_EQ(to_json(read->holder), to_json(mine));
   EXPECT_EQ(read->holder.pid, mine.pid);
   EXPECT_EQ(read->holder.folder, UINT64_MAX);
-  EXPECT_EQ(describe(read->holder), "job slurm 4711 restart 2, host n\"1\\, pid 1099511627776, since 2026-11-21T14:03:33Z");
+  EXPECT_EQ(describe(read->holder), "job slurm 4711 restart 2 of cluster blue, host n\"1\\, pid 1099511627776, since 2026-11-21T14:03:33Z");
 }
 
 TEST_F(Claims, OneNumberIsForOneHolder) {
@@ -135,7 +136,7 @@ TEST_F(Claims, EveryFieldIsNeededAndOfItsType) {
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    EXPECT_EQ(code(without, &message), key == "folder" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
+    EXPECT_EQ(code(without, &message), key == "folder" || key == "cluster" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
     for (const auto& wrong : {nlohmann::ordered_json::array(), nlohmann::ordered_json(1.5555e66)}) {
       auto other = whole;
       other[key] = wrong;
