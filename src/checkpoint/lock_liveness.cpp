@@ -9,22 +9,13 @@
 #include "manifest.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/job/process_stat.hpp"
 
 namespace trireme::checkpoint {
 namespace {
 
-// Field 22 of /proc/<pid>/stat; the name in field 2 may hold blanks and parentheses. -1: no such process.
-int64_t start_time(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return -1;
-  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
-  std::string word;
-  for (int field = 3; field < 22; ++field) fields >> word;
-  int64_t value = -1;
-  fields >> value;
-  return value;
-}
+// -1: no such process.
+int64_t start_time(int64_t pid) { return job::stat_field("/proc/" + std::to_string(pid) + "/stat", job::stat_start_ticks).value_or(-1); }
 
 std::string namespace_id() {
   std::string boot;
