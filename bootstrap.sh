@@ -373,11 +373,11 @@ install_peers() {
 
 # ---- running ---------------------------------------------------------------------------------------------------------
 
-# Open MPI refuses root and more ranks than cores unless told; its own file layer hides a full disk, ROMIO reports it.
+# Open MPI refuses root and more ranks than cores unless told.
 prepare_mpi() {
   local ranks=$1
   launch=(mpirun -n "$ranks")
-  export OMPI_MCA_io=${OMPI_MCA_io:-romio321} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   # Not by a pipe into grep -q, which ends at the first match: the writer's SIGPIPE would count as "no Open MPI".
   if [[ "$(mpirun --version 2>/dev/null || true)" =~ Open\ MPI|OpenRTE ]]; then
     launch+=(--bind-to none)

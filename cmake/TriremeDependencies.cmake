@@ -2,7 +2,7 @@
 # (tests/style) checks that a module includes only the third-party headers its row of docs/dev/architecture.md allows.
 find_package(Threads REQUIRED)
 find_package(MPI 3.0 REQUIRED COMPONENTS C)
-# A serial one will do: rank 0 alone calls it, and all ranks write their rows beside it. Only perf_checkpoint --collective, a peer, needs more.
+# A serial one will do: rank 0 alone calls it, and all ranks write their rows beside it. Preferred for perf_checkpoint --collective, a peer, which has no other.
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
 add_library(trireme_hdf5 INTERFACE)

@@ -14,7 +14,7 @@ if(_mpi_version MATCHES "Open MPI|OpenRTE")
   endif()
 endif()
 set(TRIREME_TEST_ENVIRONMENT
-  "OMPI_MCA_mpi_yield_when_idle=1;OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=1;OMPI_MCA_io=romio321;OMPI_MCA_btl_vader_single_copy_mechanism=none;TORCH_CPP_LOG_LEVEL=ERROR"
+  "OMPI_MCA_mpi_yield_when_idle=1;OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;TORCH_CPP_LOG_LEVEL=ERROR"
   "GTEST_FILTER=-*PublishedModel*;TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR};TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR}")
 if(TRIREME_SANITIZE)  # Open MPI leaves 3357 allocations behind in every program, most of them by plugins it has unloaded: no names to suppress. Tests ask for impossible sizes
   list(APPEND TRIREME_TEST_ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:allocator_may_return_null=1")

@@ -351,7 +351,7 @@ load_modules
 ranks=${SLURM_NTASKS:-$((nodes * (TRIREME_GPUS_PER_NODE > 0 ? TRIREME_GPUS_PER_NODE : 1)))}
 per_node=${SLURM_NTASKS_PER_NODE:-$(((ranks + nodes - 1) / nodes))}
 export TRIREME_GPUS_PER_NODE TRIREME_GPU_ORDER TRIREME_NICS
-export OMP_NUM_THREADS=$TRIREME_THREADS_PER_RANK OMPI_MCA_io=${OMPI_MCA_io:-romio321} NCCL_RAS_ENABLE=${NCCL_RAS_ENABLE:-0}
+export OMP_NUM_THREADS=$TRIREME_THREADS_PER_RANK NCCL_RAS_ENABLE=${NCCL_RAS_ENABLE:-0}
 ends_at=$(end_of_job)
 if [ "$dry_run" = 1 ]; then
   build_launch_line

@@ -17,7 +17,7 @@ PEER_PYTHON = pathlib.Path(os.environ.get("TRIREME_PEER_PYTHON") or CACHE / "ven
 # The same for both sides: large pages, memory kept between steps.
 ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR", "THP_MEM_ALLOC_ENABLE": "1", "PYTHONWARNINGS": "ignore",
-    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMPI_MCA_io": "romio321", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
     "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8589934592:glibc.malloc.trim_threshold=17179869184:glibc.malloc.hugetlb=1",
 }
 

@@ -12,7 +12,7 @@ Site enter_site(int local_rank) {
   const int gpus = machine::visible_gpus();
   VALIDATE(gpus > 0, ExitCode::unfit_environment, "no GPU is visible to LibTorch");
   const Site site{at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus)), true};
-  machine::use_device(site.device, false);
+  machine::use_device(site.device, false, comm::CommView{});
   return site;
 }
 

@@ -11,7 +11,7 @@ MODEL = "hf"  # the export in a run folder
 def launch_environment():
     """Open MPI's switches for root and for more ranks than cores."""
     return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-                OMPI_MCA_hwloc_base_binding_policy="none", OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_io="romio321",
+                OMPI_MCA_hwloc_base_binding_policy="none", OMPI_MCA_mpi_yield_when_idle="1",
                 OMP_WAIT_POLICY="passive")
 
 

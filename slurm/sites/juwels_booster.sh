@@ -5,8 +5,7 @@
 #
 # Slurm without slurmd: the nodes run psid with the plugin psslurm.
 #   https://apps.fz-juelich.de/jsc/hps/juwels/batchsystem.html
-# Partition booster, 4 tasks and 4 GPUs a node; A100 of 40 GB; $SCRATCH is cleaned of files older than 90 days; parallel HDF5
-# needs OMPI_MCA_io=romio321 with Open MPI (slurm/ppo_70b.sh sets it).
+# Partition booster, 4 tasks and 4 GPUs a node; A100 of 40 GB; $SCRATCH is cleaned of files older than 90 days.
 #   https://github.com/BLAST-WarpX/warpx/blob/1b312c6/Tools/machines/juwels-jsc/juwels.sbatch and
 #   .../Docs/source/install/hpc/juwels.rst (2026-07-01)
 # From no page of the center: --mpi=pspmix, which public scripts for its machines use, and 24 threads a task.

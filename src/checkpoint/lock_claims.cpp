@@ -26,6 +26,7 @@ LockHolder holder_from_json(const std::string& text, const std::string& name) {
     LockHolder holder;
     // Numbers by reference: get<int64_t> would cast a double of any size, which is undefined behaviour.
     holder.job = json.at("job").get<std::string>();
+    if (json.contains("cluster")) holder.cluster = json["cluster"].get<std::string>();
     holder.host = json.at("host").get<std::string>();
     holder.pid = json.at("pid").get_ref<const int64_t&>();
     holder.started = json.at("started").get_ref<const int64_t&>();
@@ -41,9 +42,7 @@ LockHolder holder_from_json(const std::string& text, const std::string& name) {
   }
 }
 
-double modified_seconds(const struct stat& info) {
-  return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
-}
+double seconds_of(const timespec& time) { return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec); }
 
 // A file of this process with that text; removed by the caller. Its mode is what the umask leaves, which mkstemp would not ask.
 std::filesystem::path private_file(const std::filesystem::path& folder, std::string_view text) {
@@ -63,6 +62,13 @@ std::filesystem::path private_file(const std::filesystem::path& folder, std::str
   }
   ::fsync(fd.get());
   return name;
+}
+
+// Whether `file` has got another name. Opened for it: a client of NFS then asks the server.
+bool has_two_names(const std::filesystem::path& file) {
+  const base::FileDescriptor fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info{};
+  return fd.valid() && ::fstat(fd.get(), &info) == 0 && info.st_nlink == 2;
 }
 
 }  // namespace
@@ -101,7 +107,8 @@ std::optional<Claim> current_claim(const std::filesystem::path& folder) {
       if (errno != ENOENT) base::throw_errno(errno, "look at", claim.path);
       continue;  // likewise
     }
-    claim.modified = modified_seconds(info);
+    claim.modified = seconds_of(info.st_mtim);
+    claim.changed = seconds_of(info.st_ctim);
     claim.holder = holder_from_json(text, claim.path.string());
     // The next fence is counted from what the claim says: one that says less than its name would be found and not followed, for ever.
     VALIDATE(claim.holder.fence == fence, ExitCode::locked, claim.path.string(), " is not a run lock (it speaks of fence ", claim.holder.fence,
@@ -114,7 +121,9 @@ std::optional<Claim> current_claim(const std::filesystem::path& folder) {
 bool try_claim(const std::filesystem::path& folder, const LockHolder& holder) {
   const std::filesystem::path temporary = private_file(folder, to_json(holder) + "\n");
   const std::filesystem::path claim = claim_path(folder, holder.fence);
-  const int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
+  int failed = ::link(temporary.c_str(), claim.c_str()) == 0 ? 0 : errno;
+  // A client of NFS that asks again because the answer was lost is told of the link that it has made: link(2) may fail where it succeeded.
+  if (failed == EEXIST && has_two_names(temporary)) failed = 0;
   ::unlink(temporary.c_str());
   if (failed == EEXIST) return false;
   if (failed != 0) base::throw_errno(failed, "create the run lock", claim);
@@ -147,12 +156,13 @@ double server_time(const std::filesystem::path& folder) {
   const int error = errno;
   ::unlink(temporary.c_str());
   if (failed != 0) base::throw_errno(error, "look at", temporary);
-  return modified_seconds(info);
+  return seconds_of(info.st_mtim);
 }
 
 std::string to_json(const LockHolder& holder) {
   nlohmann::ordered_json json;
   json["job"] = holder.job;
+  json["cluster"] = holder.cluster;
   json["host"] = holder.host;
   json["pid"] = holder.pid;
   json["started"] = holder.started;

@@ -16,7 +16,8 @@ namespace trireme::checkpoint {
 struct Claim {
   std::filesystem::path path;
   LockHolder holder;
-  double modified = 0;  // seconds, by the file server's clock
+  double modified = 0;  // seconds, by the clock that stamps the folder's files: when its content was written, a heartbeat for instance
+  double changed = 0;   // when anything of the file was: later than `modified` where a copy kept that
 };
 
 // What the name of a claim has room for. Fences are counted up by one, so nobody comes here.

@@ -9,22 +9,13 @@
 #include "manifest.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/job/process_stat.hpp"
 
 namespace trireme::checkpoint {
 namespace {
 
-// Field 22 of /proc/<pid>/stat; the name in field 2 may hold blanks and parentheses. -1: no such process.
-int64_t start_time(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return -1;
-  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
-  std::string word;
-  for (int field = 3; field < 22; ++field) fields >> word;
-  int64_t value = -1;
-  fields >> value;
-  return value;
-}
+// -1: no such process.
+int64_t start_time(int64_t pid) { return job::stat_field("/proc/" + std::to_string(pid) + "/stat", job::stat_start_ticks).value_or(-1); }
 
 std::string namespace_id() {
   std::string boot;
@@ -34,11 +25,14 @@ std::string namespace_id() {
   return boot + " " + std::string(link, static_cast<size_t>(std::max<ssize_t>(size, 0)));
 }
 
+std::string cluster_here() { return job::sane_job(job::process_environment("SLURM_CLUSTER_NAME").value_or("")); }
+
 }  // namespace
 
 LockHolder this_process() {
   LockHolder me;
   me.job = job::job_label(job::process_environment);
+  me.cluster = cluster_here();
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   me.host = host;
@@ -61,6 +55,11 @@ bool was_before_a_reboot(const LockHolder& holder) {
   return holder.host == me.host && !before.empty() && before != boot_of(me.namespace_id);
 }
 
+bool is_of_another_cluster(const LockHolder& holder) {
+  const std::string here = cluster_here();
+  return !here.empty() && !holder.cluster.empty() && holder.cluster != here;
+}
+
 Liveness ask_scheduler(const LockHolder& holder) {
   std::istringstream words(holder.job);
   std::string kind;
@@ -69,6 +68,7 @@ Liveness ask_scheduler(const LockHolder& holder) {
   id = job::sane_job(id);
   if (id.empty() || id.starts_with('-')) return Liveness::unknown;
   if (kind == "slurm") {
+    if (is_of_another_cluster(holder)) return Liveness::unknown;  // its jobs are not known here, nor gone
     const auto r = job::ask_system({"squeue", "-h", "-j", id, "-o", "%T"});
     if (!r.ran || r.exit_code == 127) return Liveness::unknown;
     if (r.exit_code != 0) return r.output.find("Invalid job id") != std::string::npos ? Liveness::gone : Liveness::unknown;
@@ -85,7 +85,8 @@ Liveness ask_scheduler(const LockHolder& holder) {
 }
 
 std::string describe(const LockHolder& holder) {
-  return base::text(holder.job.empty() ? "no job" : "job " + holder.job, ", host ", holder.host, ", pid ", holder.pid, ", since ", holder.since);
+  return base::text(holder.job.empty() ? "no job" : "job " + holder.job, holder.cluster.empty() ? "" : " of cluster " + holder.cluster, ", host ", holder.host,
+                    ", pid ", holder.pid, ", since ", holder.since);
 }
 
 }  // namespace trireme::checkpoint

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -26,37 +27,46 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr double stale_intervals = 10;  // before take_over believes in a death
-constexpr double watched_intervals = 3;  // how long the heart of an earlier start of the same job is listened to
+constexpr double watched_intervals = 3;  // how long a heart is listened to
 
 std::string job_number(const std::string& job) {
   const size_t kind = job.find(' ');
   return kind == std::string::npos ? job : job.substr(0, job.find(' ', kind + 1));
 }
 
-// The same job was started again (requeue, qrerun): the first start is gone unless its heart still beats.
-bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim, double interval) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(watched_intervals * interval));
+bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim, const LockOptions& options) {
+  const double watched = watched_intervals * options.heartbeat_seconds;
+  // A beat sets both times at once. Where they lie apart nothing beats: a copy that keeps the first (cp -a, rsync -a) set the other. Clocks of two hosts
+  // are not compared.
+  if (claim.changed - claim.modified > watched) return true;
+  log::info(base::text("the ", options.what, " ", folder.string(), " may be in use (", describe(claim.holder), "): listening to its heartbeat for ",
+                       base::human_seconds(watched)));
+  std::this_thread::sleep_for(std::chrono::duration<double>(watched));
   const std::optional<Claim> later = current_claim(folder);
   return later && later->holder.fence == claim.holder.fence && later->modified == claim.modified;
+}
+
+// What speaks for the holder's end and is no proof of it; empty: nothing.
+std::string sign_of_its_end(const Claim& claim, const LockHolder& me, Liveness process) {
+  // Also where clients of a file system count its folders differently.
+  if (claim.holder.folder != 0 && me.folder != 0 && claim.holder.folder != me.folder) return "its claim was copied here with the folder";
+  if (process == Liveness::alive) return "";
+  const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job) && !is_of_another_cluster(claim.holder);
+  if (same_job) return "it was an earlier start of this job";  // requeue, qrerun
+  const Liveness job = ask_scheduler(claim.holder);
+  if (job == Liveness::gone) return "the scheduler does not know its job any more";
+  // Machines that share a name could share a folder.
+  return job == Liveness::unknown && was_before_a_reboot(claim.holder) ? "its machine was started anew since" : "";
 }
 
 // Why the lock may be taken from its holder; empty: it may not.
 std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
   if (claim.holder.released) return "released";
-  if (claim.holder.folder != 0 && me.folder != 0 && claim.holder.folder != me.folder) return "its claim was copied here with the folder";
-  switch (ask_process_table(claim.holder)) {
-    case Liveness::alive: return "";
-    case Liveness::gone: return "its process is dead";
-    case Liveness::unknown: break;
-  }
-  const bool same_job = !me.job.empty() && job_number(me.job) == job_number(claim.holder.job);
-  if (same_job) return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "it was an earlier start of this job" : "";
-  const Liveness job = ask_scheduler(claim.holder);
-  if (job == Liveness::gone) return "the scheduler does not know its job any more";
-  // Machines that share a name could share a folder: not without a look at its heart.
-  if (job == Liveness::unknown && was_before_a_reboot(claim.holder)) {
-    return heart_stands_still(folder, claim, options.heartbeat_seconds) ? "its machine was started anew since" : "";
-  }
+  const Liveness process = ask_process_table(claim.holder);
+  if (process == Liveness::gone) return "its process is dead";
+  const std::string sign = sign_of_its_end(claim, me, process);
+  if (!sign.empty()) return heart_stands_still(folder, claim, options) ? sign : "";
+  if (process == Liveness::alive) return "";
   const double silence = server_time(folder) - claim.modified;
   if (options.take_over && silence > stale_intervals * options.heartbeat_seconds) {
     return base::text("no heartbeat for ", base::human_seconds(silence));
@@ -123,7 +133,6 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options)
 class RunLock::Holder {
  public:
   Holder(std::filesystem::path folder, LockHolder me, double interval) : folder_(std::move(folder)), me_(std::move(me)), interval_(interval) {
-    claim_ = base::FileDescriptor(::open(claim_path(folder_, me_.fence).c_str(), O_WRONLY | O_CLOEXEC));
     remove_claims_below(folder_, me_.fence);
     base::write_file_atomically(folder_ / "run.lock", to_json(me_) + "\n");
     thread_ = std::thread([this] { beat(); });
@@ -158,16 +167,34 @@ class RunLock::Holder {
 
  private:
   void beat() {
-    const auto at = static_cast<off_t>(to_json(me_).size() + 1);
     int64_t count = 0;
+    bool heard = true;
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, std::chrono::duration<double>(interval_), [&] { return leaving_; })) {
-      char line[32];
-      const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(++count));
-      // A write sets mtime by the server's clock. A failure is no reason to stop the run: the commit asks again.
-      if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) != size) ::futimens(claim_.get(), nullptr);
-      ::fdatasync(claim_.get());  // a client of a network file system may keep a beat for half a minute otherwise
+      const int error = write_beat(++count);
+      if (error != 0 && heard) {
+        // No reason to stop the run: every commit asks whether the lock is still its own.
+        log::warning(base::text("the heartbeat in ", claim_path(folder_, me_.fence).string(), " cannot be written (", std::strerror(error), "): tried again every ",
+                                base::human_seconds(interval_), ". Until it can, start no other run in this folder: it might take this run for dead"));
+      }
+      if (error == 0 && !heard) log::info("the heartbeat is written again");
+      heard = error == 0;
     }
+  }
+
+  // 0, or why others do not see the beat; the next one then opens the claim anew. A write sets mtime by the server's clock, and where there is no room for it
+  // futimens does; without the sync a client of a network file system may keep it for half a minute.
+  int write_beat(int64_t count) {
+    if (!claim_.valid()) claim_ = base::FileDescriptor(::open(claim_path(folder_, me_.fence).c_str(), O_WRONLY | O_CLOEXEC));
+    if (!claim_.valid()) return errno;
+    char line[32];
+    const int size = std::snprintf(line, sizeof line, "%020ld\n", static_cast<long>(count));
+    const auto at = static_cast<off_t>(to_json(me_).size() + 1);
+    if (::pwrite(claim_.get(), line, static_cast<size_t>(size), at) == size && ::fdatasync(claim_.get()) == 0) return 0;
+    if (::futimens(claim_.get(), nullptr) == 0) return 0;
+    const int error = errno;
+    claim_ = {};
+    return error;
   }
 
   std::filesystem::path folder_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "file_steps.hpp"
+#include "trireme/base/checked.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::checkpoint {
@@ -26,7 +27,6 @@ void for_each_range(const IndexEntry& entry, const base::Block& block, F&& f) {
 }
 
 int64_t round_down(int64_t value, int64_t unit) { return value / unit * unit; }
-int64_t round_up(int64_t value, int64_t unit) { return round_down(value + unit - 1, unit); }
 
 }  // namespace
 
@@ -57,7 +57,7 @@ void SlabWriter::write_range(int64_t offset, const std::byte* data, int64_t byte
   const int64_t taken = extend_edge(offset, data, bytes);
   const int64_t begin = offset + taken;
   const int64_t end = offset + bytes;
-  const int64_t first_page = std::min(end, round_up(begin, page_));
+  const int64_t first_page = std::min(end, base::round_up(begin, page_));
   const int64_t last_page = std::max(first_page, round_down(end, page_));
   keep_edge(begin, data + taken, first_page - begin);
   write_pages(first_page, data + (first_page - offset), last_page - first_page);
@@ -68,7 +68,7 @@ void SlabWriter::write_range(int64_t offset, const std::byte* data, int64_t byte
 int64_t SlabWriter::extend_edge(int64_t offset, const std::byte* data, int64_t bytes) {
   if (edges_.empty() || edges_.back().end() != offset || offset % page_ == 0) return 0;
   PageEdge& edge = edges_.back();
-  const int64_t taken = std::min(bytes, round_up(offset, page_) - offset);
+  const int64_t taken = std::min(bytes, base::round_up(offset, page_) - offset);
   edge.bytes.append(reinterpret_cast<const char*>(data), static_cast<size_t>(taken));
   if (static_cast<int64_t>(edge.bytes.size()) == page_) {
     const PageEdge page = std::move(edge);

@@ -8,12 +8,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <thread>
 #include <vector>
 
 #include "trireme/base/checked.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/job/core_share.hpp"
 #include "trireme/job/node_limits.hpp"
@@ -59,13 +59,6 @@ void in_parts(int64_t bytes, int threads, const Body& body) {
   for (int64_t i = 1; i < count; ++i) others.emplace_back(part, i);
   part(0);
   for (auto& thread : others) thread.join();
-}
-
-std::string text_of_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  return text.str();
 }
 
 // The word in brackets of "always [madvise] never".
@@ -153,7 +146,7 @@ PageReport report_smaps(const std::string& smaps, uint64_t address, int64_t byte
 
 PageReport report_pages(const std::byte* address, int64_t bytes) {
   if (bytes <= 0) return {};
-  PageReport report = report_smaps(text_of_file("/proc/self/smaps"), reinterpret_cast<uint64_t>(address), bytes);
+  PageReport report = report_smaps(base::read_if_there("/proc/self/smaps"), reinterpret_cast<uint64_t>(address), bytes);
   count_nodes(address, bytes, report);
   return report;
 }
@@ -186,13 +179,13 @@ std::string describe(const PageReport& report, int numa_nodes) {
 }
 
 int numa_nodes_of_machine(const std::filesystem::path& root) {
-  const auto nodes = job::parse_cpu_list(text_of_file(root / "sys/devices/system/node/has_memory"));
+  const auto nodes = job::parse_cpu_list(base::read_if_there(root / "sys/devices/system/node/has_memory"));
   return std::max(1, static_cast<int>(nodes.size()));
 }
 
 std::string huge_page_policy(HugePages which, const std::filesystem::path& root) {
   const char* name = which == HugePages::shared ? "shmem_enabled" : "enabled";
-  return chosen_word(text_of_file(root / "sys/kernel/mm/transparent_hugepage" / name));
+  return chosen_word(base::read_if_there(root / "sys/kernel/mm/transparent_hugepage" / name));
 }
 
 }  // namespace trireme::comm

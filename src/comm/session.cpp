@@ -71,8 +71,6 @@ bool completes(MPI_Request request, double seconds) {
 
 Session::Session() {
   facts_.launch = job::read_launch(job::process_environment);
-  // Open MPI's default I/O layer reports success on a full disk; its older one does not.
-  setenv("OMPI_MCA_io", "romio321", 0);
   // Where ranks fill the cores, a rank that waits must let others run; Open MPI finds out by itself only when it was
   // told how many slots there are.
   if (const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE")) {

@@ -55,7 +55,7 @@ class Checkpointing {
   // bytes that were stored. Collective.
   std::optional<Progress> resume(StoredParts& parts);
 
-  // Whether ckpt.interval is a time and it is over since the last save began. Rank 0's answer counts. Local.
+  // Whether ckpt.interval is a time and it is over since the last save began. Local: one rank that says so is enough (comm::agree_to_stop).
   bool time_is_due() const { return schedule_.time_is_due({saves(), last_save_seconds(), saving_ >= 0}); }
   // After `iteration`: by the iterations of ckpt.interval, or since a save failed and its time has come again.
   bool due(int64_t iteration) const { return schedule_.due(iteration); }

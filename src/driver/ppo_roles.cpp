@@ -29,7 +29,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
     scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
                                             [this] { return run.context.stop_wanted(); });
   }
-  machine::use_device(run.device, options.train.deterministic);  // after the plugins of the scorer
+  machine::use_device(run.device, options.train.deterministic, roles.world);  // after the plugins of the scorer
   run.memory.admit(options, run.command, roles.map, roles.world, roles.topology, actor_start.spec, critic_start ? &critic_start->spec : nullptr, run.device);
   if (roles.reward) {
     scorer->make_sources();

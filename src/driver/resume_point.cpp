@@ -50,7 +50,7 @@ bool takes_named_checkpoint(const std::string& resume, const std::filesystem::pa
   } catch (const UserError& error) {
     if (error.code() != ExitCode::bad_data) throw;  // it cannot be read now: going back would be a guess
   }
-  return recorded != name_of_checkpoint(resume);
+  return world.broadcast_value(world.rank() == 0 && recorded != name_of_checkpoint(resume), 0);  // a relative path: ranks may have started in other folders
 }
 
 std::optional<config::DType> stored_compute_type(const std::string& resume, const std::filesystem::path& checkpoints, const comm::CommView& world) {

@@ -6,9 +6,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 
+#include "trireme/base/files.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::job {
@@ -126,10 +126,7 @@ JobFacts read_pbs(const Environment& environment, const Ask& ask, double now) {
   job.id = sane_job(*read("job", "PBS_JOBID"));
   job.name = environment("PBS_JOBNAME").value_or("");
   if (const auto file = read("nodes", "PBS_NODEFILE")) {
-    std::ifstream stream(*file);
-    std::ostringstream text;
-    text << stream.rdbuf();
-    const auto nodes = pbs_nodes(text.str());
+    const auto nodes = pbs_nodes(base::read_if_there(*file));
     job.nodes = static_cast<int>(nodes.size());
     job.node_list = base::join(nodes);
   }

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
+#include "trireme/base/files.hpp"
 #include "trireme/base/text.hpp"
 
 namespace trireme::job {
@@ -18,13 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// /proc and /sys files have no size to ask for, and one that is missing is no error here.
-std::string contents(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  return text.str();
-}
+using base::read_if_there;
 
 fs::path under(const fs::path& root, const fs::path& absolute) { return root / absolute.relative_path(); }
 
@@ -77,7 +71,7 @@ struct Mount {
 
 // Where the hierarchy of `controller` is mounted; "": that of version 2.
 std::optional<Mount> find_mount(const fs::path& root, const std::string& controller) {
-  std::istringstream lines(contents(root / "proc/self/mountinfo"));
+  std::istringstream lines(read_if_there(root / "proc/self/mountinfo"));
   for (std::string line; std::getline(lines, line);) {
     const size_t dash = line.find(" - ");
     if (dash == std::string::npos) continue;
@@ -94,7 +88,7 @@ std::optional<Mount> find_mount(const fs::path& root, const std::string& control
 
 // This process' group in that hierarchy, as /proc/self/cgroup writes it.
 std::optional<std::string> find_path(const fs::path& root, const std::string& controller) {
-  std::istringstream lines(contents(root / "proc/self/cgroup"));
+  std::istringstream lines(read_if_there(root / "proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
@@ -139,10 +133,10 @@ struct MemoryFiles {
 void cap(const fs::path& root, const MemoryFiles& files, AvailableMemory& memory) {
   for (const auto& level : levels_of(root, files.controller)) {
     int64_t limit = std::numeric_limits<int64_t>::max();
-    for (const char* name : files.limits) limit = std::min(limit, number(contents(level.folder / name)).value_or(limit));
-    const auto usage = number(contents(level.folder / files.usage));
+    for (const char* name : files.limits) limit = std::min(limit, number(read_if_there(level.folder / name)).value_or(limit));
+    const auto usage = number(read_if_there(level.folder / files.usage));
     if (limit >= int64_t{1} << 60 || !usage) continue;
-    const std::string stat = contents(level.folder / "memory.stat");
+    const std::string stat = read_if_there(level.folder / "memory.stat");
     int64_t cache = 0;
     for (const char* key : files.page_cache) cache += field(stat, key).value_or(0);
     const int64_t left = std::max<int64_t>(0, limit - std::max<int64_t>(0, *usage - cache));
@@ -159,7 +153,7 @@ uint64_t identity(const fs::path& folder) {
 }  // namespace
 
 AvailableMemory available_memory(const fs::path& root) {
-  const auto node = field(contents(root / "proc/meminfo"), "MemAvailable");
+  const auto node = field(read_if_there(root / "proc/meminfo"), "MemAvailable");
   AvailableMemory memory{node ? *node * 1024 : std::numeric_limits<int64_t>::max(), "the node"};
   cap(root, {"", {"memory.max", "memory.high"}, "memory.current", {"inactive_file", "active_file"}}, memory);
   cap(root, {"memory", {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}}, memory);
@@ -174,18 +168,18 @@ std::vector<CpuQuota> cpu_quotas(const fs::path& root) {
     }
   };
   for (const auto& level : levels_of(root, "")) {
-    const std::string line = contents(level.folder / "cpu.max");  // "200000 100000" or "max 100000"
+    const std::string line = read_if_there(level.folder / "cpu.max");  // "200000 100000" or "max 100000"
     const size_t blank = line.find(' ');
     if (blank != std::string::npos) add(level.folder, number(line.substr(0, blank)), number(line.substr(blank + 1)));
   }
   for (const auto& level : levels_of(root, "cpu")) {
-    add(level.folder, number(contents(level.folder / "cpu.cfs_quota_us")), number(contents(level.folder / "cpu.cfs_period_us")));
+    add(level.folder, number(read_if_there(level.folder / "cpu.cfs_quota_us")), number(read_if_there(level.folder / "cpu.cfs_period_us")));
   }
   return quotas;
 }
 
 std::vector<int> online_cpus(const fs::path& root) {
-  auto cpus = parse_cpu_list(contents(root / "sys/devices/system/cpu/online"));
+  auto cpus = parse_cpu_list(read_if_there(root / "sys/devices/system/cpu/online"));
   const auto count = static_cast<int>(std::max<long>(1, sysconf(_SC_NPROCESSORS_ONLN)));
   if (!cpus.empty()) return cpus;
   for (int cpu = 0; cpu < count; ++cpu) cpus.push_back(cpu);  // no /sys: numbered from 0
@@ -199,7 +193,7 @@ std::vector<int> cpus_of_job(const fs::path& root) {
     std::reverse(levels.begin(), levels.end());
     for (const auto& level : levels) {
       for (const char* name : {"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"}) {
-        const auto cpus = parse_cpu_list(contents(level.folder / name));
+        const auto cpus = parse_cpu_list(read_if_there(level.folder / name));
         if (!cpus.empty() && cpus.size() < online.size()) return cpus;
       }
     }

@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
-#include <sstream>
 
 #include "trireme/base/stopwatch.hpp"
+#include "trireme/job/process_stat.hpp"
 
 namespace trireme::job {
 namespace {
@@ -15,25 +14,13 @@ namespace {
 constexpr double phase_factor = 1.3;
 constexpr double save_factor = 1.5;
 
-// Field 22 of /proc/self/stat, clock ticks after boot; the name in field 2 may hold blanks and parentheses. -1: unknown.
-double start_after_boot() {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  if (!std::getline(file, line)) return -1;
-  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
-  std::string word;
-  for (int field = 3; field < 22; ++field) fields >> word;
-  double ticks = -1;
-  fields >> ticks;
-  return ticks < 0 ? -1 : ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
 }  // namespace
 
 double process_age() {
-  const double started = start_after_boot();
+  const auto ticks = stat_field("/proc/self/stat", stat_start_ticks);
   timespec now{};
-  if (started < 0 || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  if (!ticks || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double started = static_cast<double>(*ticks) / static_cast<double>(sysconf(_SC_CLK_TCK));
   return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
 }
 

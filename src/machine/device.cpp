@@ -8,7 +8,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "trireme/base/error.hpp"
@@ -40,22 +43,26 @@ trace::Memory device_memory() {
   return {reserved.current + exchanges.held, reserved.peak + exchanges.peak};
 }
 
-// The program's kernels for this device, unless they compute something else than LibTorch's operators here.
-void use_own_kernels(at::Device device) {
+// The program's kernels, unless they compute something else than LibTorch's operators on this device or another rank's: ranks count on each other's memory
+// and bits.
+void use_own_kernels(at::Device device, const comm::CommView& world) {
   const auto* own = kernels::device_kernels();
-  if (own == nullptr) return;
-  const std::string problem = model::row_operators_problem(device);
-  if (problem.empty()) return log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
+  const std::string problem = problem_of_any(world, own == nullptr ? "" : model::row_operators_problem(device));
+  if (own != nullptr && problem.empty()) log::debug(base::text("row operators and AdamW on GPUs: own kernels, launched by ", own->name));
+  if (problem.empty()) return;
   kernels::set_device_kernels(nullptr);
-  log::warning(base::text("the program's kernels are put aside (", problem, "): LibTorch's operators do their work, which is slower"));
+  if (world.rank() == 0) log::warning(base::text("the program's kernels are put aside (", problem, "): LibTorch's operators do their work, which is slower"));
 }
 
 // The same for the product that adds to fp32 matrices.
-void use_adding_product(at::Device device) {
-  const std::string problem = kernels::exact_product_problem(device);
+void use_adding_product(at::Device device, const comm::CommView& world) {
+  const std::string problem = problem_of_any(world, kernels::exact_product_problem(device));
   if (problem.empty()) return;
   kernels::set_device_product(nullptr);
-  log::warning(base::text("products on the GPU that add to fp32 gradients are put aside (", problem, "): LibTorch rounds each to bf16 first, in memory of its own"));
+  if (world.rank() == 0) {
+    log::warning(base::text("products on the GPU that add to fp32 gradients are put aside (", problem,
+                            "): LibTorch rounds each to bf16 first, in memory of its own"));
+  }
 }
 
 }  // namespace
@@ -96,7 +103,15 @@ void set_allocator() {
   c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
 }
 
-void use_device(at::Device device, bool deterministic) {
+std::string problem_of_any(const comm::CommView& world, const std::string& problem) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const auto all = world.all_gather(problem.empty() ? "" : base::text("on rank ", world.rank(), " of ", host.data(), ": ", problem));
+  const auto first = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
+  return first == all.end() ? "" : *first;
+}
+
+void use_device(at::Device device, bool deterministic, const comm::CommView& world) {
   if (device.is_cpu()) return;
   auto& context = at::globalContext();
   if (deterministic) {
@@ -109,8 +124,8 @@ void use_device(at::Device device, bool deterministic) {
   context.setAllowBF16ReductionCuBLAS(false);
   trace::set_device_memory_source(&device_memory);
   trace::set_device_clock(comm::make_device_clock(nullptr));
-  use_adding_product(device);
-  use_own_kernels(device);
+  use_adding_product(device, world);
+  use_own_kernels(device, world);
 }
 
 void wait_for(at::Device device) {

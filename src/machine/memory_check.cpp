@@ -37,7 +37,8 @@ Place measure(const comm::NodeTopology& topology, at::Device device) {
   Place out;
   const auto host = job::available_memory();
   out.host_free = host.bytes;
-  out.host_pool = base::text("node ", topology.host_of_node.at(static_cast<size_t>(topology.node)), ", ", host.limited_by);
+  // Nodes may share a name.
+  out.host_pool = base::text("node ", topology.node, ", ", topology.host_of_node.at(static_cast<size_t>(topology.node)), ", ", host.limited_by);
   if (device.is_cpu()) return out;
   out.device_free = free_memory(device);
   out.device_pool = base::text(topology.node, " ", gpu_bus(device.index()));
@@ -120,7 +121,7 @@ void MemoryCheck::admit(const config::Options& options, config::Command command,
   const auto places = world.all_gather(place.device_pool);
   const auto sharers = std::max<int64_t>(1, std::count(places.begin(), places.end(), place.device_pool));
   device_free_ = device.is_cpu() ? 0 : place.device_free;
-  // The same job on every rank, so that each knows the ledgers of all: what the rank with least has.
+  // The same job on every rank, so that each knows the ledgers of all: what the rank with least has, and the kernels that all agreed on (use_device()).
   const plan::Machine machine{.name = "this", .device_bytes = world.min(device.is_cpu() ? 0 : place.device_free / sharers),
                               .host_bytes = world.min(place.host_free)};
   const plan::JobModels models = job_models(options, command, actor, critic);

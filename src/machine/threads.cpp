@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/job/core_share.hpp"
 #include "trireme/job/facts.hpp"
+#include "trireme/job/process_stat.hpp"
 #include "trireme/kernels/parallel.hpp"
 
 namespace trireme::machine {
@@ -68,16 +69,9 @@ bool shares_a_core(const std::vector<job::RankPlace>& places, const job::RankPla
 double seconds_of_thread(const std::filesystem::path& task) {
   double nanoseconds = 0;
   if (std::ifstream file(task / "schedstat"); file >> nanoseconds) return 1e-9 * nanoseconds;
-  // Kernels without scheduler statistics count ticks: fields 14 and 15 after the name, which may have blanks.
-  std::ifstream file(task / "stat");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
-  std::string skip;
-  for (int i = 3; i < 14; ++i) fields >> skip;
-  double user = 0, system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  // Kernels without scheduler statistics count ticks.
+  const auto ticks = [&task](int field) { return static_cast<double>(job::stat_field(task / "stat", field).value_or(0)); };
+  return (ticks(job::stat_user_ticks) + ticks(job::stat_system_ticks)) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 std::map<int64_t, double> seconds_by_thread() {

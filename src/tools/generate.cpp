@@ -118,7 +118,7 @@ class GenerateTool {
   // The device, and the compute type that all ranks' devices take.
   at::Device choose_device() {
     const at::Device device = machine::choose_device(command_.device, world_, topology_);
-    machine::use_device(device, false);
+    machine::use_device(device, false, world_);
     command_.dtype = config::to_choice(machine::settle_compute_type(command_.dtype, world_, device));
     return device;
   }

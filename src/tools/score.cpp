@@ -38,7 +38,7 @@ class ScoreTool {
     const auto topology = comm::discover(world_);
     machine::plan_threads(options, world_, topology, {1, 0, 0}).trainer.use();
     device_ = machine::choose_device(command.device, world_, topology);
-    machine::use_device(device_, false);
+    machine::use_device(device_, false, world_);
     const auto type = machine::settle_compute_type(command.dtype, world_, device_);
     const auto folder = model::open_model(command.model);
     const auto spec = model::describe(folder.shape, model::HeadKind::language);

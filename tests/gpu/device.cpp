@@ -21,7 +21,7 @@ class NeedsGpu : public testing::Environment {
   void SetUp() override {
     driver::enable_gpu();
     if (machine::visible_gpus() > 0) {
-      machine::use_device(gpu(), false);
+      machine::use_device(gpu(), false, world());
       return;
     }
     if (world().rank() == 0) std::fprintf(stderr, "skipped: no GPU is visible to LibTorch\n");

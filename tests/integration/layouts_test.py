@@ -263,6 +263,7 @@ class Layouts(ProgramTest):
             with self.subTest(name):
                 result = self.succeed("ppo", self.deck, f"run.dir=sums-{name}", *layout, *more, ranks=2, env=environment)
                 self.assertIn(f"sums of the replica's 2 ranks through {way}", result.text)
+                self.assertRegex(result.text, "free .host memory, " + ("rank [01]," if name == "nodes" else "ranks 0-1,"), "nodes of one name are two nodes")
                 self.assertEqual(self.samples(f"sums-{name}"), self.samples("sums-shared"))
 
     def test_unequal_work(self):

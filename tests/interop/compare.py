@@ -366,7 +366,7 @@ def trace_processor_differences(path, spans):
 def trace(program):
     ranks, iterations = 2, 6
     run = program.folder / "run"
-    os.environ |= {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_io": "romio321", "OMP_WAIT_POLICY": "passive"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "passive"}
     program.run("ppo", HERE / "trace.toml", f"run.dir={run}", f"run.iterations={iterations}", f"model.shape={HERE / 'shape'}",
                 f"model.tokenizer={HERE.parent.parent / 'inputs/tutorial/tokenizer'}", f"data.prompt_dataset=[\"{HERE / 'trace.jsonl'}\"]",
                 launcher=mpi_launcher(ranks))

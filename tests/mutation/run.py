@@ -96,7 +96,7 @@ def run_suite(suite):
     """The first test that fails, or None."""
     program, chosen, ranks = split(suite)
     environment = dict(os.environ, TRIREME_SOURCE_DIR=str(SOURCE), TRIREME_BINARY_DIR=str(BUILD), OMP_NUM_THREADS="1",
-                       OMP_WAIT_POLICY="passive", OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_io="romio321",
+                       OMP_WAIT_POLICY="passive", OMPI_MCA_mpi_yield_when_idle="1",
                        OMPI_MCA_btl_vader_single_copy_mechanism="none", TORCH_CPP_LOG_LEVEL="ERROR",
                        TRIREME_MPI_FLAGS=";".join(launcher(2)[1:-2]))
     environment.pop("TRIREME_PARITY_DIR", None)

@@ -89,7 +89,7 @@ def execute(kind, one, folder):
     command = [*fixed_addresses(), *([MPIEXEC, *MPI_FLAGS, "-n", str(one.ranks)] if one.ranks > 1 else []), folder / "tests" / f"{one.module}_unit",
                f"--gtest_filter={one.cases}"]
     environment = os.environ | {
-        "TRIREME_SOURCE_DIR": str(ROOT), "TRIREME_BINARY_DIR": str(folder), "OMPI_MCA_io": "romio321", "OMPI_MCA_mpi_yield_when_idle": "1",
+        "TRIREME_SOURCE_DIR": str(ROOT), "TRIREME_BINARY_DIR": str(folder), "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | kind.environment | one.environment
     began = time.monotonic()

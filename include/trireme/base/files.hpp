@@ -49,6 +49,8 @@ class MappedFile {
 
 FileDescriptor open_read(const std::filesystem::path& path);
 std::string read_file(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 31);
+// "" where it is missing or cannot be read. Also for files of /proc and /sys, which have no size to ask for.
+std::string read_if_there(const std::filesystem::path& path);
 
 // Reads or writes all bytes at `offset`; a short transfer is an error.
 void read_at(int fd, uint64_t offset, std::span<std::byte> into, const std::filesystem::path& name);

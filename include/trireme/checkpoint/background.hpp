@@ -1,7 +1,8 @@
 // A save beside training. Shards do not change between a save and the next optimizer step, so the writer reads them
 // where they are; an optimizer that overtakes it says so and that tensor is copied aside first, as far as copies are allowed, or waited for.
 //
-// One writer thread per rank makes all HDF5 calls and uses a communicator of its own, so it needs MPI_THREAD_MULTIPLE.
+// One writer thread per rank writes that rank's rows, rank 0's also lays the file out, which are all calls of HDF5 while training goes on. The threads use a
+// communicator of their own, so they need MPI_THREAD_MULTIPLE.
 #pragma once
 
 #include <cstdint>

@@ -28,6 +28,7 @@ struct LockOptions {
 // Who holds a lock, as written into it.
 struct LockHolder {
   std::string job;        // "slurm 4711", "pbs 12.server" or "" outside a scheduler
+  std::string cluster;    // whose Slurm gave that number; "": none, or an older version did not say
   std::string host;
   int64_t pid = 0;
   int64_t started = 0;    // start time of the process in clock ticks after boot: tells a reused pid apart
@@ -41,8 +42,9 @@ struct LockHolder {
 class RunLock {
  public:
   // Collective over `world`; rank 0 takes the lock and beats. Creates the folder. Throws UserError(locked) on every rank, naming
-  // the holder, unless the holder released the lock, its job is gone (squeue, qstat), its process on this host is
-  // dead, or its heartbeat is stale and take_over was given.
+  // the holder, unless the holder released the lock, its process on this host is dead, its heartbeat is stale and take_over was given, or its heart
+  // stands still and something says that it is gone: its job was started again or is unknown (squeue, qstat), its machine was started anew, or the
+  // claim seems to have been copied here with the folder. The heart is listened to for 3 intervals.
   RunLock(const comm::CommView& world, std::filesystem::path folder, const LockOptions& options = {});
   RunLock(const RunLock&) = delete;
   // Releases the lock when it is still ours. Not collective.

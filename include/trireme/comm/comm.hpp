@@ -99,7 +99,7 @@ class CommView {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const;
-  // For libraries that take an MPI communicator (HDF5): an MPI_Comm. MPI_COMM_SELF for a null view.
+  // An MPI_Comm, for calls of MPI that have no function here (inside comm, NCCL's start among them) and for peers in perf. MPI_COMM_SELF for a null view.
   void* native() const;
 
   // Collective.

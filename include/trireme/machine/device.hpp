@@ -32,9 +32,12 @@ void set_allocator();
 
 // Makes the device current for this process: for LibTorch, whose work then goes to the device's default stream, and for the
 // exchange, which takes the current device and orders itself after that stream. bf16 products are added up in fp32.
-// Kernels of our own that do not agree with LibTorch's operators there are put aside, with a warning.
-// deterministic: only operations with a fixed order. Does nothing for the CPU. Main thread, before the first tensor on the device.
-void use_device(at::Device device, bool deterministic);
+// Kernels of our own that do not agree with LibTorch's operators on some rank's device are put aside on all, with a warning of rank 0.
+// deterministic: only operations with a fixed order. Does nothing for the CPU. Main thread, before the first tensor on the device. Collective over world,
+// whose ranks all have a GPU or none (choose_device()).
+void use_device(at::Device device, bool deterministic, const comm::CommView& world);
+// "" where no rank has a `problem`; else, the same on every rank, who has one and what it is: "on rank 3 of n2: ...". Collective over world.
+std::string problem_of_any(const comm::CommView& world, const std::string& problem);
 
 // Waits for all work that was given to the device.
 void wait_for(at::Device device);

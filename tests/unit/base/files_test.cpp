@@ -50,6 +50,14 @@ std::string all_bytes(size_t count) {
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
+TEST_F(Files, OneThatMayBeMissingHasAText) {
+  EXPECT_EQ(read_if_there(folder_ / "none"), "");
+  EXPECT_EQ(read_if_there(folder_), "") << "a folder";
+  write_file_atomically(folder_ / "some", all_bytes(70001));
+  EXPECT_EQ(read_if_there(folder_ / "some"), all_bytes(70001));
+  EXPECT_NE(read_if_there("/proc/self/stat"), "") << "its size is 0 for whoever asks";
+}
+
 TEST_F(Files, AtomicWriteReplaces) {
   const auto path = folder_ / "a.txt";
   for (const std::string& content : {std::string("one"), std::string(), all_bytes(300001), std::string("two")}) {

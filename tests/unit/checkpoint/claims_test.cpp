@@ -1,7 +1,11 @@
 // Claims of the run lock as files: odd names, damaged texts, a full disk. Each rank has a folder of its own.
+#include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <fcntl.h>
 #include <fstream>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +13,18 @@
 #include "checkpoint/lock_liveness.hpp"
 #include "checkpoint/manifest.hpp"
 #include "fixture.hpp"
+
+namespace {
+std::atomic<bool> answers_get_lost{false};
+}
+
+// In place of the C library's: a file server whose answer was lost, and who says of the second question that the name is there.
+extern "C" int link(const char* from, const char* to) noexcept {
+  const int made = ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+  if (made != 0 || !answers_get_lost) return made;
+  errno = EEXIST;
+  return -1;
+}
 
 namespace trireme::checkpoint {
 namespace {
@@ -53,6 +69,7 @@ TEST_F(Claims, ABackupOfAClaimLocksNobodyOut) {
 TEST_F(Claims, SayWhatTheirHolderSaid) {
   LockHolder mine;
   mine.job = "slurm 4711 restart 2";
+  mine.cluster = "blue";
   mine.host = "n\"1\\";
   mine.pid = int64_t{1} << 40;
   mine.started = 123456789012345;
@@ -68,7 +85,7 @@ TEST_F(Claims, SayWhatTheirHolderSaid) {
   EXPECT_EQ(to_json(read->holder), to_json(mine));
   EXPECT_EQ(read->holder.pid, mine.pid);
   EXPECT_EQ(read->holder.folder, UINT64_MAX);
-  EXPECT_EQ(describe(read->holder), "job slurm 4711 restart 2, host n\"1\\, pid 1099511627776, since 2026-11-21T14:03:33Z");
+  EXPECT_EQ(describe(read->holder), "job slurm 4711 restart 2 of cluster blue, host n\"1\\, pid 1099511627776, since 2026-11-21T14:03:33Z");
 }
 
 TEST_F(Claims, OneNumberIsForOneHolder) {
@@ -83,6 +100,14 @@ TEST_F(Claims, OneNumberIsForOneHolder) {
   EXPECT_TRUE(try_claim(folder.path(), holder(5)));
   remove_claims_below(folder.path(), 5);
   EXPECT_THAT(names(), ElementsAre(".run.lock.5")) << "no temporary file either";
+}
+
+TEST_F(Claims, ALinkWhoseAnswerWasLostCounts) {
+  answers_get_lost = true;
+  EXPECT_TRUE(try_claim(folder.path(), holder(4)));
+  EXPECT_FALSE(try_claim(folder.path(), holder(4))) << "that one is another's";
+  answers_get_lost = false;
+  EXPECT_THAT(names(), ElementsAre(".run.lock.4"));
 }
 
 TEST_F(Claims, AreReplacedAsAWhole) {
@@ -111,7 +136,7 @@ TEST_F(Claims, EveryFieldIsNeededAndOfItsType) {
   for (const auto& [key, value] : whole.items()) {
     auto without = whole;
     without.erase(key);
-    EXPECT_EQ(code(without, &message), key == "folder" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
+    EXPECT_EQ(code(without, &message), key == "folder" || key == "cluster" ? ExitCode::done : ExitCode::locked) << key;  // older versions did not write it
     for (const auto& wrong : {nlohmann::ordered_json::array(), nlohmann::ordered_json(1.5555e66)}) {
       auto other = whole;
       other[key] = wrong;

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +12,8 @@
 #include "checkpoint/lock_claims.hpp"
 #include "checkpoint/lock_liveness.hpp"
 #include "fixture.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/log.hpp"
 
 namespace trireme::checkpoint {
 namespace {
@@ -112,6 +115,30 @@ void leave_claim(const std::filesystem::path& folder, LockHolder holder) {
   world().barrier();
 }
 
+// Somebody who keeps a claim alive.
+class Heart {
+ public:
+  explicit Heart(const std::filesystem::path& claim) {
+    if (world().rank() != 0) return;
+    thread_ = std::thread([this, claim] {
+      while (!done_) {
+        std::error_code taken_over;
+        std::filesystem::last_write_time(claim, std::filesystem::file_time_type::clock::now(), taken_over);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+  }
+  Heart(const Heart&) = delete;
+  ~Heart() {
+    done_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
 TEST(RunLock, ADeadProcessOfThisHostIsTakenOver) {
   const SharedFolder folder;
   LockHolder dead = this_process();
@@ -166,19 +193,50 @@ TEST(RunLock, AHolderFromBeforeARebootIsTakenOverWhenItsHeartStandsStill) {
   // Another machine of the same name, whose heart beats.
   before.fence = 3;
   leave_claim(folder.path(), before);
-  std::atomic<bool> done{false};
-  std::thread heart;
-  if (world().rank() == 0) {
-    heart = std::thread([&] {
-      while (!done) {
-        std::filesystem::last_write_time(claim_path(folder.path(), 3), std::filesystem::file_time_type::clock::now());
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
-    });
-  }
+  const Heart heart(claim_path(folder.path(), 3));
   EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
-  done = true;
-  if (heart.joinable()) heart.join();
+}
+
+// Clients of some network file systems number folders each for itself: its number says that the claim was copied, its heart that it was not.
+TEST(RunLock, AClaimOfAnotherFolderIsACopyUnlessItsHeartBeats) {
+  const SharedFolder folder;
+  LockHolder far = this_process();
+  far.host = "elsewhere";
+  far.namespace_id = "another boot";
+  far.folder = 1;
+  far.fence = 1;
+  leave_claim(folder.path(), far);
+  {
+    const Heart heart(claim_path(folder.path(), 1));
+    EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+  }
+  {
+    const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
+    EXPECT_EQ(lock.fence(), 2);
+    world().barrier();
+  }
+  world().barrier();
+  far = this_process();  // the same on this machine
+  far.folder = 1;
+  far.fence = 3;
+  leave_claim(folder.path(), far);
+  const Heart heart(claim_path(folder.path(), 3));
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path(), {.heartbeat_seconds = 0.1}); }), ExitCode::locked);
+}
+
+TEST(RunLock, ACopyThatKeptTheTimesIsNotListenedTo) {
+  const SharedFolder folder;
+  LockHolder far = this_process();
+  far.namespace_id = "another boot";
+  far.folder = 1;
+  far.fence = 1;
+  leave_claim(folder.path(), far);
+  if (world().rank() == 0) {  // as `cp -a` leaves it, of a run that died years ago
+    std::filesystem::last_write_time(claim_path(folder.path(), 1), std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 3650));
+  }
+  world().barrier();
+  const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 1e6});  // listening to it would take a month
+  EXPECT_EQ(lock.fence(), 2);
 }
 
 TEST(RunLock, TheHeartBeats) {
@@ -189,6 +247,34 @@ TEST(RunLock, TheHeartBeats) {
   EXPECT_GT(std::filesystem::last_write_time(claim_path(folder.path(), 1)), before);
   EXPECT_EQ(current_claim(folder.path())->holder.pid, world().broadcast_value<int>(::getpid(), 0));
   world().barrier();  // rank 0 releases the lock at the end of its scope
+}
+
+// The descriptor of the claim stops taking writes, as that of a file server that was away: the run lives on, says so, and is heard again.
+TEST(RunLock, AHeartThatCannotWriteTriesAgain) {
+  const SharedFolder folder;
+  if (world().rank() == 0) {
+    log::open({.console = false, .main_file = folder.path() / "log", .rank_file = {}, .level = log::Level::info});
+    const RunLock lock(comm::CommView{}, folder.path(), {.heartbeat_seconds = 0.02});
+    const auto claim = claim_path(folder.path(), 1);
+    const auto modified = [&] { return std::filesystem::last_write_time(claim); };
+    const auto beats = [&] {
+      for (const auto before = modified(); modified() == before;) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    };
+    beats();
+    const base::FileDescriptor deaf(::open(claim.c_str(), O_PATH | O_CLOEXEC));
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      const int fd = std::stoi(entry.path().filename());
+      std::error_code closed;  // the folder's own descriptor may be gone
+      if (fd != deaf.get() && std::filesystem::read_symlink(entry.path(), closed) == std::filesystem::canonical(claim)) ::dup3(deaf.get(), fd, O_CLOEXEC);
+    }
+    for (int i = 0; i < 3; ++i) beats();  // one under way, the first behind the one that failed, and one that is later than what is said of it
+    EXPECT_TRUE(lock.still_mine());
+    log::close();
+    const std::string said = base::read_file(folder.path() / "log");
+    EXPECT_THAT(said, testing::HasSubstr("warning: the heartbeat in " + claim.string() + " cannot be written (Bad file descriptor)"));
+    EXPECT_THAT(said, testing::HasSubstr("the heartbeat is written again"));
+  }
+  world().barrier();
 }
 
 // Many at once: exactly one wins each time.
@@ -257,6 +343,41 @@ TEST(RunLock, AsksTheScheduler) {
     EXPECT_EQ(answer("slurm 4"), Liveness::unknown);
     EXPECT_EQ(answer(""), Liveness::unknown);
     EXPECT_EQ(answer("slurm -x"), Liveness::unknown);
+    ::setenv("SLURM_CLUSTER_NAME", "blue", 1);
+    EXPECT_EQ(answer("slurm 3"), Liveness::gone) << "no name is none other";
+    holder.cluster = "blue";
+    EXPECT_EQ(answer("slurm 3"), Liveness::gone);
+    holder.cluster = "green";
+    EXPECT_EQ(answer("slurm 3"), Liveness::unknown) << "of a cluster that this squeue does not ask";
+    ::unsetenv("SLURM_CLUSTER_NAME");
+
+    // A cluster that did not say its name, whose job runs.
+    holder.job = "slurm 3";
+    holder.cluster = "";
+    holder.namespace_id = "another boot";
+    holder.host = "elsewhere";
+    holder.fence = 1;
+    const auto run = folder.path() / "run";
+    std::filesystem::create_directory(run);
+    EXPECT_TRUE(try_claim(run, holder));
+    const auto code = [&](double heartbeat) {
+      return code_of([&] { RunLock(comm::CommView{}, run, {.heartbeat_seconds = heartbeat}); });
+    };
+    {
+      const Heart heart(claim_path(run, 1));
+      EXPECT_EQ(code(0.1), ExitCode::locked);
+    }
+    EXPECT_EQ(code(0.02), ExitCode::done);
+
+    // The same number of two clusters is two jobs.
+    ::setenv("SLURM_CLUSTER_NAME", "blue", 1);
+    ::setenv("SLURM_JOB_ID", "3", 1);
+    holder.cluster = "green";
+    holder.fence = 3;
+    EXPECT_TRUE(try_claim(run, holder));
+    EXPECT_EQ(code(0.02), ExitCode::locked);
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_CLUSTER_NAME");
     ::setenv("PATH", path.c_str(), 1);
   }
   world().barrier();

@@ -1,6 +1,13 @@
 #include "trireme/job/walltime.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "trireme/base/text.hpp"
+#include "trireme/job/process_stat.hpp"
 
 namespace trireme::job {
 namespace {
@@ -78,6 +85,17 @@ TEST(WalltimeLimit, TheNearerOneCounts) {
   EXPECT_EQ(choose_limit(100, 5, 80).seconds_left, 80);
   EXPECT_EQ(choose_limit(100, 5, 800).source, "run.walltime");
   EXPECT_EQ(choose_limit(0, 5, 800).seconds_left, 800);
+}
+
+TEST(Process, FieldsBehindANameOfAnySort) {
+  const auto file = std::filesystem::temp_directory_path() / base::text("trireme-stat-", getpid());
+  std::ofstream(file) << "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 200 0 0 31 32 0 0 20 0 3 0 987654 100000 500\n";
+  EXPECT_EQ(stat_field(file, stat_user_ticks), 31);
+  EXPECT_EQ(stat_field(file, stat_system_ticks), 32);
+  EXPECT_EQ(stat_field(file, stat_start_ticks), 987654);
+  EXPECT_EQ(stat_field(file, 99), std::nullopt);
+  std::filesystem::remove(file);
+  EXPECT_EQ(stat_field(file, stat_user_ticks), std::nullopt);
 }
 
 TEST(Process, IsOlderThanNothing) {
