@@ -43,7 +43,7 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
   const base::ShardLayout source = base::ShardLayout::by_rows(llama_tensors(odd_shape()), 2);
   const base::ShardLayout target = llama_slices(odd_shape(), 2);
   const auto all_bytes = [&](const SyncCounters& counters, int64_t SyncCounters::*what) { return world().sum<int64_t>(counters.*what); };
-  struct Case {
+  struct Windows {
     const char* name;
     std::vector<int> nodes;
     bool in_windows, in_place;
@@ -55,8 +55,9 @@ TEST(Sync, ReadsInPlaceWhatLiesInWindows) {
     body(0, count / 2);
     other.join();
   };
-  for (const Case& one : {Case{"windows", {0, 0, 0, 0}, true, true, 2}, Case{"windows, two threads", {0, 0, 0, 0}, true, true, 2, true}, Case{"buckets", {0, 0, 0, 0}, true, false, 0}, Case{"own memory", {0, 0, 0, 0}, false, true, 0},
-                          Case{"two nodes, each with a trainer and half of the replica", {0, 1, 0, 1}, true, true, 1}}) {
+  for (const Windows& one : {Windows{"windows", {0, 0, 0, 0}, true, true, 2}, Windows{"windows, two threads", {0, 0, 0, 0}, true, true, 2, true},
+                             Windows{"buckets", {0, 0, 0, 0}, true, false, 0}, Windows{"own memory", {0, 0, 0, 0}, false, true, 0},
+                             Windows{"two nodes, each with a trainer and half of the replica", {0, 1, 0, 1}, true, true, 1}}) {
     SCOPED_TRACE(one.name);
     const Members members{{{0, 1}}, {{2, 3}}, one.nodes};
     SyncOptions options;
