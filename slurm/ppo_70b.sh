@@ -175,7 +175,7 @@ launcher() {
 rank_setup='
 trap "" USR1 USR2
 local=${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-}}
-if [ "$TRIREME_GPUS_PER_NODE" -gt 0 ]; then
+if [ "$TRIREME_GPUS_PER_NODE" != 0 ]; then
   [ -n "$local" ] || { echo "slurm/ppo_70b.sh: the launcher gives no local rank, so no GPU can be chosen: set TRIREME_MPI" >&2; exit 69; }
   read -ra order <<<"$TRIREME_GPU_ORDER"; read -ra nics <<<"$TRIREME_NICS"
   IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-}"
@@ -348,7 +348,9 @@ run_once() {
 : "${TRIREME_THREADS_PER_RANK:=${SLURM_CPUS_PER_TASK:-1}}"
 check_settings
 load_modules
-ranks=${SLURM_NTASKS:-$((nodes * (TRIREME_GPUS_PER_NODE > 0 ? TRIREME_GPUS_PER_NODE : 1)))}
+of_node=$TRIREME_GPUS_PER_NODE         # what is no number is named already
+[[ $of_node =~ ^[1-9][0-9]*$ ]] || of_node=1
+ranks=${SLURM_NTASKS:-$((nodes * of_node))}
 per_node=${SLURM_NTASKS_PER_NODE:-$(((ranks + nodes - 1) / nodes))}
 export TRIREME_GPUS_PER_NODE TRIREME_GPU_ORDER TRIREME_NICS
 export OMP_NUM_THREADS=$TRIREME_THREADS_PER_RANK NCCL_RAS_ENABLE=${NCCL_RAS_ENABLE:-0}

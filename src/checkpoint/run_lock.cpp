@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -20,6 +21,7 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/log.hpp"
 #include "trireme/base/progress.hpp"
+#include "trireme/base/stopwatch.hpp"
 #include "trireme/checkpoint/position.hpp"
 #include "trireme/checkpoint/writer.hpp"
 
@@ -41,7 +43,9 @@ bool heart_stands_still(const std::filesystem::path& folder, const Claim& claim,
   if (claim.changed - claim.modified > watched) return true;
   log::info(base::text("the ", options.what, " ", folder.string(), " may be in use (", describe(claim.holder), "): listening to its heartbeat for ",
                        base::human_seconds(watched)));
-  std::this_thread::sleep_for(std::chrono::duration<double>(watched));
+  for (const base::Stopwatch watch; watch.seconds() < watched; base::tick()) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(watched - watch.seconds(), 0.0, 1.0)));
+  }
   const std::optional<Claim> later = current_claim(folder);
   return later && later->holder.fence == claim.holder.fence && later->modified == claim.modified;
 }
@@ -59,9 +63,14 @@ std::string sign_of_its_end(const Claim& claim, const LockHolder& me, Liveness p
   return job == Liveness::unknown && was_before_a_reboot(claim.holder) ? "its machine was started anew since" : "";
 }
 
+bool same_process(const LockHolder& a, const LockHolder& b) {
+  return a.host == b.host && a.pid == b.pid && a.started == b.started && a.job == b.job && a.cluster == b.cluster;
+}
+
 // Why the lock may be taken from its holder; empty: it may not.
 std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
   if (claim.holder.released) return "released";
+  if (options.gone && same_process(*options.gone, claim.holder)) return "its process is gone, as its other lock said";
   const Liveness process = ask_process_table(claim.holder);
   if (process == Liveness::gone) return "its process is dead";
   const std::string sign = sign_of_its_end(claim, me, process);
@@ -103,8 +112,8 @@ int64_t fence_after(const std::optional<Claim>& current) {
   return current->holder.fence + 1;
 }
 
-// Claims the next fence; throws locked.
-LockHolder take(const std::filesystem::path& folder, const LockOptions& options) {
+// Claims the next fence; throws locked. `from`: who had not released it.
+LockHolder take(const std::filesystem::path& folder, const LockOptions& options, std::optional<LockHolder>& from) {
   LockHolder me = this_process();
   me.folder = inode_of(folder);
   for (;;) {
@@ -115,6 +124,7 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options)
       if (reason.empty()) refuse(folder, *current, options.what);
       if (!current->holder.released) {
         log::warning(base::text("taking the ", options.what, " over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
+        from = current->holder;
       }
     }
     const int64_t above = fence_above(options.checkpoints);
@@ -211,7 +221,7 @@ RunLock::RunLock(const comm::CommView& world, std::filesystem::path folder, cons
   agreed_on_root(world, [&] {
     const base::FileWork work{"locking", folder_};
     std::filesystem::create_directories(folder_);
-    LockHolder me = take(folder_, options);
+    LockHolder me = take(folder_, options, taken_from_);
     fence_ = me.fence;
     holder_ = std::make_unique<Holder>(folder_, std::move(me), options.heartbeat_seconds);
   });

@@ -118,10 +118,11 @@ class Parser {
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     auto machine = std::make_shared<tools::DryRun>();
+    if (const auto launch = job::read_launch(job::process_environment); launch.size > 0) *machine = {launch.size, launch.local_size};
     auto wants_dry = std::make_shared<bool>(false);
     auto* dry = sub->add_flag("--dry-run", *wants_dry, "Check the deck and print the role map for --ranks; start nothing");
-    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run")->needs(dry)->check(CLI::Range(1, 1 << 20));
-    sub->add_option("--ranks-per-node", machine->ranks_per_node, "Ranks of a node, for --dry-run (default: all)")
+    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run (default: those of mpirun or srun)")->needs(dry)->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--ranks-per-node", machine->ranks_per_node, "Ranks of a node, for --dry-run (0: all)")
         ->needs(dry)
         ->check(CLI::PositiveNumber);
     sub->footer("trireme --help-deck SECTION explains the keys.");

@@ -138,7 +138,7 @@ std::optional<ExitCode> PpoLoop::iterate(Progress& progress, report::IterationMe
     learn::Rollout rollout = rollouts_.to_trainers(*samples, iteration);  // balanced by tokens
     if (run_.options.train.async_depth > 0) rollouts_.work_ahead(iteration);  // generators and reward ranks work while trainers learn
     auto learning = begin_learning(std::move(rollout.samples), rollout.sequences, progress);  // log-probs, values, advantages
-    if (!learn(learning, rollout.sequences, rollout.owner, progress, metrics)) {
+    if (!learn(learning, rollout.sequences, progress, metrics)) {
       const bool scored = run_.roles.world.all(!learning || !learning->left);
       if (!scored) rollouts_.take_from_trainers(*samples, iteration);
       return leave_inside(scored ? phase::train : phase::reward, progress, metrics, scored && learning ? &*learning : nullptr);
@@ -165,7 +165,7 @@ std::optional<ExitCode> PpoLoop::finish_learning(learn::Unfinished unfinished, P
     const comm::CommView trainers = run_.roles.trainers.all();
     learning = learn::learning_of(unfinished, std::move(rollout.samples), trainers.rank(), trainers.size());
   }
-  if (learn(learning, rollout.sequences, rollout.owner, progress, metrics)) return std::nullopt;
+  if (learn(learning, rollout.sequences, progress, metrics)) return std::nullopt;
   return leave_inside(phase::train, progress, metrics, learning ? &*learning : nullptr);
 }
 
@@ -201,8 +201,7 @@ std::optional<learn::Learning> PpoLoop::begin_learning(Samples samples, const le
   return learning;
 }
 
-bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
-                    report::IterationMetrics& metrics) {
+bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, Progress& progress, report::IterationMetrics& metrics) {
   const trace::Phase phase{"train", metrics.iteration};
   UpdateSettings settings{.iteration = metrics.iteration - 1,
                           .kl_coefficient = progress.training.kl_coefficient,
@@ -216,7 +215,7 @@ bool PpoLoop::learn(std::optional<learn::Learning>& learning, const learn::Seque
   bool finished = true;
   if (Trainer* trainer = roles_.trainer.get()) {
     learn::UpdateReport& update = learning->update;
-    finished = !learning->left && trainer->take_steps(learning->experience, sequences, owner, settings, update);  // epochs, optimizer steps
+    finished = !learning->left && trainer->take_steps(learning->experience, sequences, settings, update);  // epochs, optimizer steps
     progress.mini_batch = update.steps;
     if (finished) {
       roles_.check_replicas(metrics.iteration);

@@ -32,8 +32,7 @@ class PpoLoop {
   // What this trainer learns from; null where the rank is none.
   std::optional<learn::Learning> begin_learning(Samples samples, const learn::SequenceList& sequences, const Progress& progress);
   // Optimizer steps. progress.training, the same on every rank. False: the run stops between two of them.
-  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, const std::vector<int>& owner, Progress& progress,
-             report::IterationMetrics& metrics);
+  bool learn(std::optional<learn::Learning>& learning, const learn::SequenceList& sequences, Progress& progress, report::IterationMetrics& metrics);
   // The run stops inside the iteration: saves what is done of it.
   ExitCode leave_inside(const char* phase, Progress progress, const report::IterationMetrics& metrics, const learn::Learning* learning);
   void sync_weights(const Progress& progress);

@@ -6,8 +6,9 @@
 #include <iterator>
 #include <utility>
 
-#include "trireme/learn/iteration_numbers.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/learn/iteration_numbers.hpp"
+#include "trireme/learn/step_plan.hpp"
 #include "trireme/report/sample_log.hpp"
 #include "trireme/trace/region.hpp"
 
@@ -334,7 +335,7 @@ learn::Rollout RolloutPhase::deliver(const Samples& samples, int64_t iteration, 
                               options.rollout.save_samples);
   }
   const auto& trainers = run_.roles.map.trainer;
-  const auto owners = [&](const learn::SequenceList& sequences) { return Trainer::owners(options, sequences, static_cast<int>(trainers.size()), iteration); };
+  const auto owners = [&](const learn::SequenceList& sequences) { return learn::plan_epoch(options, sequences, static_cast<int>(trainers.size()), iteration, 0).owner; };
   if (holds) {
     const learn::SequenceList sequences = learn::Exchange(holders).list(samples);
     delivery_.send(samples, sequences, owners(sequences), holders.rank(), holders.size());

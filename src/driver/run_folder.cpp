@@ -38,7 +38,7 @@ RunFolder::RunFolder(const config::Options& options, const comm::CommView& world
   const bool apart = !std::filesystem::equivalent(path_, checkpoints_, unknown);  // ckpt.path may be run.dir, which is locked by now
   if (world.broadcast_value(apart, 0)) {
     checkpoint_lock_ = std::make_unique<checkpoint::RunLock>(
-        world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .what = "folder of checkpoints (ckpt.path)"});
+        world, checkpoints_, checkpoint::LockOptions{.take_over = options.run.take_over, .gone = lock_->taken_from(), .what = "folder of checkpoints (ckpt.path)"});
   }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "rank-%05d.log", world.rank());

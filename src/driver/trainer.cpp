@@ -15,6 +15,7 @@
 #include "trireme/base/log.hpp"
 #include "trireme/kernels/device_type.hpp"
 #include "trireme/learn/scoring.hpp"
+#include "trireme/learn/step_plan.hpp"
 #include "trireme/ppo/kl.hpp"
 #include "trireme/ppo/minibatches.hpp"
 #include "trireme/trace/region.hpp"
@@ -35,14 +36,10 @@ std::unique_ptr<zero::ShardedModel> make_model(const config::Options& options, c
                                                        .rings = roles.rings});
 }
 
-ppo::PlanInput plan_input(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration, int64_t epoch) {
-  return {.lengths = learn::lengths_of(sequences),
-          .owner = {},
-          .ranks = trainers,
-          .batch_size = options.train.batch_size,
-          .micro_batch_tokens = options.train.micro_batch_tokens,
-          .seed = static_cast<uint64_t>(options.run.seed),
-          .shuffle = static_cast<uint64_t>(iteration * options.train.max_epochs + epoch)};
+std::unordered_map<uint64_t, int64_t> rows_by_id(const Samples& samples) {
+  std::unordered_map<uint64_t, int64_t> out;
+  for (int64_t i = 0; i < samples.size(); ++i) out.emplace(samples.id[static_cast<size_t>(i)], i);
+  return out;
 }
 
 }  // namespace
@@ -115,18 +112,6 @@ ppo::PipelineReport Trainer::advantages(ppo::Experience& experience, const learn
                          [this](std::span<double> values) { sum(values); });
 }
 
-std::vector<int> Trainer::owners(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration) {
-  std::vector<int> owner(sequences.size(), 0);
-  for (const auto& step : ppo::plan_epoch(plan_input(options, sequences, trainers, iteration, 0))) {
-    for (size_t rank = 0; rank < step.micro_batches.size(); ++rank) {
-      for (const auto& bin : step.micro_batches[rank]) {
-        for (const int64_t sequence : bin) owner[static_cast<size_t>(sequence)] = static_cast<int>(rank);
-      }
-    }
-  }
-  return owner;
-}
-
 learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const std::vector<std::vector<int64_t>>& micro_batches,
                                      const learn::PretrainingRows& pretraining, int64_t number) {
   learn::UpdateStep step;
@@ -144,25 +129,32 @@ learn::UpdateStep Trainer::make_step(const ppo::Experience& experience, const st
   return step;
 }
 
-bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const std::vector<int>& owner, const UpdateSettings& settings,
-                         learn::UpdateReport& report) {
+bool Trainer::take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const UpdateSettings& settings, learn::UpdateReport& report) {
   threads_.use();
   meter_.start();
-  std::unordered_map<uint64_t, int64_t> local_row;
-  for (int64_t i = 0; i < experience.sequences(); ++i) local_row.emplace(experience.samples.id[static_cast<size_t>(i)], i);
-
+  const ppo::Experience* held = &experience;
+  ppo::Experience handed_over;  // by others, for a later epoch
+  std::unordered_map<uint64_t, int64_t> row_of = rows_by_id(experience.samples);
+  std::vector<int> owner;
   int64_t number = 0;  // of the step within the iteration
   for (int64_t epoch = 0; epoch < options_.train.max_epochs; ++epoch) {
-    auto input = plan_input(options_, sequences, ranks_.size(), settings.iteration, epoch);
-    input.owner = owner;
-    for (const auto& planned : ppo::plan_epoch(input)) {
+    const learn::EpochPlan plan = learn::plan_epoch(options_, sequences, ranks_.size(), settings.iteration + 1, epoch);
+    if (epoch == 0) owner = plan.owner;
+    for (const auto& planned : plan.steps) {
       if (number++ < report.steps) continue;  // taken before the run was interrupted
       if (settings.stop()) return false;
+      if (plan.owner != owner) {
+        handed_over = learn::hand_over(*held, sequences, plan.owner, ranks_);
+        held = &handed_over;
+        row_of = rows_by_id(held->samples);
+        owner = plan.owner;
+      }
+      if (ranks_.rank() == 0) learn::count_balance(planned, sequences);
       ppo::Bins mine = planned.micro_batches[static_cast<size_t>(ranks_.rank())];
       for (auto& bin : mine) {
-        for (int64_t& sequence : bin) sequence = local_row.at(sequences[static_cast<size_t>(sequence)].id);
+        for (int64_t& sequence : bin) sequence = row_of.at(sequences[static_cast<size_t>(sequence)].id);
       }
-      const learn::UpdateStep step = make_step(experience, mine, settings.pretraining, report.steps);
+      const learn::UpdateStep step = make_step(*held, mine, settings.pretraining, report.steps);
       settings.before_step();
       const bool talks = ranks_.rank() == 0;
       const auto look_at = [&](learn::SkippedSteps& skips, const char* name, const zero::StepResult& result) {

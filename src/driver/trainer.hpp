@@ -62,9 +62,9 @@ class Trainer {
   // Rewards to advantages; group baselines see the rewards of all trainers.
   ppo::PipelineReport advantages(ppo::Experience& experience, const learn::SequenceList& sequences, double kl_coefficient);
   // The optimizer steps of the PPO epochs that `report` does not have yet; adds this rank's sums to it. `sequences` are those of the whole
-  // rollout, `owner` says which trainer has each sequence. False: settings.stop asked to leave before the last one.
-  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const std::vector<int>& owner, const UpdateSettings& settings,
-                  learn::UpdateReport& report);
+  // rollout, and this trainer has those that learn::plan_epoch() gives it for the first epoch; for each later one trainers hand over to each other.
+  // False: settings.stop asked to leave before the last one. Collective.
+  bool take_steps(const ppo::Experience& experience, const learn::SequenceList& sequences, const UpdateSettings& settings, learn::UpdateReport& report);
   // This rank's sums become means over all trainers and optimizer steps. Collective.
   void average(learn::UpdateReport& report) const;
   // Mean KL to the reference that the iteration saw: of the rollout's tokens before the update, a mean over sequences of their
@@ -75,9 +75,6 @@ class Trainer {
   TrainingState next_state(double kl_coefficient, const std::optional<double>& kl) const;
   // Between two optimizer steps of an iteration with `kl_coefficient`.
   TrainingState state_inside(double kl_coefficient) const;
-
-  // Which trainer gets each sequence: every optimizer step of the first epoch is balanced by tokens.
-  static std::vector<int> owners(const config::Options& options, const learn::SequenceList& sequences, int trainers, int64_t iteration);
 
  private:
   // One planned optimizer step as this rank has it; `number` counts those of the iteration. Collective.

@@ -2,6 +2,7 @@
 
 #include "trireme/learn/model_start.hpp"
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,9 @@
 #include "trireme/trace/region.hpp"
 
 namespace trireme::learn {
+namespace {
 
-ModelStart open_start(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed) {
+ModelStart open(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed) {
   const trace::Region region{"open a model", trace::no_argument, trace::Category::io};
   const auto folder = model::open_model(path);
   ModelStart start{model::describe(folder.shape, head), folder.weights, seed};
@@ -21,6 +23,14 @@ ModelStart open_start(const std::string& path, model::HeadKind head, config::Hea
   model::warn_unexpected(model::check_weights(start.spec, *start.weights, allowed), *start.weights);
   return start;
 }
+
+// By config.json where there is one, else by a GGUF file.
+int64_t positions_of(const std::string& path) {
+  const bool folder = std::filesystem::exists(std::filesystem::path(path) / "config.json");
+  return (folder ? config::load_model_shape(path) : model::open_model(path).shape).max_positions;
+}
+
+}  // namespace
 
 zero::ReadRows ModelStart::reader() const {
   return [start = *this](size_t parameter, const base::Block& block, float* out) {
@@ -34,7 +44,7 @@ zero::ReadRows ModelStart::reader() const {
 
 ModelStart trained_start(const config::Options& options, model::HeadKind head) {
   const auto seed = static_cast<uint64_t>(options.run.seed);
-  if (!options.model.path.empty()) return open_start(options.model.path, head, options.model.head_dtype, seed);
+  if (!options.model.path.empty()) return open(options.model.path, head, options.model.head_dtype, seed);
   ModelStart start{model::describe(config::load_model_shape(options.model.shape), head), nullptr, seed};
   start.spec.head_type = options.model.head_dtype;
   return start;
@@ -49,13 +59,13 @@ ModelStart critic_start(const config::Options& options, const ModelStart& actor)
     if (path.empty() && source.kind == config::RewardKind::model) path = source.path;
   }
   if (path.empty()) path = options.model.path;
-  if (!path.empty()) return open_start(path, model::HeadKind::score, options.model.head_dtype, seed);
+  if (!path.empty()) return open(path, model::HeadKind::score, options.model.head_dtype, seed);
   return {model::describe(actor.spec.shape, model::HeadKind::score), nullptr, actor.seed};
 }
 
 ModelStart reference_start(const config::Options& options, const ModelStart& actor) {
   if (options.reference.path.empty()) return actor;
-  auto start = open_start(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
+  auto start = open(options.reference.path, model::HeadKind::language, options.model.head_dtype, actor.seed);
   VALIDATE(start.spec.shape.vocab == actor.spec.shape.vocab, ExitCode::bad_data, "reference.path = ", options.reference.path,
            " has a vocabulary of ", start.spec.shape.vocab, ", the actor of ", actor.spec.shape.vocab,
            ": the reference must share the actor's tokenizer");
@@ -77,7 +87,7 @@ void check_positions(const config::Options& options, config::Command command, co
   const bool ppo = command == config::Command::ppo;
   if ((command == config::Command::dpo || (ppo && options.needs_reference())) && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
-          config::load_model_shape(options.reference.path).max_positions);
+          positions_of(options.reference.path));
   }
   for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
     const auto& source = options.reward.source[i];
@@ -85,7 +95,7 @@ void check_positions(const config::Options& options, config::Command command, co
     const std::string own = base::text("reward.source.", i, ".");
     const bool set = source.max_len > 0;
     check(set ? own + "max_len" : key, set ? source.max_len : options.max_len(), base::text(own, "path = ", source.path),
-          config::load_model_shape(source.path).max_positions);
+          positions_of(source.path));
   }
   if (mistakes.empty()) return;
   throw UserError(ExitCode::configuration, base::join(mistakes, "; "));

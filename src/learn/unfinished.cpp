@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/wire.hpp"
+#include "trireme/learn/step_plan.hpp"
 
 namespace trireme::learn {
 namespace {
@@ -71,12 +72,7 @@ Learning learning_of(const Unfinished& unfinished, Samples samples, int rank, in
   const bool same = static_cast<int>(parts.size()) == size;
   const UnfinishedPart& mine = parts[same ? static_cast<size_t>(rank) : 0];
   Learning out{.experience = ppo::Experience::from(std::move(samples)), .mismatch = mine.mismatch, .pipeline = mine.pipeline, .update = mine.update};
-  // A trainer that has no sequence takes part with empty columns.
-  if (out.experience.sequences() == 0) {
-    for (at::Tensor* column : {&out.experience.old_log_probs, &out.experience.values, &out.experience.advantages, &out.experience.returns}) {
-      *column = at::zeros({0}, at::kFloat);
-    }
-  }
+  fill_if_empty(out.experience);
   if (same) return out;
   clear_sums(out);
   for (const UnfinishedPart& part : parts) {

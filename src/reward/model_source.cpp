@@ -66,7 +66,6 @@ class Reencoder {
 zero::ShardedModel load_model(const std::string& name, const std::filesystem::path& path, const model::ModelFolder& folder,
                               const ModelEnvironment& environment) {
   const model::ModelSpec spec = model::describe(folder.shape, model::HeadKind::score);
-  model::warn_unexpected(model::check_weights(spec, *folder.weights), *folder.weights);
   zero::ShardedModelOptions options;
   options.name = name;
   options.compute = environment.dtype;
@@ -84,17 +83,20 @@ zero::ShardedModel load_model(const std::string& name, const std::filesystem::pa
   return out;
 }
 
-model::ModelFolder open_reward_model(const std::string& name, const std::filesystem::path& path) {
+model::ModelFolder open_reward_model(const std::string& name, const std::filesystem::path& path, bool normalize) {
   model::ModelFolder out = model::open_model(path);
   VALIDATE(out.shape.score_head, ExitCode::bad_data, "reward source ", name, ": ", path.string(),
            " is a language model (its config.json names no ...ForSequenceClassification): give a reward model, e.g. one that trireme rm wrote");
+  VALIDATE(!normalize || (out.shape.score_mean && out.shape.score_std && *out.shape.score_std > 0), ExitCode::bad_data, "reward source ", name,
+           ": reward.normalize_enable, but ", path.string(), "/config.json has no mean and positive std: add them, or switch it off");
+  model::warn_unexpected(model::check_weights(model::describe(out.shape, model::HeadKind::score), *out.weights), *out.weights);
   return out;
 }
 
 class ModelSource : public Source {
  public:
   ModelSource(const config::RewardSource& options, std::string name, const ModelEnvironment& environment)
-      : name_(std::move(name)), environment_(environment), folder_(open_reward_model(name_, options.path)),
+      : name_(std::move(name)), environment_(environment), folder_(open_reward_model(name_, options.path, environment.normalize)),
         max_len_(options.max_len > 0 ? options.max_len : environment.max_len),
         batch_tokens_(options.batch_tokens > 0 ? options.batch_tokens : environment.batch_tokens),
         model_(load_model(name_, options.path, folder_, environment)) {
@@ -105,8 +107,6 @@ class ModelSource : public Source {
       }
     }
     const auto& shape = folder_.shape;
-    VALIDATE(!environment.normalize || (shape.score_mean && shape.score_std && *shape.score_std > 0), ExitCode::bad_data, "reward source ",
-             name_, ": reward.normalize_enable, but ", options.path, "/config.json has no mean and positive std: add them, or switch it off");
     if (environment.normalize) scale_ = {*shape.score_mean, *shape.score_std};
     folder_.weights.reset();
   }
@@ -150,6 +150,8 @@ class ModelSource : public Source {
 };
 
 }  // namespace
+
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize) { open_reward_model(name, options.path, normalize); }
 
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment) {
   return std::make_unique<ModelSource>(options, std::move(name), environment);

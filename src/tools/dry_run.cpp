@@ -11,6 +11,8 @@
 #include "trireme/learn/datasets.hpp"
 #include "trireme/learn/model_start.hpp"
 #include "trireme/learn/objective.hpp"
+#include "trireme/reward/model_source.hpp"
+#include "trireme/reward/reward.hpp"
 #include "trireme/text/tokenizer.hpp"
 
 namespace trireme::tools {
@@ -26,8 +28,10 @@ void check_models(const config::Options& options, config::Command command, const
   std::optional<learn::ModelStart> critic;
   if (ppo && options.has_critic()) critic = learn::critic_start(options, trained);
   if (command == config::Command::dpo || (ppo && options.needs_reference())) learn::reference_start(options, trained);
-  for (const auto& source : options.reward.source) {
-    if (ppo && source.kind == config::RewardKind::model) learn::open_start(source.path, model::HeadKind::score, options.model.head_dtype, trained.seed);
+  const std::vector<std::string> names = reward::source_names(options);
+  for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
+    const config::RewardSource& source = options.reward.source[i];
+    if (source.kind == config::RewardKind::model) reward::check_model(source, names[i], options.reward.normalize_enable);
   }
   learn::check_positions(options, command, trained, critic);
 }

@@ -214,6 +214,8 @@ class Layouts(ProgramTest):
                 tokens = sum(line["tokens"] for line in lines)
                 answers = round(sum(line["response_length"] * 16 for line in lines))  # four prompts of four samples each
                 self.assertEqual(counts["actor_positions_trained"], 2 * tokens, "each sequence once an epoch, nothing padded")
+                self.assertEqual(counts["step_tokens"], 2 * tokens)
+                self.assertLess(counts["step_tokens_if_full"], 1.2 * 2 * tokens, "trainers have about as much of each step, in each epoch")
                 self.assertEqual(4 * counts["prompt_tokens_computed"], tokens - answers, "a prompt once for its samples")
                 self.assertLessEqual(counts["tokens_decoded"], answers, "one row for a token")
                 if more:

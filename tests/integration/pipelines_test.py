@@ -268,6 +268,8 @@ class Tutorial(ProgramTest):
             done = self.succeed(*command, "--dry-run", "--ranks", number, "--ranks-per-node", 8)
             self.assertIn(f"ranks: {number} on ", done.out)
             self.assertNotIn("warning", done.text)
+        done = self.succeed(*command, "--dry-run", ranks=ranks)
+        self.assertIn(f"ranks: {ranks} on 1 node, {ranks} a node", done.out)
         silent = [word for word in command if not word.startswith("reward.")]
         self.assertLess(len(silent), len(command))
         self.assertIn("reward.source.0.command is missing", self.succeed(*silent, "--dry-run", code=CONFIGURATION).text)

@@ -14,6 +14,7 @@
 #include "parity/golden_rows.hpp"
 #include "parity/ranks.hpp"
 #include "parity/registry.hpp"
+#include "trireme/learn/step_plan.hpp"
 #include "trireme/model/model_files.hpp"
 
 namespace trireme::test {
@@ -73,7 +74,6 @@ config::Options options_of(const GoldenCase& c, double lr) {
 struct Rollout {
   ppo::Experience experience;  // this rank's
   learn::SequenceList listed;  // of all ranks
-  std::vector<int> owner;
   double tokens = 0;           // action tokens, of all ranks
   double sequences = 0;        // with any
 };
@@ -91,6 +91,10 @@ class RolloutBuilder {
     out.experience = ppo::Experience::from(std::move(samples));
     const auto column = [&](const char* field) { return columns.contains(field) ? at::cat(columns.at(field)) : Tensor{}; };
     out.experience.rollout_log_probs = column("rollout_log_probs");
+    if (const Tensor& written = out.experience.rollout_log_probs; written.defined()) {  // as the samples of a rollout have them
+      const Tensor values = written.to(at::kFloat).contiguous();
+      out.experience.samples.log_probs.assign(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel());
+    }
     out.experience.old_log_probs = column("action_log_probs");
     out.experience.ref_log_probs = column("base_action_log_probs");
     out.experience.values = column("values");
@@ -115,7 +119,6 @@ class RolloutBuilder {
     }
     for (int64_t row = 0; row < rows.count(); ++row) {
       out.listed.push_back({id_of(row), lengths[row].item<int64_t>()});
-      out.owner.push_back(static_cast<int>(row % world().size()));
     }
     out.tokens += mask.sum().item<double>();
     out.sequences += mask.sum(1).gt(0).sum().item<double>();
@@ -152,7 +155,9 @@ class CaseTrainer {
 
   learn::UpdateReport update(Rollout& rollout) {
     learn::UpdateReport report;
-    trainer_.take_steps(rollout.experience, rollout.listed, rollout.owner, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}, report);
+    const learn::EpochPlan plan = learn::plan_epoch(options_, rollout.listed, world().size(), 2, 0);  // the iteration behind number 1
+    const ppo::Experience mine = learn::hand_over(rollout.experience, rollout.listed, plan.owner, world());
+    trainer_.take_steps(mine, rollout.listed, {.iteration = 1, .kl_coefficient = options_.algo.kl.init_coef}, report);
     trainer_.average(report);
     return report;
   }

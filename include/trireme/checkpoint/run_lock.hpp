@@ -9,21 +9,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/comm.hpp"
 
 namespace trireme::checkpoint {
-
-struct LockOptions {
-  double heartbeat_seconds = 10;
-  // Take over from a holder whose fate cannot be found out once its heartbeat is older than 10 intervals.
-  bool take_over = false;
-  // Where the holder saves. Its fence is greater than those of the checkpoints there, which may have come from another run folder. Empty: nowhere.
-  std::filesystem::path checkpoints{};
-  // What `folder` is, for messages.
-  std::string what = "run folder";
-};
 
 // Who holds a lock, as written into it.
 struct LockHolder {
@@ -37,6 +28,18 @@ struct LockHolder {
   uint64_t folder = 0;    // inode of the locked folder: a copy of it is nobody's; 0: an older version did not say
   int64_t fence = 0;
   bool released = false;
+};
+
+struct LockOptions {
+  double heartbeat_seconds = 10;
+  // Take over from a holder whose fate cannot be found out once its heartbeat is older than 10 intervals.
+  bool take_over = false;
+  // Where the holder saves. Its fence is greater than those of the checkpoints there, which may have come from another run folder. Empty: nowhere.
+  std::filesystem::path checkpoints{};
+  // A process that was found gone (taken_from() of another lock): nobody listens to its heart again.
+  std::optional<LockHolder> gone{};
+  // What `folder` is, for messages.
+  std::string what = "run folder";
 };
 
 class RunLock {
@@ -54,11 +57,14 @@ class RunLock {
   // False once another run has claimed a greater fence. Asks the file system; answers on rank 0, true elsewhere. Not collective.
   bool still_mine() const;
   const std::filesystem::path& folder() const { return folder_; }
+  // Whose lock it was without having been released. On rank 0.
+  const std::optional<LockHolder>& taken_from() const { return taken_from_; }
 
  private:
   class Holder;
   std::filesystem::path folder_;
   int64_t fence_ = 0;
+  std::optional<LockHolder> taken_from_;
   std::unique_ptr<Holder> holder_;  // on rank 0
 };
 

@@ -20,8 +20,6 @@ struct ModelStart {
 
   zero::ReadRows reader() const;
 };
-// The folder `path` with this head: config.json and the headers of its weights are read and compared. Local. UserErrors name the path.
-ModelStart open_start(const std::string& path, model::HeadKind head, config::HeadType head_type, uint64_t seed);
 // model.path or model.shape with this head; a score head is drawn when the weights have none. Every rank opens the files; nothing
 // is collective. UserErrors name the path.
 ModelStart trained_start(const config::Options& options, model::HeadKind head);

@@ -239,6 +239,22 @@ TEST(RunLock, ACopyThatKeptTheTimesIsNotListenedTo) {
   EXPECT_EQ(lock.fence(), 2);
 }
 
+// A run locks its folder and that of its checkpoints.
+TEST(RunLock, TheLocksOfADeadRunAreListenedToOnce) {
+  const SharedFolder folder;
+  LockHolder before = this_process();
+  before.namespace_id = "0b0b0b0b-0000 " + before.namespace_id.substr(before.namespace_id.find(' ') + 1);
+  before.fence = 1;
+  std::filesystem::create_directories(folder.path() / "ckpt");
+  leave_claim(folder.path(), before);
+  leave_claim(folder.path() / "ckpt", before);
+  const RunLock first(world(), folder.path(), {.heartbeat_seconds = 0.02});
+  EXPECT_EQ(first.taken_from().has_value(), world().rank() == 0);
+  const RunLock second(world(), folder.path() / "ckpt", {.heartbeat_seconds = 1e6, .gone = first.taken_from()});
+  EXPECT_EQ(second.fence(), 2);
+  world().barrier();
+}
+
 TEST(RunLock, TheHeartBeats) {
   const SharedFolder folder;
   const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
