@@ -70,11 +70,10 @@ bool same_process(const LockHolder& a, const LockHolder& b) {
 // Why the lock may be taken from its holder; empty: it may not.
 std::string reason_to_take(const std::filesystem::path& folder, const Claim& claim, const LockHolder& me, const LockOptions& options) {
   if (claim.holder.released) return "released";
-  if (options.gone && same_process(*options.gone, claim.holder)) return "its process is gone, as its other lock said";
   const Liveness process = ask_process_table(claim.holder);
   if (process == Liveness::gone) return "its process is dead";
   const std::string sign = sign_of_its_end(claim, me, process);
-  if (!sign.empty()) return heart_stands_still(folder, claim, options) ? sign : "";
+  if (!sign.empty()) return (options.gone && same_process(*options.gone, claim.holder)) || heart_stands_still(folder, claim, options) ? sign : "";
   if (process == Liveness::alive) return "";
   const double silence = server_time(folder) - claim.modified;
   if (options.take_over && silence > stale_intervals * options.heartbeat_seconds) {
@@ -124,7 +123,9 @@ LockHolder take(const std::filesystem::path& folder, const LockOptions& options,
       if (reason.empty()) refuse(folder, *current, options.what);
       if (!current->holder.released) {
         log::warning(base::text("taking the ", options.what, " over from ", describe(current->holder), " (", reason, "), fence ", me.fence));
-        from = current->holder;
+        // A copied claim's process may live on beside the original.
+        const bool copied = current->holder.folder != 0 && me.folder != 0 && current->holder.folder != me.folder;
+        if (!copied) from = current->holder;
       }
     }
     const int64_t above = fence_above(options.checkpoints);

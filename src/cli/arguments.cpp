@@ -118,15 +118,14 @@ class Parser {
     sub->add_option("deck", *deck, "The run's deck (TOML)")->required();
     sub->add_option("overrides", *overrides, "section.key=value, over the deck");
     auto machine = std::make_shared<tools::DryRun>();
-    if (const auto launch = job::read_launch(job::process_environment); launch.size > 0) *machine = {launch.size, launch.local_size};
     auto wants_dry = std::make_shared<bool>(false);
     auto* dry = sub->add_flag("--dry-run", *wants_dry, "Check the deck and print the role map for --ranks; start nothing");
-    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run (default: those of mpirun or srun)")->needs(dry)->check(CLI::Range(1, 1 << 20));
+    sub->add_option("--ranks", machine->ranks, "Ranks of the job, for --dry-run (default: those of mpirun, else 1)")->needs(dry)->check(CLI::Range(1, 1 << 20));
     sub->add_option("--ranks-per-node", machine->ranks_per_node, "Ranks of a node, for --dry-run (0: all)")
         ->needs(dry)
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::NonNegativeNumber);
     sub->footer("trireme --help-deck SECTION explains the keys.");
-    sub->final_callback([this, deck, overrides, command, trainer, wants_dry, machine] {
+    sub->final_callback([this, sub, deck, overrides, command, trainer, wants_dry, machine] {
       invocation_ = [=] {
         auto options = std::make_shared<config::Options>(config::load_deck(*deck, *overrides));
         if (options->run.name.empty()) options->run.name = std::filesystem::path(*deck).stem().string();
@@ -135,6 +134,8 @@ class Parser {
           for (const auto& warning : config::warnings(*options, command)) log::warning(warning);
         }
         if (*wants_dry) {
+          const auto launch = job::read_launch(job::process_environment);
+          if (sub->count("--ranks") == 0 && launch.local_size > 0) *machine = {launch.size, launch.local_size};
           return Invocation{Needs::nothing, [options, command, machine](const comm::Session*) {
                               return speaks() ? tools::run_dry(*options, command, *machine) : ExitCode::done;
                             }, config::Device::cpu};

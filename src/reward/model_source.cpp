@@ -151,7 +151,10 @@ class ModelSource : public Source {
 
 }  // namespace
 
-void check_model(const config::RewardSource& options, const std::string& name, bool normalize) { open_reward_model(name, options.path, normalize); }
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize, const std::filesystem::path& policy_tokenizer) {
+  const model::ModelFolder folder = open_reward_model(name, options.path, normalize);
+  if (!policy_tokenizer.empty() && !same_tokenizer(policy_tokenizer, folder.path)) text::Tokenizer::load(folder.path);
+}
 
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment) {
   return std::make_unique<ModelSource>(options, std::move(name), environment);

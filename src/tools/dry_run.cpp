@@ -31,7 +31,7 @@ void check_models(const config::Options& options, config::Command command, const
   const std::vector<std::string> names = reward::source_names(options);
   for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
     const config::RewardSource& source = options.reward.source[i];
-    if (source.kind == config::RewardKind::model) reward::check_model(source, names[i], options.reward.normalize_enable);
+    if (source.kind == config::RewardKind::model) reward::check_model(source, names[i], options.reward.normalize_enable, options.tokenizer_path());
   }
   learn::check_positions(options, command, trained, critic);
 }

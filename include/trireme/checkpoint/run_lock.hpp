@@ -36,7 +36,7 @@ struct LockOptions {
   bool take_over = false;
   // Where the holder saves. Its fence is greater than those of the checkpoints there, which may have come from another run folder. Empty: nowhere.
   std::filesystem::path checkpoints{};
-  // A process that was found gone (taken_from() of another lock): nobody listens to its heart again.
+  // taken_from() of another lock, whose process was found gone: its heart is not listened to a second time.
   std::optional<LockHolder> gone{};
   // What `folder` is, for messages.
   std::string what = "run folder";
@@ -57,7 +57,7 @@ class RunLock {
   // False once another run has claimed a greater fence. Asks the file system; answers on rank 0, true elsewhere. Not collective.
   bool still_mine() const;
   const std::filesystem::path& folder() const { return folder_; }
-  // Whose lock it was without having been released. On rank 0.
+  // Whose lock it was without having been released, unless the claim was a copy. On rank 0.
   const std::optional<LockHolder>& taken_from() const { return taken_from_; }
 
  private:

@@ -30,9 +30,9 @@ struct ModelEnvironment {
   learn::BetweenMicroBatches between = nullptr;
 };
 
-// Whether the folder has a reward model with all that is asked of it: config.json and the headers of its weights are read. Local. Throws UserErrors as
-// make_model() would.
-void check_model(const config::RewardSource& options, const std::string& name, bool normalize);
+// Whether the folder has a reward model with all that is asked of it: config.json, the headers of its weights and a tokenizer of its own are read.
+// Local. Throws UserErrors as make_model() would.
+void check_model(const config::RewardSource& options, const std::string& name, bool normalize, const std::filesystem::path& policy_tokenizer);
 
 // Loads the model. Collective over environment.ranks.all, and so is every score().
 std::unique_ptr<Source> make_model(const config::RewardSource& options, std::string name, const ModelEnvironment& environment);

@@ -255,6 +255,20 @@ TEST(RunLock, TheLocksOfADeadRunAreListenedToOnce) {
   world().barrier();
 }
 
+// A live run whose folder was copied: the copy's lock is free, that of the checkpoints is not.
+TEST(RunLock, ACopyOfARunSaysNothingOfItsOtherLock) {
+  const SharedFolder folder;
+  LockHolder live = this_process();
+  live.fence = 1;
+  std::filesystem::create_directories(folder.path() / "ckpt");
+  leave_claim(folder.path() / "ckpt", live);
+  live.folder = 1;
+  leave_claim(folder.path(), live);
+  const RunLock copy(world(), folder.path(), {.heartbeat_seconds = 0.02});
+  EXPECT_FALSE(copy.taken_from());
+  EXPECT_EQ(code_of([&] { RunLock(world(), folder.path() / "ckpt", {.heartbeat_seconds = 0.02, .gone = live}); }), ExitCode::locked);
+}
+
 TEST(RunLock, TheHeartBeats) {
   const SharedFolder folder;
   const RunLock lock(world(), folder.path(), {.heartbeat_seconds = 0.02});
