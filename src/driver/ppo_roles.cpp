@@ -24,7 +24,7 @@ PpoRoles::PpoRoles(Run& of_run, const text::Tokenizer& tokenizer, const data::Pr
   const comm::Roles& roles = run.roles;
   tokenizer.check_model(actor_start.spec.shape.vocab);
   if (options.has_critic()) critic_start = learn::critic_start(options, actor_start);
-  learn::check_positions(options, config::Command::ppo, actor_start, critic_start);
+  learn::check_positions(options, actor_start, critic_start);
   if (roles.reward) {
     scorer = std::make_unique<reward::Scorer>(options, reward::ModelRanks(roles.rewards), roles.rings, tokenizer, run.folder.path() / "logs", run.device,
                                             [this] { return run.context.stop_wanted(); });

@@ -63,7 +63,6 @@ StepLoop::StepLoop(const config::Options& options, const comm::Session& session,
 
 std::unique_ptr<learn::Objective> StepLoop::make_objective() {
   tokenizer_.check_model(start_.spec.shape.vocab);
-  learn::check_positions(run_.options, run_.command, start_, std::nullopt);
   machine::use_device(run_.device, run_.options.train.deterministic, run_.roles.world);
   run_.memory.admit(run_.options, run_.command, run_.roles.map, run_.roles.world, run_.roles.topology, start_.spec, nullptr, run_.device);
   if (run_.command != config::Command::dpo) return learn::make_objective(run_.options, run_.command, nullptr);

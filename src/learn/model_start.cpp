@@ -72,7 +72,7 @@ ModelStart reference_start(const config::Options& options, const ModelStart& act
   return start;
 }
 
-void check_positions(const config::Options& options, config::Command command, const ModelStart& trained, const std::optional<ModelStart>& critic) {
+void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic) {
   const std::string key = options.model.max_len > 0 ? "model.max_len" : "data.max_len";
   std::vector<std::string> mistakes;
   const auto check = [&](const std::string& asked, int64_t length, const std::string& who, int64_t positions) {
@@ -80,16 +80,15 @@ void check_positions(const config::Options& options, config::Command command, co
     mistakes.push_back(base::text(asked, " = ", length, " is more than the ", positions, " positions of ", who, ": set ", asked,
                                   " = ", positions, " or less"));
   };
-  check(key, options.max_len(), "the trained model (model.path or model.shape)", trained.spec.shape.max_positions);
+  check(key, options.max_len(), "the actor (model.path or model.shape)", actor.spec.shape.max_positions);
   if (critic) {
     check(key, options.max_len(), "the critic (critic.path, else the first reward model)", critic->spec.shape.max_positions);
   }
-  const bool ppo = command == config::Command::ppo;
-  if ((command == config::Command::dpo || (ppo && options.needs_reference())) && !options.reference.path.empty()) {
+  if (options.needs_reference() && !options.reference.path.empty()) {
     check(key, options.max_len(), base::text("reference.path = ", options.reference.path),
           positions_of(options.reference.path));
   }
-  for (size_t i = 0; ppo && i < options.reward.source.size(); ++i) {
+  for (size_t i = 0; i < options.reward.source.size(); ++i) {
     const auto& source = options.reward.source[i];
     if (source.kind != config::RewardKind::model) continue;
     const std::string own = base::text("reward.source.", i, ".");

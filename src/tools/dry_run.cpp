@@ -33,7 +33,7 @@ void check_models(const config::Options& options, config::Command command, const
     const config::RewardSource& source = options.reward.source[i];
     if (source.kind == config::RewardKind::model) reward::check_model(source, names[i], options.reward.normalize_enable, options.tokenizer_path());
   }
-  learn::check_positions(options, command, trained, critic);
+  if (ppo) learn::check_positions(options, trained, critic);
 }
 
 void print_counts(const std::string& key, const data::SetCounts& counts) {

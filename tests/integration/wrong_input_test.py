@@ -104,7 +104,7 @@ class WrongThings(ProgramTest):
 
     def test_sequences_longer_than_a_model(self):
         """At the start and not where the first long prompt comes up; every model is looked at."""
-        self.refuse(CONFIGURATION, "data.max_len = 300", "256 positions of the trained model", "the critic", overrides=["data.max_len=300"], ranks=(1, 2))
+        self.refuse(CONFIGURATION, "data.max_len = 300", "256 positions of the actor", "the critic", overrides=["data.max_len=300"], ranks=(1, 2))
         self.refuse(CONFIGURATION, "model.max_len = 300", "256 positions", overrides=["model.max_len=300"])
         config = self.model_copy("short") / "config.json"
         config.write_text(config.read_text().replace('"max_position_embeddings": 256', '"max_position_embeddings": 40'))

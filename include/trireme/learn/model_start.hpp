@@ -28,9 +28,9 @@ ModelStart actor_start(const config::Options& options);  // with a language-mode
 ModelStart critic_start(const config::Options& options, const ModelStart& actor);
 ModelStart reference_start(const config::Options& options, const ModelStart& actor);
 
-// Whether every model of a run takes sequences as long as the deck allows: the trained one, and as far as the run has them critic,
+// Whether every model of a PPO run takes sequences as long as the deck allows: the actor, and as far as the run has them critic,
 // reference and reward models. Reads config.json only, on every rank; nothing is collective. Throws UserError(configuration)
 // naming the keys of all that are too short.
-void check_positions(const config::Options& options, config::Command command, const ModelStart& trained, const std::optional<ModelStart>& critic);
+void check_positions(const config::Options& options, const ModelStart& actor, const std::optional<ModelStart>& critic);
 
 }  // namespace trireme::learn

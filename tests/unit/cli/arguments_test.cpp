@@ -240,7 +240,6 @@ TEST_F(CommandLine, DryRunsRefuseWhatTheRunWould) {
   EXPECT_THAT(refusal({"--ranks", "4", "generate.tensor_parallel=3"}), HasSubstr("generate.tensor_parallel"));
   EXPECT_THAT(refusal({"--ranks", "4", "train.shard_group=3"}), HasSubstr("train.shard_group"));
   EXPECT_THAT(refusal({"data.max_len=100000"}), AllOf(HasSubstr("data.max_len = 100000"), HasSubstr("positions")));
-  EXPECT_THAT(error_of(code, [&] { parse_words({"sft", deck(), "--dry-run", "data.max_len=257"}).action(nullptr); }), HasSubstr("256 positions"));
   code = ExitCode::bad_data;
   EXPECT_THAT(refusal({"model.shape=" + (folder_ / "model").string()}), HasSubstr("model")) << "of a model that is none";
   std::ofstream(folder_ / "rows.jsonl", std::ios::app) << "{\"prompt\": 1}\n";
