@@ -33,7 +33,6 @@ bool SaveSchedule::may_pass(ExitCode code) {
 
 void SaveSchedule::committed() {
   failed_in_a_row_ = 0;
-  retry_at_ = -1;
 }
 
 std::string SaveSchedule::failed(const UserError& error, int64_t saved, int64_t iteration, int64_t committed) {

@@ -39,8 +39,7 @@ class FailedSaves(ProgramTest):
                 failed = result.text.index("THE CHECKPOINT OF ITERATION 3 FAILED")
                 self.assertLess(failed, result.text.index("iteration 5/9"), "not only when the next save is due")
                 self.assertIn("No space left on device", result.text)
-                # The next iteration's; in the background that of the one behind it, where ranks hear of the failure while that one ends.
-                self.assertTrue({4, 5 if background == "true" else 4} & set(self.steps(f"{run}/ckpt")), self.steps(f"{run}/ckpt"))
+                self.assertIn(4, self.steps(f"{run}/ckpt"), "the next iteration's")
                 counts = [line.get("failed_saves", 0) for line in self.metrics(run)]
                 self.assertEqual(counts[-1], 1)
                 self.assertEqual(counts[:3], [0, 0, 0])

@@ -28,7 +28,11 @@ class SaveSchedule {
   // Whether ckpt.interval is a time and it is over since the last save began.
   bool time_is_due(const SavesSoFar& saves) const;
 
-  void began() { since_save_.restart(); }
+  // A save began, the one that was to be tried again as well: until its end is known none is due beside it.
+  void began() {
+    since_save_.restart();
+    retry_at_ = -1;
+  }
   // So many seconds of it held training up.
   void cost(double seconds) { cost_ = seconds; }
   void cost_more(double seconds) { cost_ += seconds; }

@@ -33,8 +33,11 @@ TEST(SaveSchedule, WhatFailedIsTriedAgainLaterAndLater) {
   EXPECT_TRUE(schedule.due(101)) << "at once";
   EXPECT_THAT(schedule.failed(full, 101, 101, 50), AllOf(HasSubstr("of iteration 50"), HasSubstr("after iteration 102"), HasSubstr("2 failed")));
   EXPECT_THAT(schedule.failed(full, 102, 102, 50), HasSubstr("after iteration 105"));
+  EXPECT_TRUE(schedule.due(105));
+  schedule.began();
+  EXPECT_FALSE(schedule.due(106)) << "one iteration later, while the save that is the retry is at work";
   schedule.committed();
-  EXPECT_FALSE(schedule.due(105));
+  EXPECT_FALSE(schedule.due(106));
   EXPECT_EQ(schedule.failures(), 3);
   EXPECT_THAT(schedule.failed(full, 106, 108, 105), HasSubstr("after iteration 108")) << "counted anew";
 }
